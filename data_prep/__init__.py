@@ -1,0 +1,1 @@
+"""Stages the data sets, once for everybody."""
