@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from course_lib.models.sparse_dropout import SparseDropout
+
 __all__ = ["WideResNet"]
 
 
@@ -22,16 +24,15 @@ def conv_bn_relu(in_channels: int, out_channels: int) -> nn.Sequential:
 class ResidualBlock(nn.Module):
     """Two convolutions around a dropout of 0.01, added to the input.
 
-    When the number of channels changes, a 1×1 convolution *with* bias brings the shortcut to
-    the new width, as in document 001. There is no ReLU after the addition.
+    A stage's first block projects its shortcut by a 1×1 convolution *with* bias, whether or not the number of
+    channels changes, as in document 001. There is no ReLU after the addition.
     """
 
-    def __init__(self, in_channels: int, out_channels: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, project: bool) -> None:
         super().__init__()
-        widens = in_channels != out_channels
-        self.shortcut = nn.Conv2d(in_channels, out_channels, kernel_size=1) if widens else nn.Identity()
+        self.shortcut = nn.Conv2d(in_channels, out_channels, kernel_size=1) if project else nn.Identity()
         self.layer1 = conv_bn_relu(in_channels, out_channels)
-        self.dropout = nn.Dropout(p=0.01)
+        self.dropout = SparseDropout(p=0.01)
         self.layer2 = conv_bn_relu(out_channels, out_channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -68,11 +69,9 @@ class WideResNet(nn.Module):
         stem = 16
         first, second, third = widths
         self.stem = conv_bn_relu(in_channels, stem)
-        # A stage's first block always widens in document 001; for width factor 1 the first stage has
-        # as many channels as the stem, and its shortcut is then the identity.
-        self.stage1 = nn.Sequential(ResidualBlock(stem, first), ResidualBlock(first, first))
-        self.stage2 = nn.Sequential(ResidualBlock(first, second), ResidualBlock(second, second))
-        self.stage3 = nn.Sequential(ResidualBlock(second, third), ResidualBlock(third, third))
+        self.stage1 = nn.Sequential(ResidualBlock(stem, first, True), ResidualBlock(first, first, False))
+        self.stage2 = nn.Sequential(ResidualBlock(first, second, True), ResidualBlock(second, second, False))
+        self.stage3 = nn.Sequential(ResidualBlock(second, third, True), ResidualBlock(third, third, False))
         self.pool = nn.MaxPool2d(2)
         self.average = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Linear(third, num_classes)

@@ -1,0 +1,75 @@
+"""The `lab` command: a convenience over papermill and the packages' own commands."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+
+import click
+
+__all__ = ["main"]
+
+
+class _LabCommands(click.Group):
+    """Commands come from the entry points ``lab.commands`` too, so that a student's `lab` has no grader in it."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted({*super().list_commands(context), *(point.name for point in entry_points(group="lab.commands"))})
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        own = super().get_command(context, name)
+        if own is not None:
+            return own
+        for point in entry_points(group="lab.commands", name=name):
+            return point.load()
+        return None
+
+
+@click.group(cls=_LabCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def lab(context: click.Context, debug: bool) -> None:
+    """Stage data, run labs, grade them."""
+    context.obj = {"debug": debug}
+
+
+@lab.command()
+@click.argument("lab_name", metavar="LAB")
+@click.option("--profile", default="laptop", show_default=True, help="A parameter set of the lab's profiles.yaml.")
+@click.option("-p", "parameters", nargs=2, multiple=True, metavar="KEY VALUE", help="A notebook parameter.")
+@click.option("-o", "output", type=click.Path(), metavar="DIR", help="The run folder; by default runs/LAB.")
+def run(lab_name: str, profile: str, parameters: tuple[tuple[str, str], ...], output: str | None) -> None:
+    """Run a lab headlessly (LAB: 1, 01 or 01_single_gpu)."""
+    from course_lib.run_lab import run_lab
+
+    folder = run_lab(lab_name, profile=profile, parameters=dict(parameters), output=output)
+    click.echo(f"done: {folder}")
+
+
+def main() -> None:
+    """Entry point: one line for an error, exit code 1 for failed work and 2 for bad arguments."""
+    debug = "--debug" in sys.argv
+    try:
+        lab(standalone_mode=False)
+    except click.exceptions.Abort:
+        click.echo("stopped", err=True)
+        sys.exit(130)
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+        sys.exit(130)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.ClickException as error:
+        if debug:
+            raise
+        error.show()
+        sys.exit(error.exit_code)
+    except Exception as error:
+        if debug:
+            raise
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""Ranks and how they talk: launching, process groups, reductions."""
+
+from course_lib.distributed.errors import LaunchTimeoutError, RankFailedError
+from course_lib.distributed.launch import default_backend, launch, threads_per_rank, warm_up
+from course_lib.distributed.rank import rank_device, world_size
+from course_lib.distributed.sync_batchnorm import convert_sync_batchnorm
+
+__all__ = [
+    "LaunchTimeoutError",
+    "RankFailedError",
+    "convert_sync_batchnorm",
+    "default_backend",
+    "launch",
+    "rank_device",
+    "threads_per_rank",
+    "warm_up",
+    "world_size",
+]

@@ -1,0 +1,152 @@
+"""What this machine has, and how busy it is: cores, memory, GPUs, utilisation."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+__all__ = ["Gpu", "Utilisation", "available_cores", "cpu_name", "gpus", "machine_line"]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as NVML sees it; memory in bytes."""
+
+    index: int
+    name: str
+    memory_total: int
+    memory_used: int
+
+
+def available_cores() -> int:
+    """Cores this process may use: its affinity mask, less a container's CPU quota (cgroup v2)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return cores
+    if quota == "max":
+        return cores
+    return max(1, min(cores, int(quota) // int(period)))
+
+
+def cpu_name() -> str:
+    """The processor's model name, or its architecture where the system does not tell."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+@contextlib.contextmanager
+def _nvml():
+    """NVML's module while it is up, or None where there is no NVIDIA driver. Opens no CUDA context."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def gpus() -> list[Gpu]:
+    """The GPUs of this machine, by NVML; empty without an NVIDIA driver."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return []
+        found = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+            name = nvml.nvmlDeviceGetName(handle)
+            found.append(Gpu(index, name if isinstance(name, str) else name.decode(), memory.total, memory.used))
+        return found
+
+
+def machine_line() -> str:
+    """One line that says what a number was measured on."""
+    parts = [f"{available_cores()} cores ({cpu_name()})", f"{psutil.virtual_memory().total / 2**30:.0f} GiB memory"]
+    found = gpus()
+    if found:
+        parts.append(f"{len(found)} × {found[0].name} ({found[0].memory_total / 2**30:.0f} GiB)")
+    else:
+        parts.append("no GPU")
+    return ", ".join(parts)
+
+
+@dataclass
+class Utilisation:
+    """Samples how busy the machine is while a block of code runs.
+
+    Use as a context manager. CPU utilisation counts this machine's cores together (0…100 %);
+    GPU utilisation is NVML's: the share of time in which a kernel was running, the first GPU's.
+    ``process_cpu`` is the share of the cores that this process and its children used.
+    """
+
+    interval: float = 0.2
+    times: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    process_cpu: list[float] = field(default_factory=list)
+    gpu: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+
+    def __enter__(self) -> Utilisation:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True, name="utilisation")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _family_cpu_seconds(self) -> float:
+        process = psutil.Process()
+        seconds = 0.0
+        for member in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                used = member.cpu_times()
+                seconds += used.user + used.system
+        return seconds
+
+    def _sample(self) -> None:
+        cores = available_cores()
+        start = time.perf_counter()
+        psutil.cpu_percent()  # its first call sets the reference point
+        last_time, last_cpu = start, self._family_cpu_seconds()
+        with _nvml() as nvml:
+            handle = nvml.nvmlDeviceGetHandleByIndex(0) if nvml and nvml.nvmlDeviceGetCount() else None
+            while not self._stop.wait(self.interval):
+                now, used = time.perf_counter(), self._family_cpu_seconds()
+                self.times.append(now - start)
+                self.cpu.append(psutil.cpu_percent())
+                self.process_cpu.append(100 * max(0.0, used - last_cpu) / ((now - last_time) * cores))
+                self.memory.append(psutil.Process().memory_info().rss / 2**30)
+                if handle is not None:
+                    self.gpu.append(float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
+                last_time, last_cpu = now, used
+
+    @property
+    def mean_cpu(self) -> float:
+        """Mean CPU utilisation of the machine in per cent; nan when the block was too short to sample."""
+        return sum(self.cpu) / len(self.cpu) if self.cpu else float("nan")
+
+    @property
+    def mean_gpu(self) -> float:
+        """Mean utilisation of the first GPU in per cent; nan without one."""
+        return sum(self.gpu) / len(self.gpu) if self.gpu else float("nan")

@@ -1,0 +1,111 @@
+"""Finding a lab, its parameters and its profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from course_lib.parameters import ParameterError
+
+__all__ = ["Lab", "UnknownLabError", "find_lab"]
+
+
+class UnknownLabError(ValueError):
+    """No such lab; the message lists those there are."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A numbered lab: its name (``01_single_gpu``) and its notebook."""
+
+    name: str
+    notebook: Path
+
+    def profiles(self) -> dict[str, dict[str, Any]]:
+        """The parameter sets of ``profiles.yaml``, by name."""
+        return yaml.safe_load((self.notebook.parent / "profiles.yaml").read_text())
+
+    def parameters(self, profile: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The notebook's defaults, overlaid by a profile, overlaid by `given`.
+
+        Values in `given` may be text, as a command line gives them; they are read as YAML and must have the
+        kind of the default.
+
+        Raises
+        ------
+        ParameterError
+            Unknown profile or parameter, or a value of the wrong kind.
+        """
+        profiles = self.profiles()
+        if profile not in profiles:
+            raise ParameterError(f"{self.name} has no profile {profile!r}; it has {', '.join(profiles)}")
+        values = self.defaults()
+        for name, value in {**profiles[profile], **given}.items():
+            if name not in values:
+                raise ParameterError(f"{self.name} has no parameter {name!r}; it has {', '.join(values)}")
+            values[name] = _like(name, value, values[name])
+        return values
+
+    def defaults(self) -> dict[str, Any]:
+        """The values in the cell tagged ``parameters``."""
+        import ast
+
+        import nbformat
+
+        notebook = nbformat.read(self.notebook, as_version=4)
+        cells = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ())]
+        if len(cells) != 1:
+            raise ParameterError(f"{self.notebook} has {len(cells)} cells tagged `parameters`; one is needed")
+        return {
+            statement.targets[0].id: ast.literal_eval(statement.value)
+            for statement in ast.parse(cells[0].source).body
+            if isinstance(statement, ast.Assign)
+        }
+
+
+def _like(name: str, value: Any, default: Any) -> Any:
+    if isinstance(value, str) and not isinstance(default, str):
+        try:
+            value = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ParameterError(f"{name} = {value!r} cannot be read") from None
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(default, float) and isinstance(value, str):
+        try:
+            return float(value)  # YAML 1.1 reads 1e-3 as text
+        except ValueError:
+            pass
+    if type(value) is not type(default):
+        raise ParameterError(f"{name} = {value!r}: a value like {default!r} ({type(default).__name__}) is needed")
+    return value
+
+
+def labs_folder() -> Path | None:
+    """``labs/`` of the working folder or of one above it, else of the repository that course_lib lies in."""
+    for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]]:
+        if any((folder / "labs").glob("[0-9][0-9]_*/*.ipynb")):
+            return folder / "labs"
+    return None
+
+
+def find_lab(name: str) -> Lab:
+    """Find a lab by ``1``, ``01`` or ``01_single_gpu``.
+
+    Raises
+    ------
+    UnknownLabError
+    """
+    folder = labs_folder()
+    if folder is None:
+        raise UnknownLabError("no labs/ folder here or above; run from the course's folder")
+    known = {path.name: path for path in sorted(folder.glob("[0-9][0-9]_*")) if (path / f"{path.name}.ipynb").exists()}
+    number = f"{int(name):02d}" if name.isascii() and name.isdigit() else None
+    for known_name, path in known.items():
+        if name == known_name or number == known_name[:2]:
+            return Lab(known_name, path / f"{known_name}.ipynb")
+    raise UnknownLabError(f"no lab {name!r}; there are {', '.join(known)}")

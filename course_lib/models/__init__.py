@@ -1,0 +1,6 @@
+"""Networks."""
+
+from course_lib.models.sparse_dropout import SparseDropout
+from course_lib.models.wide_resnet import WideResNet
+
+__all__ = ["SparseDropout", "WideResNet"]

@@ -1,0 +1,60 @@
+"""What a notebook's parameters may be, checked before anything long begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from course_lib.hardware import available_cores
+
+__all__ = ["ParameterError", "check_parameters"]
+
+
+class ParameterError(ValueError):
+    """A parameter that cannot work, in one line: which, why, and what would."""
+
+
+# name → (type, lowest, highest, what it is)
+RULES: dict[str, tuple[type, float, float, str]] = {
+    "num_gpus": (int, 1, 4096, "ranks"),
+    "epochs": (int, 1, 10_000, "epochs"),
+    "batch_size": (int, 1, 1_000_000, "images a rank"),
+    "base_lr": (float, 1e-12, 1e6, "learning rate"),
+    "momentum": (float, 0, 0.9999, "momentum"),
+    "warmup_epochs": (float, 0, 10_000, "epochs"),
+    "target_accuracy": (float, 0, 1, "accuracy in 0…1"),
+    "patience": (int, 1, 10_000, "epochs"),
+    "width": (int, 1, 64, "width factor"),
+    "train_samples": (int, 0, 10**9, "images; 0 = all"),
+    "seed": (int, 0, 2**31 - 1, "seed"),
+}
+
+
+def check_parameters(**parameters: Any) -> None:
+    """Raise `ParameterError` for the first parameter that cannot work; unknown names pass.
+
+    On a machine with GPUs, ``num_gpus`` may not exceed them. On one without, a rank is a CPU process; more
+    ranks than cores work, slowly, and `launch` says so.
+    """
+    for name, value in parameters.items():
+        if name not in RULES:
+            continue
+        kind, lowest, highest, meaning = RULES[name]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or (kind is int and value != int(value)):
+            expected = "a whole number" if kind is int else "a number"
+            raise ParameterError(f"{name} = {value!r}: {expected} is needed ({meaning})")
+        if not lowest <= value <= highest:
+            raise ParameterError(f"{name} = {value}: must lie in {lowest:g}…{highest:g} ({meaning})")
+    present = torch.cuda.device_count()
+    wanted = parameters.get("num_gpus", 1)
+    if present and wanted > present:
+        raise ParameterError(
+            f"num_gpus = {wanted}: this machine has {present}; ask for at most that, or for a bigger allocation"
+        )
+    if not present and wanted > 8 * available_cores():
+        raise ParameterError(
+            f"num_gpus = {wanted}: without GPUs each rank is a process, and {available_cores()} cores carry at most "
+            f"{8 * available_cores()}"
+        )

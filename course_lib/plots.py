@@ -1,0 +1,122 @@
+"""The figures of the labs. The same thing has the same colour and marker in every lab, readable in grey."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
+
+from course_lib.metrics import saturation_knee
+
+__all__ = ["COLOURS", "batch_throughput", "epoch_times", "learning_curves", "scaling", "step_times"]
+
+# Okabe–Ito: told apart by colour-blind readers, and by their lightness in grey.
+COLOURS = {"measured": "#0072B2", "other": "#D55E00", "third": "#009E73", "reference": "#555555"}
+MARKERS = ["o", "s", "^", "D"]
+
+
+def _axes(title: str, xlabel: str, ylabel: str, size: tuple[float, float] = (6.4, 3.8)) -> Axes:
+    _, axes = plt.subplots(figsize=size, layout="constrained")
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
+def learning_curves(
+    curves: Mapping[str, Mapping[str, Sequence[float]]],
+    title: str,
+    target: float | None = None,
+    against: str = "time",
+) -> Axes:
+    """Validation accuracy of one or several runs.
+
+    Parameters
+    ----------
+    curves : mapping of label to columns
+        Each with ``time`` (s) or ``epoch``, and ``val_accuracy`` (0…1); `History.curve` or a learning-curve CSV.
+    target : float, optional
+        Drawn as a dashed line.
+    against : {"time", "epoch"}
+    """
+    axes = _axes(title, "training time (s)" if against == "time" else "epoch", "validation accuracy")
+    colours = [COLOURS["measured"], COLOURS["other"], COLOURS["third"], COLOURS["reference"]]
+    for index, (label, columns) in enumerate(curves.items()):
+        axes.plot(
+            columns[against], columns["val_accuracy"], marker=MARKERS[index % 4], color=colours[index % 4], label=label
+        )
+    if target:
+        axes.axhline(target, color=COLOURS["reference"], linestyle="--", linewidth=1)
+        axes.annotate(f"target {target:.0%}", (1, target), xycoords=("axes fraction", "data"), ha="right", va="bottom",
+                      color=COLOURS["reference"], fontsize=9)  # fmt: skip
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    if len(curves) > 1:
+        axes.legend(frameon=False)
+    return axes
+
+
+def batch_throughput(throughput: Mapping[int, float], share: float = 0.9) -> Axes:
+    """Images/s against batch size, both axes logarithmic in the sizes measured, with the saturation knee marked."""
+    sizes = sorted(throughput)
+    knee = saturation_knee(throughput, share)
+    axes = _axes(
+        f"Throughput reaches {share:.0%} of its best at batch size {knee}",
+        "batch size (images)", "training throughput (images/s)",
+    )  # fmt: skip
+    axes.plot(sizes, [throughput[size] for size in sizes], marker="o", color=COLOURS["measured"])
+    axes.plot(knee, throughput[knee], marker="o", markersize=14, markerfacecolor="none", color=COLOURS["other"])
+    axes.annotate("knee", (knee, throughput[knee]), xytext=(0, -26), textcoords="offset points", ha="center",
+                  color=COLOURS["other"])  # fmt: skip
+    axes.axhline(share * max(throughput.values()), color=COLOURS["reference"], linestyle="--", linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    return axes
+
+
+def step_times(milliseconds: Sequence[float], steady: float) -> Axes:
+    """Duration of each of a process's first training steps, with the steady time as a line."""
+    axes = _axes(
+        f"The first step took {milliseconds[0] / steady:.0f}× a steady one", "step", "duration (ms, log scale)"
+    )
+    axes.semilogy(range(1, len(milliseconds) + 1), milliseconds, marker="o", color=COLOURS["measured"])
+    axes.axhline(steady, color=COLOURS["reference"], linestyle="--", linewidth=1)
+    axes.annotate(f"median {steady:.0f} ms", (1, steady), xycoords=("axes fraction", "data"), ha="right", va="bottom",
+                  color=COLOURS["reference"], fontsize=9)  # fmt: skip
+    return axes
+
+
+def epoch_times(seconds: Mapping[str, float], title: str) -> Axes:
+    """Bars of seconds per epoch (or of any named duration), each labelled with its value."""
+    axes = _axes(title, "", "seconds")
+    bars = axes.bar(list(seconds), list(seconds.values()), color=COLOURS["measured"], width=0.55)
+    axes.bar_label(bars, fmt="%.2f s", padding=2)
+    axes.margins(y=0.15)
+    return axes
+
+
+def scaling(times: Mapping[str, Mapping[int, float]], title: str, ideal: bool = True) -> Axes:
+    """Speed-up (or any ratio) against ranks, one line per label, with the ideal S(N) = N drawn.
+
+    Parameters
+    ----------
+    times : mapping of label to mapping of ranks to ratio
+    """
+    axes = _axes(title, "ranks", "speed-up")
+    ranks = sorted({rank for series in times.values() for rank in series})
+    if ideal:
+        axes.plot(ranks, ranks, color=COLOURS["reference"], linestyle="--", linewidth=1, label="ideal")
+    for index, (label, series) in enumerate(times.items()):
+        colour = list(COLOURS.values())[index % 3]
+        axes.plot(list(series), list(series.values()), marker=MARKERS[index % 4], color=colour, label=label)
+    axes.set_xticks(ranks)
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    return axes

@@ -1,0 +1,228 @@
+"""The run folder: what a run leaves behind, and `assessment_print`.
+
+A run writes into ``<output_dir>/unfinished/``; `RunFolder.finish` moves the files up, ``run.json`` last. So
+an earlier run's results stay as they were until the new ones are complete, whatever happens in between.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as safetensors_bytes
+
+from course_lib.atomic import write_atomically
+
+__all__ = ["EpochRecord", "RunFolder", "assessment_print", "read_learning_curve"]
+
+RESULTS = ("learning_curve.csv", "model.safetensors", "assessment.out", "run.json")  # published in this order
+
+EPOCH_LINE = (
+    "Epoch = {:2d}: Cumulative Time = {:5.3f}, Epoch Time = {:5.3f}, Images/sec = {}, "
+    "Training Accuracy = {:5.3f}, Validation Loss = {:5.3f}, Validation Accuracy = {:5.3f}"
+)
+EARLY_STOP_LINE = "Early stopping after epoch {}"
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One row of the learning curve.
+
+    ``time`` is cumulative training time in seconds (validation excluded, as in document 001),
+    ``images_per_sec`` is summed over ranks, accuracies are in 0…1.
+    """
+
+    epoch: int
+    time: float
+    images_per_sec: float
+    train_loss: float
+    train_accuracy: float
+    val_loss: float
+    val_accuracy: float
+    lr: float
+
+
+COLUMNS = [field.name for field in fields(EpochRecord)]
+
+
+@dataclass
+class RunFolder:
+    """Where one run's results go. It can be sent to ranks; only rank 0 writes.
+
+    Parameters
+    ----------
+    path : str
+        The notebook's ``output_dir``.
+    lab : str
+        ``01_single_gpu``…
+    parameters : mapping
+        The notebook's parameters, for ``run.json``.
+    data : mapping
+        Name, provenance, source and sizes of the data set (`course_lib.data.ImageData.describe`).
+
+    Raises
+    ------
+    OSError
+        From `start`, in one line, when the folder cannot be written.
+    """
+
+    path: str
+    lab: str
+    parameters: Mapping[str, Any]
+    data: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        self.path = os.path.abspath(self.path)
+        self.rows: list[EpochRecord] = []
+
+    @property
+    def unfinished(self) -> Path:
+        """Where the files lie until the run is complete."""
+        return Path(self.path) / "unfinished"
+
+    def start(self, world_size: int, backend: str | None, device: str) -> RunFolder:
+        """Begin a run: completes a publication that was cut short, clears an unfinished run, writes ``run.json``."""
+        try:
+            self.unfinished.mkdir(parents=True, exist_ok=True)
+            self._publish_if_complete()
+            for left in self.unfinished.iterdir():
+                if left.name in RESULTS or left.name.startswith("."):  # dot files: our own temporary names
+                    left.unlink()
+            self._record = {
+                "lab": self.lab,
+                "parameters": {key: value for key, value in self.parameters.items() if key != "output_dir"},
+                "world_size": world_size,
+                "backend": backend,
+                "device": device,
+                "versions": versions(),
+                "data": dict(self.data),
+                "started": _now(),
+                "ended": None,
+                "stopped_early": False,
+            }
+            self._write_record()
+        except OSError as error:
+            raise OSError(f"output_dir {self.path} cannot be written ({error.strerror}); choose another with "
+                          "-p output_dir DIR") from None  # fmt: skip
+        os.environ["ASSESSMENT_OUT"] = str(self.unfinished / "assessment.out")
+        return self
+
+    def append(self, row: EpochRecord, epoch_time: float) -> None:
+        """Add an epoch to the learning curve and to the transcript."""
+        self.rows.append(row)
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerow([0, 0.0, "", "", "", "", 0.0, ""])  # where every curve starts
+        for record in self.rows:
+            writer.writerow(_csv_value(value) for value in asdict(record).values())
+        write_atomically(self.unfinished / "learning_curve.csv", text.getvalue())
+        assessment_print(
+            EPOCH_LINE.format(
+                row.epoch, row.time, epoch_time, row.images_per_sec,
+                row.train_accuracy, row.val_loss, row.val_accuracy,
+            )
+        )  # fmt: skip
+
+    def early_stop(self, epoch: int) -> None:
+        """Record that the target held for long enough."""
+        assessment_print(EARLY_STOP_LINE.format(epoch))
+
+    def save_model(self, model: torch.nn.Module) -> None:
+        """Write the weights, and only those: safetensors cannot hold code."""
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+        write_atomically(self.unfinished / "model.safetensors", safetensors_bytes(tensors))
+
+    def finish(self, stopped_early: bool) -> Path:
+        """Mark the run complete and move its files to ``output_dir``; returns that folder."""
+        self._record |= {"ended": _now(), "stopped_early": stopped_early}
+        self._write_record()
+        self._publish_if_complete()
+        os.environ.pop("ASSESSMENT_OUT", None)
+        return Path(self.path)
+
+    def _write_record(self) -> None:
+        write_atomically(self.unfinished / "run.json", json.dumps(self._record, indent=1, default=str) + "\n")
+
+    def _publish_if_complete(self) -> None:
+        try:
+            record = json.loads((self.unfinished / "run.json").read_text())
+        except (OSError, ValueError):
+            return
+        if record.get("ended") is None:
+            return
+        for name in RESULTS:  # repeatable: what was moved already is no longer here
+            if (self.unfinished / name).exists():
+                os.replace(self.unfinished / name, Path(self.path) / name)
+        if not any(self.unfinished.iterdir()):
+            shutil.rmtree(self.unfinished)
+
+
+def assessment_print(*values: object) -> None:
+    """Print, and append the same line to ``assessment.out``.
+
+    The file is the current run's (``$ASSESSMENT_OUT``, set by `RunFolder.start`), else ``assessment.out``
+    in the working folder, as in document 001.
+    """
+    line = " ".join(str(value) for value in values)
+    print(line, flush=True)
+    path = Path(os.environ.get("ASSESSMENT_OUT", "assessment.out"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = path.read_text() if path.exists() else ""
+    write_atomically(path, before + line + "\n")
+
+
+def read_learning_curve(path: str | Path):
+    """Read a learning curve as a pandas frame.
+
+    Any CSV with at least ``time`` and ``val_accuracy`` is a learning curve (document 001 wrote just these).
+
+    Raises
+    ------
+    ValueError
+        One line, when the file is cut short or lacks a column.
+    """
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no learning curve ({error}); run the lab again to write it anew") from None
+    missing = {"time", "val_accuracy"} - set(frame.columns)
+    if missing:
+        raise ValueError(f"{path} lacks the column {', '.join(sorted(missing))}; a learning curve has time,val_accuracy")
+    if frame[["time", "val_accuracy"]].isna().any().any():
+        row = int(frame[["time", "val_accuracy"]].isna().any(axis=1).idxmax()) + 2
+        raise ValueError(f"{path} line {row} is cut short; run the lab again to write it anew")
+    if "epoch" not in frame:
+        frame.insert(0, "epoch", range(len(frame)))
+    return frame
+
+
+def versions() -> dict[str, str]:
+    """What the run ran on, for ``run.json``."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or "",
+        "course_lib": version("distributed-training-labs"),
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _csv_value(value: float | int) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6g}"

@@ -1,0 +1,116 @@
+"""Run a lab's notebook headlessly, with its results published only when it went through."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from filelock import FileLock, Timeout
+
+from course_lib.labs import UnknownLabError, find_lab
+from course_lib.parameters import ParameterError, check_parameters
+
+__all__ = ["run_lab"]
+
+
+def run_lab(
+    name: str, profile: str = "laptop", parameters: Mapping[str, Any] | None = None, output: str | Path | None = None
+) -> Path:
+    """Execute a lab by papermill.
+
+    The kernel's printed output is shown as it comes. Until the notebook has gone through, everything lies in
+    ``<output>/unfinished``; an earlier run's results stay untouched if this one fails.
+
+    Parameters
+    ----------
+    name : str
+        ``1``, ``01`` or ``01_single_gpu``.
+    profile : str
+        ``smoke``, ``laptop`` or ``gpu``.
+    parameters : mapping, optional
+        Override the profile's.
+    output : path, optional
+        The run folder; by default ``runs/<lab>`` in the working folder.
+
+    Returns
+    -------
+    Path
+        The run folder: the executed notebook, ``learning_curve.csv``, ``run.json``, ``model.safetensors``,
+        ``assessment.out``.
+
+    Raises
+    ------
+    click.UsageError
+        Unknown lab, profile or parameter, a value that cannot work, an output that cannot be written.
+    click.ClickException
+        Data not staged; the notebook failed.
+    """
+    try:
+        lab = find_lab(name)
+        values = lab.parameters(profile, parameters or {})
+        check_parameters(**values)
+    except (UnknownLabError, ParameterError) as error:
+        raise click.UsageError(str(error)) from None
+    _check_data(values.get("dataset"))
+
+    folder = Path(output or Path("runs") / lab.name).absolute()
+    unfinished = folder / "unfinished"
+    try:
+        unfinished.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise click.ClickException(f"another run is writing to {folder}; wait for it or choose -o DIR") from None
+    except OSError as error:
+        raise click.UsageError(f"output {folder} cannot be written ({error.strerror}); choose another by -o DIR") from None
+    with lock:
+        values["output_dir"] = str(folder)
+        executed = unfinished / lab.notebook.name
+        _execute(lab.notebook, executed, values, folder)
+        os.replace(executed, folder / lab.notebook.name)
+        if not any(unfinished.iterdir()):
+            unfinished.rmdir()
+    return folder
+
+
+def _check_data(dataset: str | None) -> None:
+    if dataset is None:
+        return
+    from data_prep.catalogue import CATALOGUE
+    from data_prep.errors import DataError
+    from data_prep.staged import read
+
+    if dataset not in CATALOGUE:
+        raise click.UsageError(f"unknown dataset {dataset!r}; known: {', '.join(CATALOGUE)}")
+    try:
+        read(dataset)
+    except DataError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _execute(notebook: Path, executed: Path, values: Mapping[str, Any], folder: Path) -> None:
+    import papermill
+    from nbclient.exceptions import DeadKernelError
+
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns on stderr otherwise
+    untouched = f"earlier results in {folder} are untouched"
+    try:
+        papermill.execute_notebook(
+            str(notebook), str(executed), parameters=dict(values), progress_bar=False,
+            log_output=False, stdout_file=sys.stdout, stderr_file=sys.stderr,
+        )  # fmt: skip
+    except papermill.PapermillExecutionError as error:
+        reason = str(error.evalue).strip().splitlines()
+        raise click.ClickException(
+            f"{notebook.stem} failed in cell {error.cell_index + 1}: {error.ename}: {reason[0] if reason else ''}; "
+            f"the traceback is in {executed}; {untouched}"
+        ) from None
+    except DeadKernelError:
+        raise click.ClickException(
+            f"{notebook.stem}: the kernel died, as it does when memory runs out; {untouched}; "
+            "try a smaller batch_size or fewer train_samples"
+        ) from None
