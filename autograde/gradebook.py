@@ -1,0 +1,225 @@
+"""Writing run-evidence scores into nbgrader's gradebook.
+
+Only the score and comment of the rubric's cell (``run-evidence``) are ours. The exercises' cells get theirs from
+``nbgrader autograde``, which runs them; the questions get theirs by hand in formgrader. A score or a comment that a
+person has set for our cell in formgrader (``manual_score``, ``manual_comment``) takes precedence over ours in nbgrader,
+and stays.
+
+Order of `lab grade` and `nbgrader autograde`
+---------------------------------------------
+Stock ``nbgrader autograde`` executes the student's notebook and then writes the automatic score of *every* grade cell,
+ours included: from the cell's output, which the student's own code produced. A cell that ends without an error is worth
+full points there. So:
+
+* with the repository's ``nbgrader_config.py``, a preprocessor of ours (`autograde.nbgrader_hooks.GradeRunEvidence`)
+  comes right after that step and puts the evidence's score back, graded from ``submitted/``. Either order, and either
+  command alone, gives the same score;
+* under a configuration without it, ``nbgrader autograde`` after ``lab grade`` overwrites our score, and ``lab grade``
+  must be run again; the reverse order needs nothing.
+
+``lab grade`` never changes another cell's score. A submission that is not yet in the database is added the way nbgrader
+adds it, with every other cell waiting for a grade; an assignment that is not there is made by nbgrader's own
+``generate_assignment``.
+
+Comments: nbgrader keeps a comment for an answer or task cell, and its feedback page shows it (through Markdown, see
+`Verdict.comment`). A test cell has none, so for that the reasons become the cell's output in the feedback, which
+nbconvert escapes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbgrader.api import Comment, Grade, Gradebook, MissingEntry
+from nbgrader.apps.api import NbGraderAPI
+from nbgrader.coursedir import CourseDirectory
+from traitlets.config import Config
+from traitlets.config.loader import PyFileConfigLoader
+
+from .rubric import Rubric
+from .verdict import Verdict
+
+__all__ = [
+    "CourseError",
+    "LabPoints",
+    "ensure_assignment",
+    "lab_points",
+    "nbgrader_settings",
+    "open_gradebook",
+    "record_verdict",
+    "stored_comment",
+]
+
+_BESIDE_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+class CourseError(RuntimeError):
+    """The course folder, or its gradebook, cannot be used; one line that names the thing and the remedy."""
+
+
+def nbgrader_settings(course: Path) -> Config:
+    """nbgrader's configuration for a course folder.
+
+    ``nbgrader_config.py`` is looked for beside the course folder, in the working folder, and beside this package, in
+    that order; the folders that nbgrader writes, and the database, are set to lie in `course`.
+
+    Raises
+    ------
+    CourseError
+        No configuration is found, or it cannot be loaded.
+    """
+    course = course.resolve()
+    for folder in (course.parent, Path.cwd(), _BESIDE_PACKAGE):
+        if (folder / "nbgrader_config.py").is_file():
+            break
+    else:
+        raise CourseError(f"no nbgrader_config.py beside {course}; run from the repository's root")
+    try:
+        config = PyFileConfigLoader("nbgrader_config.py", path=str(folder)).load_config()
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CourseError(f"{folder / 'nbgrader_config.py'} cannot be loaded ({what})") from None
+    directories = config.CourseDirectory
+    if Path(str(directories.get("root", folder))).resolve() / "course" != course:
+        # Another course folder than the configuration's: nothing may be written into that one's.
+        directories.db_url = f"sqlite:///{course / 'gradebook.db'}"
+        for step in ("release", "submitted", "autograded", "feedback", "solution", "source_with_tests"):
+            setattr(directories, f"{step}_directory", os.path.relpath(course / step, directories.get("root", folder)))
+    return config
+
+
+def open_gradebook(config: Config) -> Gradebook:
+    """The course's gradebook; a context manager.
+
+    Raises
+    ------
+    CourseError
+        If the database cannot be opened.
+    """
+    directories = CourseDirectory(config=config)
+    try:
+        return Gradebook(directories.db_url, directories.course_id)
+    except Exception as error:
+        raise CourseError(
+            f"gradebook {directories.db_url} cannot be opened ({type(error).__name__}); "
+            "after an update of nbgrader run `nbgrader db upgrade`, having made a copy"
+        ) from None
+
+
+def ensure_assignment(config: Config, rubric: Rubric) -> None:
+    """Make sure that the gradebook knows the lab and its evidence cell, with the rubric's points.
+
+    Raises
+    ------
+    CourseError
+        No source notebook, no such cell, other points than the rubric's, or nbgrader cannot make the assignment.
+    """
+    if not _has_notebook(config, rubric.lab):
+        directories = CourseDirectory(config=config)
+        source = Path(directories.format_path(directories.source_directory, ".", rubric.lab))
+        notebook = source / f"{rubric.lab}.ipynb"
+        if not notebook.is_file():
+            raise CourseError(f"no source notebook {notebook}; it tells nbgrader the lab's cells and points")
+        # force: the gradebook lacks the assignment, so what lies in release/ cannot be in use.
+        api = NbGraderAPI(config=config, log_level=logging.ERROR)
+        answer = api.generate_assignment(rubric.lab, force=True)
+        if not answer["success"]:
+            last = (answer.get("error") or answer.get("log") or "").strip().splitlines()[-1:] or ["no message"]
+            raise CourseError(f"nbgrader generate_assignment {rubric.lab} failed: {last[0]}; run it to see its log")
+    with open_gradebook(config) as gradebook:
+        try:
+            cell = gradebook.find_graded_cell(rubric.cell, rubric.lab, rubric.lab)
+        except MissingEntry:
+            raise CourseError(
+                f"notebook {rubric.lab} has no grade cell {rubric.cell!r} in the gradebook; "
+                f"add it and run `nbgrader generate_assignment {rubric.lab} --force`"
+            ) from None
+        if abs(cell.max_score - rubric.max_points) > 1e-9:
+            raise CourseError(
+                f"cell {rubric.cell!r} is worth {cell.max_score:g} points in notebook {rubric.lab} and "
+                f"{rubric.max_points:g} in its rubric; make them equal and run `nbgrader generate_assignment --force`"
+            )
+
+
+@dataclass(frozen=True)
+class LabPoints:
+    """How a lab's points divide: run evidence, cells that nbgrader runs, and answers graded by hand."""
+
+    evidence: float
+    run_by_nbgrader: float
+    by_hand: float
+
+    @property
+    def total(self) -> float:
+        """All points of the lab."""
+        return self.evidence + self.run_by_nbgrader + self.by_hand
+
+
+def lab_points(config: Config, rubric: Rubric) -> LabPoints | None:
+    """How the lab's points divide, as the gradebook has them; None where it does not know the lab."""
+    with open_gradebook(config) as gradebook:
+        try:
+            notebook = gradebook.find_notebook(rubric.lab, rubric.lab)
+        except MissingEntry:
+            return None
+        answers = {cell.name for cell in notebook.solution_cells}
+        evidence = run = by_hand = 0.0
+        for cell in [*notebook.grade_cells, *notebook.task_cells]:
+            if cell.name == rubric.cell:
+                evidence += cell.max_score
+            elif cell in notebook.task_cells or cell.name in answers or cell.cell_type != "code":
+                by_hand += cell.max_score
+            else:
+                run += cell.max_score
+        return LabPoints(evidence, run, by_hand)
+
+
+def record_verdict(gradebook: Gradebook, verdict: Verdict) -> None:
+    """Write one verdict's score and reasons; adds student and submission where they are not there yet.
+
+    The same verdict twice leaves the gradebook as once.
+
+    Raises
+    ------
+    nbgrader.api.MissingEntry
+        If the lab or its cell is not in the gradebook (see `ensure_assignment`).
+    """
+    lab, student = verdict.lab, verdict.student
+    gradebook.update_or_create_student(student)
+    gradebook.update_or_create_submission(lab, student)
+    grade = gradebook.find_grade(verdict.cell, lab, lab, student)
+    grade.auto_score = verdict.score
+    # As nbgrader does it: a person's score on top of a new automatic one is to be looked at again.
+    grade.needs_manual_grade = grade.manual_score is not None
+    comment = _comment(gradebook, grade)
+    if comment is None:
+        comment = Comment(cell_id=grade.cell_id, notebook=grade.notebook)
+        gradebook.db.add(comment)
+    comment.auto_comment = verdict.comment()
+    gradebook.db.commit()
+
+
+def stored_comment(gradebook: Gradebook, cell: str, lab: str, student: str) -> str | None:
+    """The reasons stored with a student's evidence cell, or None."""
+    try:
+        comment = _comment(gradebook, gradebook.find_grade(cell, lab, lab, student))
+    except MissingEntry:
+        return None
+    return comment.auto_comment if comment else None
+
+
+def _comment(gradebook: Gradebook, grade: Grade) -> Comment | None:
+    # Not gradebook.find_comment: that finds an answer's or a task's comment only, and ours is a test cell.
+    return gradebook.db.query(Comment).filter_by(cell_id=grade.cell_id, notebook_id=grade.notebook_id).one_or_none()
+
+
+def _has_notebook(config: Config, lab: str) -> bool:
+    with open_gradebook(config) as gradebook:
+        try:
+            gradebook.find_notebook(lab, lab)
+        except MissingEntry:
+            return False
+        return True

@@ -1,0 +1,95 @@
+"""Learning curves as inline SVG, drawn from our own numbers only.
+
+The drawing stretches with the page while its lines keep their width; the labels are HTML beside it, so that they stay
+legible on a phone. Told apart by weight and dashes, not by colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from markupsafe import Markup
+
+from ..verdict import Verdict
+
+__all__ = ["Chart", "class_chart", "class_median", "student_chart"]
+
+WIDTH, HEIGHT = 1000, 400
+MOST_POINTS = 200  # of a line: more could not be told apart, and a class has many lines
+Points = list[tuple[float, float]]  # epoch, validation accuracy
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing and where its labels stand, in per cent of its width from the left and of its height from the top."""
+
+    svg: Markup
+    x_labels: list[tuple[float, str]]
+    y_labels: list[tuple[float, str]]
+
+
+def class_median(verdicts: Sequence[Verdict]) -> Points:
+    """Median validation accuracy of the class per epoch.
+
+    A run that ended earlier counts with its last accuracy, so that the median is of the same runs at every epoch.
+    """
+    runs = [_points(verdict) for verdict in verdicts if verdict.run.curve]
+    if not runs:
+        return []
+    last = min(MOST_POINTS, max(len(run) for run in runs))
+    return [(float(e), median(run[min(e, len(run) - 1)][1] for run in runs)) for e in range(last)]
+
+
+def class_chart(verdicts: Sequence[Verdict], threshold: float | None) -> Chart:
+    """Every student's curve in light lines under the class median."""
+    runs = [_points(verdict) for verdict in verdicts if verdict.run.curve]
+    right = _right(runs)
+    lines = [_line("each", run, right) for run in runs]
+    lines.append(_line("median", class_median(verdicts), right))
+    return _chart(lines, right, threshold, "Learning curves of the class")
+
+
+def student_chart(verdict: Verdict, middle: Points, threshold: float | None) -> Chart:
+    """One student's curve in front of the class median."""
+    run = _points(verdict)
+    right = _right([run, middle])
+    return _chart([_line("behind", middle, right), _line("own", run, right)], right, threshold, "Learning curve")
+
+
+def _points(verdict: Verdict) -> Points:
+    curve = verdict.run.curve
+    # By position: epochs are checked by a criterion, and a wrong number must not stretch the axis for everyone.
+    return [(float(position), min(max(row[2], 0.0), 1.0)) for position, row in enumerate(curve)]
+
+
+def _right(runs: Sequence[Points]) -> float:
+    return max([1.0, *(run[-1][0] for run in runs if run)])
+
+
+def _line(kind: str, points: Points, right: float) -> str:
+    if not points:
+        return ""
+    step = max(1, -(-len(points) // MOST_POINTS))
+    kept = points[::step] if points[::step][-1] == points[-1] else [*points[::step], points[-1]]
+    where = " ".join(f"{WIDTH * x / right:.1f},{HEIGHT * (1 - y):.1f}" for x, y in kept)
+    return f'<polyline class="{kind}" points="{where}"/>'
+
+
+def _chart(lines: list[str], right: float, threshold: float | None, label: str) -> Chart:
+    grid = "".join(f'<line class="grid" x1="0" x2="{WIDTH}" y1="{y}" y2="{y}"/>' for y in range(0, HEIGHT + 1, 100))
+    rule = ""
+    if threshold is not None:
+        y = f"{HEIGHT * (1 - threshold):.1f}"
+        rule = f'<line class="threshold" x1="0" x2="{WIDTH}" y1="{y}" y2="{y}"/>'
+    svg = (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{label}">'
+        f"{grid}{''.join(lines)}{rule}</svg>"
+    )
+    every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if right / step <= 8)
+    return Chart(
+        svg=Markup(svg),
+        x_labels=[(100 * epoch / right, str(epoch)) for epoch in range(0, int(right) + 1, every)],
+        y_labels=[(100 * (1 - y), f"{y:.2f}") for y in (0.0, 0.25, 0.5, 0.75, 1.0)],
+    )

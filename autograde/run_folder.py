@@ -1,0 +1,142 @@
+"""Opening a submission's run folder as data, without trusting any of it.
+
+A student owns every name under the submission, so nothing is opened by a path that the system resolves for us: each
+component is opened relative to the one above with ``O_NOFOLLOW``, what was opened is looked at *after* opening, and a
+size is bounded before a byte is read. A link, a pipe or a device therefore neither leads out of the submission nor
+hangs the grader. Only names that the grader itself chooses are opened; a pickle under any name stays shut.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+__all__ = ["EvidenceError", "RunFolder"]
+
+NO_RUN_FOLDER = (
+    "no run folder in the submission: expected run/run.json beside the notebook; "
+    "run the lab to its end, which writes it"
+)
+
+
+class EvidenceError(Exception):
+    """Evidence that cannot be used; the message is one line: what, where, remedy."""
+
+
+class RunFolder:
+    """A run folder, held open by its descriptor. A context manager.
+
+    Parameters
+    ----------
+    submission : Path
+        ``submitted/STUDENT/LAB``. Neither of the last two components may be a link.
+    lab : str
+        Name of the lab, for the second place that is looked in.
+
+    Raises
+    ------
+    EvidenceError
+        Where there is no such folder (``run/``, else ``runs/LAB/``), or one of its components is not a plain folder.
+    """
+
+    def __init__(self, submission: Path, lab: str) -> None:
+        self.where = "run"
+        opened = []
+        try:
+            opened.append(os.open(submission.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            for name in (submission.parent.name, submission.name):
+                opened.append(_open_directory(opened[-1], name, "the submission"))
+            self._fd = self._open_run(opened[-1], lab)
+        except FileNotFoundError:
+            raise EvidenceError(NO_RUN_FOLDER) from None
+        finally:
+            for fd in opened:
+                os.close(fd)
+
+    def _open_run(self, submission_fd: int, lab: str) -> int:
+        try:
+            return _open_directory(submission_fd, "run", "run/")
+        except FileNotFoundError:
+            pass
+        self.where = f"runs/{lab}"
+        runs_fd = _open_directory(submission_fd, "runs", "runs/")
+        try:
+            return _open_directory(runs_fd, lab, f"runs/{lab}/")
+        finally:
+            os.close(runs_fd)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def read_text(self, name: str, limit: int) -> str:
+        """Read one plain UTF-8 file of the folder.
+
+        Parameters
+        ----------
+        name : str
+            A bare file name, chosen by the grader.
+        limit : int
+            Largest size accepted, in bytes.
+
+        Raises
+        ------
+        EvidenceError
+            Missing, a link, not a plain file, larger than `limit`, not UTF-8, or unreadable.
+        """
+        shown = f"{self.where}/{name}"
+        # O_NONBLOCK: opening a named pipe must return, so that we can see what it is and refuse it.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            fd = os.open(name, flags, dir_fd=self._fd)
+        except FileNotFoundError:
+            raise EvidenceError(f"{shown} is missing: run the lab to its end, which writes it") from None
+        except OSError as error:
+            raise EvidenceError(_refusal(error, shown)) from None
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise EvidenceError(f"{shown} is not a plain file: hand in the file that the lab wrote")
+            if status.st_size > limit:
+                raise EvidenceError(
+                    f"{shown} has {status.st_size:,} bytes, at most {limit:,} are read: hand in the lab's own file"
+                )
+            data = bytearray()
+            # One byte beyond the limit, in case the file is longer than it said.
+            while len(data) <= limit and (piece := os.read(fd, min(1 << 20, limit + 1 - len(data)))):
+                data += piece
+        except OSError as error:
+            raise EvidenceError(f"{shown} cannot be read ({error.strerror}): hand it in again") from None
+        finally:
+            os.close(fd)
+        if len(data) > limit:
+            raise EvidenceError(f"{shown} is larger than {limit:,} bytes: hand in the lab's own file")
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise EvidenceError(
+                f"{shown} is not UTF-8 text (byte {error.start}): hand in the file as the lab wrote it"
+            ) from None
+
+
+def _open_directory(parent_fd: int, name: str, shown: str) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, dir_fd=parent_fd)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise EvidenceError(_refusal(error, shown)) from None
+
+
+def _refusal(error: OSError, shown: str) -> str:
+    # With O_DIRECTORY|O_NOFOLLOW Linux answers ENOTDIR for a link, with O_NOFOLLOW alone ELOOP.
+    if error.errno == errno.ELOOP:
+        return f"{shown} is a symbolic link, which is not followed: hand in the file itself"
+    if error.errno == errno.ENOTDIR:
+        return f"{shown} is not a plain folder (a link or a file): hand in the folder itself"
+    return f"{shown} cannot be opened ({error.strerror}): hand it in again"

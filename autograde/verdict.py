@@ -1,0 +1,159 @@
+"""What grading one student's run evidence came to, and where that is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["CriterionResult", "RunSummary", "Verdict", "load_verdict", "verdict_path"]
+
+# Beside nbgrader's own folders, of which each holds what one of its steps made.
+FOLDER = "autograded_evidence"
+
+
+@dataclass(frozen=True)
+class CriterionResult:
+    """One criterion's outcome. `reason` and `remedy` are one line each, for the student."""
+
+    id: str
+    kind: str
+    description: str
+    passed: bool
+    points: float
+    max_points: float
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The run in figures, for the report; None is a figure that could not be read.
+
+    `curve` is a list of ``[epoch, seconds, validation accuracy]``, the row of zeros included where the file has it.
+    """
+
+    curve: list[list[float]] = field(default_factory=list)
+    epochs: int | None = None
+    seconds: float | None = None
+    best_accuracy: float | None = None
+    final_accuracy: float | None = None
+    world_size: int | None = None
+    device: str | None = None
+    data_name: str | None = None
+    data_provenance: str | None = None
+    data_source: str | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One student's run evidence, graded.
+
+    Attributes
+    ----------
+    lab, title, student : str
+    cell : str
+        grade_id of the notebook cell that the points belong to.
+    threshold : float or None
+        The accuracy asked for, for the report's line.
+    graded_at : str
+        ISO 8601, UTC.
+    results : tuple of CriterionResult
+    run : RunSummary
+    """
+
+    lab: str
+    title: str
+    student: str
+    cell: str
+    threshold: float | None
+    graded_at: str
+    results: tuple[CriterionResult, ...]
+    run: RunSummary
+
+    @property
+    def score(self) -> float:
+        """Points earned."""
+        return sum(result.points for result in self.results)
+
+    @property
+    def max_score(self) -> float:
+        """Points there are."""
+        return sum(result.max_points for result in self.results)
+
+    def comment(self) -> str:
+        """The reasons as plain text, for nbgrader's gradebook and the student's feedback.
+
+        Every line is indented by four spaces: the feedback page runs comments through Markdown, which lets raw HTML
+        through, and an indented block is the one form whose contents it escapes.
+        """
+        lines = [f"Run evidence: {self.score:g} of {self.max_score:g} points"]
+        for result in self.results:
+            mark = "passed" if result.passed else "FAILED"
+            lines.append(f"{mark} {result.points:g}/{result.max_points:g} {result.description}: {result.reason}")
+            if result.remedy and not result.passed:
+                lines.append(f"       how to look at it: {result.remedy}")
+        return "\n".join("    " + " ".join(line.splitlines()) for line in lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready mapping, with the scores written out for other readers."""
+        return asdict(self) | {"score": self.score, "max_score": self.max_score}
+
+    @classmethod
+    def from_json(cls, whole: dict[str, Any]) -> Verdict:
+        """The inverse of `to_json`.
+
+        Raises
+        ------
+        KeyError, TypeError
+            If a field is missing or unknown.
+        """
+        fields = {name: whole[name] for name in cls.__dataclass_fields__}
+        fields["results"] = tuple(CriterionResult(**result) for result in whole["results"])
+        fields["run"] = RunSummary(**whole["run"])
+        return cls(**fields)
+
+    def save(self, course: Path) -> Path:
+        """Write ``course/autograded_evidence/STUDENT/LAB/verdict.json``, whole or not at all.
+
+        Raises
+        ------
+        OSError
+            If the folder cannot be written.
+        """
+        path = verdict_path(course, self.student, self.lab)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # allow_nan=False: a verdict with NaN in it is a defect of ours, better met here than in a reader.
+        text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".verdict-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        return path
+
+
+def verdict_path(course: Path, student: str, lab: str) -> Path:
+    """Where a student's verdict on a lab is kept."""
+    return Path(course) / FOLDER / student / lab / "verdict.json"
+
+
+def load_verdict(path: Path) -> Verdict:
+    """Read a verdict.
+
+    Raises
+    ------
+    ValueError
+        If the file is no verdict; one line that names it and the remedy.
+    """
+    try:
+        return Verdict.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = type(error).__name__
+        raise ValueError(f"{path} is no verdict ({what}); grade the lab again with `lab grade`") from None

@@ -1,0 +1,52 @@
+"""nbgrader's settings for this course: run `nbgrader ...` in this folder.
+
+Sources are in labs/; everything that nbgrader makes goes to course/, which git ignores.
+"""
+
+from pathlib import Path
+
+from nbgrader import preprocessors as stock
+
+from autograde.nbgrader_hooks import GradeRunEvidence, ShowRunEvidence
+
+c = get_config()  # noqa: F821  (nbgrader provides it)
+root = Path(__file__).resolve().parent
+
+c.CourseDirectory.course_id = "distributed-training"
+c.CourseDirectory.root = str(root)
+c.CourseDirectory.source_directory = "labs"
+c.CourseDirectory.source_with_tests_directory = "course/source_with_tests"
+c.CourseDirectory.release_directory = "course/release"
+c.CourseDirectory.submitted_directory = "course/submitted"
+c.CourseDirectory.autograded_directory = "course/autograded"
+c.CourseDirectory.feedback_directory = "course/feedback"
+c.CourseDirectory.solution_directory = "course/solution"
+c.CourseDirectory.db_url = f"sqlite:///{root / 'course' / 'gradebook.db'}"
+
+# SQLite makes the file, not the folder.
+(root / "course").mkdir(exist_ok=True)
+
+# The labs train. nbgrader's own limit of 30 s a cell ends a training cell with an error, which is worth 0 points.
+c.ExecutePreprocessor.timeout = 1800
+c.Execute.timeout = 1800
+
+# A training cell prints a line per epoch, and a progress bar many; a feedback page needs neither whole.
+c.LimitOutput.max_lines = 500
+c.LimitOutput.max_traceback = 100
+
+# nbgrader's own steps, and ours: a run's evidence is scored from its files, not from what a cell printed.
+c.Autograde.autograde_preprocessors = [
+    stock.Execute,
+    stock.IgnorePattern,
+    "nbconvert.preprocessors.ClearMetadataPreprocessor",
+    stock.LimitOutput,
+    stock.SaveAutoGrades,
+    GradeRunEvidence,
+    stock.AssignLatePenalties,
+    stock.CheckCellMetadata,
+]
+c.GenerateFeedback.preprocessors = [
+    stock.GetGrades,
+    ShowRunEvidence,
+    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
+]
