@@ -101,20 +101,12 @@ def read(name: str, root: str | os.PathLike | None = None) -> StagedDataset:
 def open_folder(folder: Path) -> StagedDataset:
     """Open a folder that holds a staged set. Raises `Damaged` as `read` does."""
     description = _description(folder)
-    arrays = {}
-    for key in ARRAYS:
-        path = folder / f"{key}.npy"
-        _check_size(path, description)
-        try:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
-            raise _damaged(path, f"cannot be read as an array ({error})", description) from error
-        count = description["splits"][key.split("_")[0]]
-        shape = (count, *description["image_shape"]) if key.endswith("images") else (count,)
-        if array.dtype != np.uint8 or array.shape != shape:
-            raise _damaged(path, f"holds {array.dtype} {array.shape}, not uint8 {shape}", description)
-        arrays[key] = array
-    return _dataset(description, folder, arrays)
+    try:
+        arrays = {key: _open_array(folder, key, description) for key in ARRAYS}
+        return _dataset(description, folder, arrays)
+    except (KeyError, TypeError, AttributeError) as error:
+        path = folder / DESCRIPTION
+        raise Damaged(f"{path} does not describe a data set ({error}): {_remedy(folder.name)}") from error
 
 
 def verify(name: str, root: str | os.PathLike | None = None) -> list[str]:
@@ -277,14 +269,23 @@ def _dataset(description: dict, folder: Path, arrays: dict[str, np.ndarray]) -> 
     return StagedDataset(**text, **lists, path=folder, arrays=arrays)
 
 
-def _check_size(path: Path, description: dict) -> None:
+def _open_array(folder: Path, key: str, description: dict) -> np.memmap:
+    path = folder / f"{key}.npy"
     expected = description["files"][path.name]["bytes"]
     try:
         found = path.stat().st_size
-    except OSError as error:
+        if found != expected:
+            raise _damaged(path, f"has {found} bytes, not {expected}", description)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
         raise _damaged(path, "is missing", description) from error
-    if found != expected:
-        raise _damaged(path, f"has {found} bytes, not {expected}", description)
+    except (ValueError, OSError, EOFError) as error:
+        raise _damaged(path, f"cannot be read as an array ({error})", description) from error
+    count = description["splits"][key.split("_")[0]]
+    shape = (count, *description["image_shape"]) if key.endswith("images") else (count,)
+    if array.dtype != np.uint8 or array.shape != shape:
+        raise _damaged(path, f"holds {array.dtype} {array.shape}, not uint8 {shape}", description)
+    return array
 
 
 def _damaged(path: Path, what: str, description: dict) -> Damaged:

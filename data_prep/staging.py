@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -59,6 +59,7 @@ def fetch(
     root = data_root(root)
     try:
         if (dataset := _already(entry, root, say)) is not None:
+            _tidy(root, name)
             return dataset
         with _locked(root, name, say):
             # Another process may have finished while this one waited.
@@ -106,7 +107,7 @@ def _already(entry: Entry, root: Path, say: Callable[[str], object]) -> StagedDa
 def _locked(root: Path, name: str, say: Callable[[str], object]) -> Iterator[None]:
     root.mkdir(parents=True, exist_ok=True)
     # Group-writable, so that two people who share a root can both take it.
-    lock = FileLock(root / f".lock-{name}", mode=0o664)
+    lock = FileLock(_lock(root, name), mode=0o664)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -120,19 +121,36 @@ def _locked(root: Path, name: str, say: Callable[[str], object]) -> Iterator[Non
         lock.release()
 
 
+def _lock(root: Path, name: str) -> Path:
+    return root / f".lock-{name}"
+
+
 @contextmanager
 def _working_folder(root: Path, name: str) -> Iterator[Path]:
-    # The dot after the name keeps `mnist` from sweeping up after `mnist-small`.
-    prefix = f".staging-{name}."
-    for leftover in root.glob(f"{prefix}*"):
+    """A new hidden folder under the root; call it with the lock held. Those of dead processes are removed."""
+    for leftover in _leftovers(root, name):
         shutil.rmtree(leftover, ignore_errors=True)
     # Its own name each time: a package tool that outlives its killed parent may still write in the old one.
-    work = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=root))
+    work = Path(tempfile.mkdtemp(prefix=f".staging-{name}.{os.getpid()}-", dir=root))
     try:
         (work / "raw").mkdir()
         yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _leftovers(root: Path, name: str) -> list[Path]:
+    # The dot after the name keeps `mnist` from sweeping up after `mnist-small`.
+    return list(root.glob(f".staging-{name}.*"))
+
+
+def _tidy(root: Path, name: str) -> None:
+    """Remove what a fetch left that was killed after its rename, unless one is at work."""
+    if _leftovers(root, name):
+        # A reader of somebody else's root need not be able to.
+        with suppress(Timeout, OSError, NotImplementedError), FileLock(_lock(root, name), mode=0o664, timeout=0):
+            for leftover in _leftovers(root, name):
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _collect(entry: Entry, mirror: str | os.PathLike | None, into: Path, say: Callable[[str], object]) -> str:
