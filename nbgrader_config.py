@@ -3,6 +3,9 @@
 Sources are in labs/; everything that nbgrader makes goes to course/, which git ignores.
 """
 
+import glob
+import os
+import sys
 from pathlib import Path
 
 from nbgrader import preprocessors as stock
@@ -22,6 +25,15 @@ c.CourseDirectory.autograded_directory = "course/autograded"
 c.CourseDirectory.feedback_directory = "course/feedback"
 c.CourseDirectory.solution_directory = "course/solution"
 c.CourseDirectory.db_url = f"sqlite:///{root / 'course' / 'gradebook.db'}"
+
+# A run folder that an instructor left beside a source notebook must not reach the release, nor overwrite the students'
+# own in `nbgrader autograde`, which copies the sources over each submission. Absolute, in the spelling in which nbgrader
+# walks its sources: the same names under submitted/ stay.
+sources = os.path.join(glob.escape(str(root)), "labs", ".", "*")
+c.CourseDirectory.ignore.extend([os.path.join(sources, name) for name in ("run", "runs", "assessment.out")])
+
+# nbgrader makes its database by running `alembic`, found on PATH: an environment that is not activated lacks it there.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 # SQLite makes the file, not the folder.
 (root / "course").mkdir(exist_ok=True)

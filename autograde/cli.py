@@ -89,6 +89,9 @@ def report(labs: tuple[str, ...], course: Path, output: Path | None) -> None:
 
 
 def _line(verdict: Verdict) -> str:
-    missed = [result.id for result in verdict.results if not result.passed]
+    missed = [result for result in verdict.results if not result.passed]
+    why = ", ".join(result.id for result in missed)
+    if len(missed) > 1 and len({result.reason for result in missed}) == 1:
+        why = f"{len(missed)} criteria: {missed[0].reason}"
     score = f"{verdict.student}: {verdict.score:g}/{verdict.max_score:g}"
-    return f"{score}  missed {', '.join(missed)}" if missed else score
+    return f"{score}  missed {why}" if missed else score

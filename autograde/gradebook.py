@@ -30,12 +30,14 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 from nbgrader.api import Comment, Grade, Gradebook, MissingEntry
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
+from sqlalchemy.exc import SAWarning
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
@@ -188,8 +190,11 @@ def record_verdict(gradebook: Gradebook, verdict: Verdict) -> None:
         If the lab or its cell is not in the gradebook (see `ensure_assignment`).
     """
     lab, student = verdict.lab, verdict.student
-    gradebook.update_or_create_student(student)
-    gradebook.update_or_create_submission(lab, student)
+    with warnings.catch_warnings():
+        # nbgrader builds a submission's rows outside its session, which SQLAlchemy remarks on each time.
+        warnings.simplefilter("ignore", SAWarning)
+        gradebook.update_or_create_student(student)
+        gradebook.update_or_create_submission(lab, student)
     grade = gradebook.find_grade(verdict.cell, lab, lab, student)
     grade.auto_score = verdict.score
     # As nbgrader does it: a person's score on top of a new automatic one is to be looked at again.

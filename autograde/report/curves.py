@@ -33,9 +33,11 @@ class Chart:
 def class_median(verdicts: Sequence[Verdict]) -> Points:
     """Median validation accuracy of the class per epoch.
 
-    A run that ended earlier counts with its last accuracy, so that the median is of the same runs at every epoch.
+    A run that ended earlier counts with its last accuracy, so that the median is of the same runs at every epoch. Runs
+    on synthetic data, or on data that the run does not tell, are not counted: their accuracy is of another task.
     """
-    runs = [_points(verdict) for verdict in verdicts if verdict.run.curve]
+    real = [verdict for verdict in verdicts if verdict.run.data_provenance in ("official", "copy")]
+    runs = [_points(verdict) for verdict in real if verdict.run.curve]
     if not runs:
         return []
     last = min(MOST_POINTS, max(len(run) for run in runs))
