@@ -55,6 +55,7 @@ def test_not_staged_names_place_and_remedy(tmp_path):
 
 @pytest.mark.parametrize("name", ["nonsense", "../toy", "/etc", ".", ""])
 def test_unknown_names_never_leave_the_root(root, name):
+    (root / "below").mkdir()
     with pytest.raises(UnknownDataset, match="there are fashion-mnist, mnist, fashion-mnist-small"):
         staged.read(name, root / "below")
 
