@@ -9,6 +9,7 @@ for are skipped, and no member's path is ever used to write.
 
 import os
 import queue
+import re
 import shutil
 import subprocess
 import tarfile
@@ -125,8 +126,7 @@ class DebianPackage:
                 _run([apt, "-c", configuration, "-q", "download", self.package], private)
             except Unavailable as error:
                 # `update` succeeds even when it could reach no host; its first complaint is then the true reason.
-                failed = [line for line in lists.stderr.splitlines() if line.startswith(("W:", "E:"))]
-                raise Unavailable(failed[0][2:].strip() if failed else one_line(error)) from error
+                raise Unavailable(_complaint(lists.stderr) or str(error)) from error
             archives = sorted(Path(private).glob("*.deb"))
             if not archives:
                 raise Unavailable("apt-get download left no package")
@@ -200,7 +200,7 @@ def _private_apt(folder: Path) -> Path:
     configuration.write_text(
         f'Dir::State "{folder}/state"; Dir::State::lists "{folder}/lists"; Dir::Cache "{folder}/cache";\n'
         'Dir::State::status "/var/lib/dpkg/status"; APT::Sandbox::User "root";\n'
-        f'Acquire::Retries "0"; Acquire::Languages "none"; '
+        f'Acquire::Retries "0"; Acquire::Languages "none"; Acquire::EnableSrvRecords "false"; '
         f'Acquire::http::Timeout "{ANSWER_SECONDS}"; Acquire::https::Timeout "{ANSWER_SECONDS}";\n'
         # The system's hooks would work on the system's own caches.
         "#clear APT::Update::Pre-Invoke;\n#clear APT::Update::Post-Invoke;\n#clear APT::Update::Post-Invoke-Success;\n"
@@ -222,7 +222,8 @@ def _run(command: list, folder: str, *, check: bool = True) -> subprocess.Comple
         done = subprocess.run(
             command,
             cwd=folder,
-            env={**os.environ, "LC_ALL": "C"},
+            # By default the C library asks a silent name server for ten seconds, and apt asks many times.
+            env={"RES_OPTIONS": f"timeout:{ANSWER_SECONDS} attempts:1", **os.environ, "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -234,9 +235,14 @@ def _run(command: list, folder: str, *, check: bool = True) -> subprocess.Comple
     except OSError as error:
         raise Unavailable(f"{name} does not start: {one_line(error)}") from error
     if check and done.returncode != 0:
-        complaint = one_line(done.stderr or f"exit status {done.returncode}")
-        raise Unavailable(f"{name}: {complaint.removeprefix('E:').removeprefix('npm error').strip()}")
+        raise Unavailable(f"{name}: {_complaint(done.stderr) or f'exit status {done.returncode}'}")
     return done
+
+
+def _complaint(stderr: str) -> str:
+    """The first line that apt or npm prints which says something to a person."""
+    lines = (re.sub(r"^(E:|W:|npm (error|ERR!))\s*", "", line).strip() for line in stderr.splitlines())
+    return next((line for line in lines if line and not re.match(r"(code|syscall|errno)\b", line)), "")
 
 
 def _receive_from_tar(
