@@ -49,11 +49,10 @@ def fetch(
     ------
     UnknownDataset
         The catalogue has no such entry.
-    Corrupt
-        A file in `mirror` is not the official one. (A corrupt file from another source is told and the next source
-        tried: a mirror somebody named is theirs to mend.)
     DataError
-        No source gave the files, or the root cannot be written.
+        No source gave the files; the root cannot be written; or a file in `mirror` is not the official one, and then
+        `Corrupt` is the cause. (A corrupt file from another source is told and the next source tried: a mirror that
+        somebody named is theirs to mend.)
     """
     entry = catalogue.entry(name)
     root = data_root(root)
