@@ -26,8 +26,8 @@ c.CourseDirectory.feedback_directory = "course/feedback"
 c.CourseDirectory.solution_directory = "course/solution"
 c.CourseDirectory.db_url = f"sqlite:///{root / 'course' / 'gradebook.db'}"
 
-# A run folder that an instructor left beside a source notebook must not reach the release, nor overwrite the students'
-# own in `nbgrader autograde`, which copies the sources over each submission. Absolute, in the spelling in which nbgrader
+# A run folder that an instructor left beside a source notebook must not reach the release, nor overwrite the
+# students' own in `nbgrader autograde`, which copies the sources over each submission. Absolute, spelled as nbgrader
 # walks its sources: the same names under submitted/ stay.
 sources = os.path.join(glob.escape(str(root)), "labs", ".", "*")
 c.CourseDirectory.ignore.extend([os.path.join(sources, name) for name in ("run", "runs", "assessment.out")])

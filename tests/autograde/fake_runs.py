@@ -1,0 +1,115 @@
+"""Run folders as the labs write them, and the source notebook of a tiny lab."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+import json
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from autograde.learning_curve import COLUMNS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LAB = "01_single_gpu"
+
+# Document 001's own string (its assessment, `assessment_print(...)`), typed here a second time: the oracle.
+DOCUMENT_001 = (
+    "Epoch = {:2d}: Cumulative Time = {:5.3f}, Epoch Time = {:5.3f}, Images/sec = {}, "
+    "Training Accuracy = {:5.3f}, Validation Loss = {:5.3f}, Validation Accuracy = {:5.3f}"
+)
+
+RECORD = {
+    "lab": LAB,
+    "parameters": {
+        "epochs": 8,
+        "batch_size": 64,
+        "base_lr": 0.01,
+        "seed": 0,
+        "train_samples": 0,
+        "num_gpus": 1,
+        "target_accuracy": 0.85,
+        "patience": 2,
+        "width": 16,
+        "dataset": "fashion-mnist",
+    },
+    "world_size": 1,
+    "backend": None,
+    "device": "cpu (2 threads a rank)",
+    "versions": {"torch": "2.13.0"},
+    "data": {
+        "name": "fashion-mnist",
+        "provenance": "official",
+        "source": "Debian dataset-fashion-mnist",
+        "train_samples": 60000,
+        "test_samples": 10000,
+    },
+    "started": "2026-11-20T10:00:00+00:00",
+    "ended": "2026-11-20T10:04:00+00:00",
+    "stopped_early": True,
+}
+
+
+class Run:
+    """An honest run whose parts a test then spoils."""
+
+    def __init__(self, accuracies=(0.7, 0.8, 0.84, 0.86, 0.87), seconds=12.3456, speed=4860.123456, **record):
+        self.record = copy.deepcopy(RECORD) | record
+        self.rows = [["0", "0.0", "", "", "", "", "0.0", ""]]
+        self.lines = []
+        for epoch, accuracy in enumerate(accuracies, start=1):
+            time, loss, train = epoch * seconds, 1.0 / epoch, min(1.0, accuracy + 0.012345)
+            values = (epoch, time, speed, loss * 1.1, train, loss, accuracy, 0.01)
+            self.rows.append([str(epoch), *(f"{value:.6g}" for value in values[1:])])
+            self.lines.append(DOCUMENT_001.format(epoch, time, seconds, speed, train, loss, accuracy))
+        if self.record["stopped_early"]:
+            self.lines.append(f"Early stopping after epoch {len(accuracies)}")
+
+    def csv(self) -> str:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([COLUMNS, *self.rows])
+        return text.getvalue()
+
+    def transcript(self) -> str:
+        return "".join(line + "\n" for line in self.lines)
+
+    def write(self, submission: Path, where: str = "run") -> Path:
+        folder = submission / where
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text(json.dumps(self.record))
+        (folder / "learning_curve.csv").write_text(self.csv())
+        (folder / "assessment.out").write_text(self.transcript())
+        return folder
+
+
+def source_notebook(evidence_points: float = 20) -> nbformat.NotebookNode:
+    """A lab of one exercise, one question and the evidence cell, in nbgrader source form."""
+
+    def meta(grade_id, **fields):
+        common = {"schema_version": 3, "grade": False, "solution": False, "locked": False, "task": False}
+        return {"nbgrader": common | {"grade_id": grade_id} | fields}
+
+    cells = [
+        new_markdown_cell("# A tiny lab", id="title"),
+        new_code_cell(
+            "def double(x):\n    ### BEGIN SOLUTION\n    return 2 * x\n    ### END SOLUTION",
+            metadata=meta("double", solution=True),
+            id="double",
+        ),
+        new_code_cell(
+            "assert double(2) == 4",
+            metadata=meta("ex-double", grade=True, locked=True, points=5),
+            id="ex-double",
+        ),
+        new_markdown_cell("Why?", metadata=meta("q-why", grade=True, solution=True, points=3), id="q-why"),
+        new_code_cell(
+            "print('the run folder is graded from its files')",
+            metadata=meta("run-evidence", grade=True, locked=True, points=evidence_points),
+            id="run-evidence",
+        ),
+    ]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    return new_notebook(cells=cells, metadata=kernel)

@@ -1,0 +1,44 @@
+"""The early-stopping rule against a direct run of document 001's training loop."""
+
+import random
+
+import pytest
+
+from autograde.early_stopping import stopping_epoch
+
+
+def document_001(accuracies, target, patience):
+    """The document's own lines, with its training replaced by a given sequence."""
+    val_accuracy = []
+    for epoch, accuracy in enumerate(accuracies):
+        val_accuracy.append(accuracy)
+        if len(val_accuracy) >= patience and all(acc >= target for acc in val_accuracy[-patience:]):
+            return epoch + 1
+    return None
+
+
+def test_the_rule_equals_the_document_s_loop():
+    rng = random.Random(0)
+    stops = 0
+    for _ in range(3000):
+        target, patience = rng.choice([0.5, 0.8, 0.85]), rng.randint(1, 4)
+        # on a coarse grid, so that an accuracy often is the target exactly
+        accuracies = [
+            rng.choice([target - 0.01, target, target + 0.01, rng.random()]) for _ in range(rng.randint(1, 12))
+        ]
+        expected = document_001(accuracies, target, patience)
+        assert stopping_epoch(accuracies, target, patience) == expected
+        stops += expected is not None
+    assert 500 < stops < 2900  # both outcomes were tried
+
+
+def test_a_float32_accuracy_reaches_its_target_as_it_does_in_the_lab():
+    torch = pytest.importorskip("torch")
+    for target in (0.7, 0.85, 0.6, 0.9):
+        accuracy = torch.tensor(target)  # float32
+        assert bool(accuracy >= target)
+        assert stopping_epoch([accuracy.item()], target, 1) == 1
+
+
+def test_just_below_the_target_is_below():
+    assert stopping_epoch([0.8499, 0.8499], 0.85, 1) is None
