@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from . import learning_curve, run_record, transcript
 from .learning_curve import LearningCurve, parse_learning_curve
+from .quoting import printable
 from .run_folder import EvidenceError, RunFolder
 from .run_record import RunRecord, parse_run_record
 from .transcript import Transcript, parse_transcript
@@ -96,10 +97,10 @@ def summarise(evidence: Evidence) -> RunSummary:
     if isinstance(record := evidence.record_or_error, RunRecord):
         figures |= {
             "world_size": record.world_size,
-            "device": record.device[:80],
-            "data_name": record.data_name[:80],
+            "device": printable(record.device, 80),
+            "data_name": printable(record.data_name, 80),
             "data_provenance": record.data_provenance,
-            "data_source": record.data_source[:200],
+            "data_source": printable(record.data_source, 200),
         }
     return RunSummary(**figures)
 

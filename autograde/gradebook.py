@@ -21,6 +21,9 @@ full points there. So:
 adds it, with every other cell waiting for a grade; an assignment that is not there is made by nbgrader's own
 ``generate_assignment``.
 
+Stock ``nbgrader autograde`` runs students' code as the user who typed it, with that user's rights over ``submitted/``
+and the gradebook; ``lab grade`` runs none. Where that matters, grade the evidence first and keep the verdicts.
+
 Comments: nbgrader keeps a comment for an answer or task cell, and its feedback page shows it (through Markdown, see
 `Verdict.comment`). A test cell has none, so for that the reasons become the cell's output in the feedback, which
 nbconvert escapes.

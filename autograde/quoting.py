@@ -6,7 +6,7 @@ gradebook comment, whatever bytes a student put in a file.
 
 from __future__ import annotations
 
-__all__ = ["quote"]
+__all__ = ["printable", "quote"]
 
 
 def quote(value: object, limit: int = 60) -> str:
@@ -30,3 +30,11 @@ def quote(value: object, limit: int = 60) -> str:
     plain = value is None or isinstance(value, (bool, int, float))
     text = ascii(value) if plain else f"a {type(value).__name__}"
     return text[:limit] + ("..." if len(text) > limit else "")
+
+
+def printable(text: str, limit: int) -> str:
+    """An untrusted name for a page: cut, and with ``\\ufffd`` for what does not print.
+
+    That is control characters, marks that turn the direction of text, and lone surrogates, which no file can hold.
+    """
+    return "".join(character if character.isprintable() else "\ufffd" for character in text[:limit])

@@ -54,6 +54,7 @@ def page(course, submit, make_run, tmp_path):
     synthetic = make_run(lab=HOSTILE)
     synthetic.record["data"]["provenance"] = "synthetic"
     synthetic.rows[1][3] = HOSTILE
+    synthetic.record["device"] = "\ud800\x00\u202ecpu"  # no file can hold the first, and the last turns the text round
     submit("trudy", synthetic)
     grade_lab("1", course)
     return write_report(["1"], course, tmp_path / "page.html").read_text()
@@ -83,6 +84,7 @@ def test_links_within_the_page_lead_somewhere_and_ids_are_unique(page):
 def test_what_a_student_wrote_is_text_and_only_text(page):
     assert "<script>" not in page and "<img" not in page
     assert "49" not in re.findall(r"\{?\{?(49)\}?\}?", "".join(re.findall(r"'&amp;(.{0,12})", page)))
+    assert "\ufffd\ufffd\ufffdcpu" in page
     assert HOSTILE in "".join(Page(page).text)  # mallory's device, shown as it is
 
 
