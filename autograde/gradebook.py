@@ -220,8 +220,13 @@ def stored_comment(gradebook: Gradebook, cell: str, lab: str, student: str) -> s
 
 
 def _comment(gradebook: Gradebook, grade: Grade) -> Comment | None:
-    # Not gradebook.find_comment: that finds an answer's or a task's comment only, and ours is a test cell.
-    return gradebook.db.query(Comment).filter_by(cell_id=grade.cell_id, notebook_id=grade.notebook_id).one_or_none()
+    try:
+        # An answer cell is two rows to nbgrader, of which the comment hangs on the other.
+        return gradebook.find_comment(grade.name, grade.notebook.name, grade.assignment.name, grade.student.id)
+    except MissingEntry:
+        # A test cell has no comment to nbgrader; ours hangs on the row of its score.
+        found = gradebook.db.query(Comment).filter_by(cell_id=grade.cell_id, notebook_id=grade.notebook_id)
+        return found.one_or_none()
 
 
 def _has_notebook(config: Config, lab: str) -> bool:
