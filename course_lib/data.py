@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from data_prep.staged import read
 
-__all__ = ["Batches", "ImageData", "PackedDataset", "Split", "load"]
+__all__ = ["Batches", "ImageData", "PackedDataset", "Split", "load", "on_device"]
 
 SUBSET_SEED = 0  # train_samples = n means the same n images for everybody
 
@@ -226,3 +226,10 @@ class Batches:
             chosen = order[start : start + self.batch_size]
             pixels = self.images[chosen].to(torch.float32)
             yield torch.addcmul(self.shift, pixels, self.scale), self.labels[chosen]
+
+
+def on_device(loader: Any, device: torch.device | str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches of a `DataLoader`, moved to the device, images channels last."""
+    for images, labels in loader:
+        images = images.to(device, memory_format=torch.channels_last, non_blocking=True)
+        yield images, labels.to(device, non_blocking=True)

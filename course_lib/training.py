@@ -80,7 +80,7 @@ def evaluate(
     model: nn.Module,
     batches: Iterable[Batch],
     loss_fn: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-) -> torch.Tensor:
+) -> tuple[float, float, float]:
     """Loss and accuracy on batches, without training.
 
     Give it the bare module, not one wrapped in DistributedDataParallel: the wrapped forward broadcasts
@@ -88,8 +88,8 @@ def evaluate(
 
     Returns
     -------
-    Tensor ``(3,)``, float64, on the device
-        Sum of the losses over images, correct predictions, images. Sums add over ranks; means do not.
+    loss_sum, correct, images : float
+        Sum of the images' losses, correct predictions, images. Sums add over batches and ranks; means do not.
     """
     model.eval()
     totals = None
@@ -98,7 +98,7 @@ def evaluate(
         totals = _add(totals, loss_fn(logits, labels), logits, labels)
     if totals is None:
         raise ValueError("no batches to evaluate on")
-    return totals
+    return tuple(totals.tolist())
 
 
 def _add(totals: torch.Tensor | None, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -171,7 +171,7 @@ def fit(
     early_stopping: EarlyStopping | None = None,
     run: RunFolder | None = None,
     step: Step = train_step,
-    evaluation: Callable[..., torch.Tensor] = evaluate,
+    evaluation: Callable[..., Sequence[float]] = evaluate,
     quiet: bool = False,
 ) -> History:
     """Train for `epochs` epochs, validating after each.
@@ -219,7 +219,7 @@ def fit(
         elapsed = time.perf_counter() - start
         if distributed:
             _share_buffers(bare)
-        validated = evaluation(bare, test_batches, loss_fn).tolist()
+        validated = evaluation(bare, test_batches, loss_fn)
         epoch_time, throughput, trained, validated = _over_ranks(elapsed, trained, validated, device)
         cumulative += epoch_time
         epoch_times.append(epoch_time)

@@ -10,12 +10,15 @@ hang that ends with where each rank stood.
 from __future__ import annotations
 
 import contextlib
+import importlib
+import io
 import json
 import linecache
 import logging
 import multiprocessing
 import os
 import pickle
+import re
 import shutil
 import signal
 import socket
@@ -23,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +40,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 
+from course_lib.distributed import rank_process
 from course_lib.distributed.errors import LaunchTimeoutError, RankFailedError
 from course_lib.distributed.rank_process import Payload, run_rank
 from course_lib.hardware import available_cores
@@ -252,14 +257,29 @@ def _run_agent(folder: Path, world_size: int, timeout: float | None) -> dict[int
 
 
 def _pack(worker: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    packed = io.BytesIO()
     try:
-        return cloudpickle.dumps((worker, tuple(args), dict(kwargs)))
+        _Pickler(packed).dump((worker, tuple(args), dict(kwargs)))
+        return packed.getvalue()
     except Exception as error:
         name = getattr(worker, "__name__", repr(worker))
         raise TypeError(
             f"{name} or its arguments cannot be sent to another process ({error}); "
             "open files, locks, generators and running processes belong inside the worker"
         ) from error
+
+
+class _Pickler(cloudpickle.Pickler):
+    """cloudpickle, which also sends modules of a type of their own by name.
+
+    A worker that mentions ``torch`` and, say, ``data.classes`` makes cloudpickle send the submodule
+    ``torch.classes`` along, which is such a module, and fail.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.ModuleType) and sys.modules.get(obj.__name__) is obj:
+            return importlib.import_module, (obj.__name__,)
+        return super().reducer_override(obj)
 
 
 def _rank_environment() -> dict[str, str]:
@@ -284,12 +304,14 @@ def _describe_exit(code: int) -> str:
 
 
 def _trim_stack(dump: str) -> str:
-    """Faulthandler's text without its heading and without the frames that started the rank."""
+    """Faulthandler's frames, innermost first, a short line each, without those that started the rank."""
     frames = []
-    for line in dump.splitlines()[1:]:
-        if "rank_process.py" in line:
+    for path, line, function in re.findall(r'File "(.*)", line (\d+) in (.*)', dump):
+        if path == rank_process.__file__:
             break
-        frames.append(line)
+        place = path.rpartition("site-packages/")[2]
+        place = f"{place}:{line}" if "/ipykernel_" not in place else f"line {line} of its cell"
+        frames.append(f"  {function} ({place})")
     return "\n".join(frames) if frames else "  setting up"
 
 
