@@ -9,8 +9,10 @@ from pathlib import Path
 import nbformat
 from fake_runs import LAB, REPOSITORY, source_notebook
 from nbgrader.api import Gradebook
+from nbgrader.apps.api import NbGraderAPI
 
 from autograde.batch import grade_lab
+from autograde.gradebook import nbgrader_settings
 
 BIN = Path(sys.executable).parent
 
@@ -80,10 +82,21 @@ def test_either_order_gives_the_same_scores_and_the_feedback_tells_why(fresh_cou
     assert 'href="javascript:' not in page
     assert "Run evidence: 20 of 20 points" in feedback(course, "ada")
 
-    # A later submission is graded by either command; nothing old is kept.
+    # What formgrader lists.
+    listed = NbGraderAPI(config=nbgrader_settings(course)).get_submissions(LAB)
+    assert {row["student"]: (row["score"], row["max_score"], row["needs_manual_grade"]) for row in listed} == {
+        "ada": (25, 28, True),  # the question waits for a person
+        "bob": (17, 28, True),
+    }
+
+    # A later submission is graded by either command, and the feedback follows.
     make_run([0.5] * 8, stopped_early=False).write(course / "submitted" / "ada" / LAB)
     nbgrader(course, "autograde", LAB, "--student", "ada", "--force")
     assert scores(course, "ada") == expected["ada"] | {"run-evidence": 15}
+    (course / "submitted" / "ada" / LAB / "run" / "run.json").unlink()
+    grade_lab("1", course, ["ada"])
+    nbgrader(course, "generate_feedback", LAB, "--student", "ada", "--force")
+    assert "run/run.json is missing" in feedback(course, "ada")
 
 
 def test_a_comment_on_an_answer_cell_is_escaped_in_the_feedback(fresh_course, submit, make_run):
