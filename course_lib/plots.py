@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from course_lib.metrics import saturation_knee
 
-__all__ = ["COLOURS", "batch_throughput", "epoch_times", "learning_curves", "scaling", "step_times"]
+__all__ = ["COLOURS", "batch_throughput", "epoch_times", "learning_curves", "scaling", "statistics_batch", "step_times"]
 
 # Okabe–Ito: told apart by colour-blind readers, and by their lightness in grey.
 COLOURS = {"measured": "#0072B2", "other": "#D55E00", "third": "#009E73", "reference": "#555555"}
@@ -51,8 +51,7 @@ def learning_curves(
         )
     if target:
         axes.axhline(target, color=COLOURS["reference"], linestyle="--", linewidth=1)
-        axes.annotate(f"target {target:.0%}", (1, target), xycoords=("axes fraction", "data"), ha="right", va="bottom",
-                      color=COLOURS["reference"], fontsize=9)  # fmt: skip
+        _label_line(axes, f"target {target:.0%}", target)
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     if len(curves) > 1:
@@ -88,9 +87,43 @@ def step_times(milliseconds: Sequence[float], steady: float) -> Axes:
     )
     axes.semilogy(range(1, len(milliseconds) + 1), milliseconds, marker="o", color=COLOURS["measured"])
     axes.axhline(steady, color=COLOURS["reference"], linestyle="--", linewidth=1)
-    axes.annotate(f"median {steady:.0f} ms", (1, steady), xycoords=("axes fraction", "data"), ha="right", va="bottom",
-                  color=COLOURS["reference"], fontsize=9)  # fmt: skip
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.annotate(f"median {steady:.0f} ms", (1, steady), xytext=(0, 12), xycoords=("axes fraction", "data"),
+                  textcoords="offset points", ha="right", color=COLOURS["reference"], fontsize=9)  # fmt: skip
     return axes
+
+
+def statistics_batch(accuracy: Mapping[int, float], stored: float) -> Axes:
+    """Accuracy against the number of images that share their batch-norm statistics.
+
+    Parameters
+    ----------
+    accuracy : mapping of images to accuracy in 0…1
+        Must hold 2 and 32.
+    stored : float
+        Accuracy with the running statistics, drawn as a line.
+    """
+    axes = _axes(
+        f"Statistics of 2 images cost {100 * (stored - accuracy[2]):.0f} points of accuracy, "
+        f"of 32 images {100 * (stored - accuracy[32]):.0f}",
+        "images that share their batch-norm statistics", "accuracy",
+    )  # fmt: skip
+    axes.plot(list(accuracy), list(accuracy.values()), marker="o", color=COLOURS["measured"])
+    axes.axhline(stored, color=COLOURS["reference"], linestyle="--", linewidth=1)
+    _label_line(axes, f"running statistics, {stored:.1%}", stored)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(list(accuracy), [str(size) for size in accuracy])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    return axes
+
+
+def _label_line(axes: Axes, text: str, height: float) -> None:
+    """Name a horizontal line at its left end, above it, where learning curves are still below."""
+    axes.annotate(text, (0.01, height), xytext=(0, 3), xycoords=("axes fraction", "data"), textcoords="offset points",
+                  color=COLOURS["reference"], fontsize=9)  # fmt: skip
 
 
 def epoch_times(seconds: Mapping[str, float], title: str) -> Axes:
