@@ -201,7 +201,9 @@ def read_learning_curve(path: str | Path):
         raise ValueError(f"{path} is no learning curve ({error}); run the lab again to write it anew") from None
     missing = {"time", "val_accuracy"} - set(frame.columns)
     if missing:
-        raise ValueError(f"{path} lacks the column {', '.join(sorted(missing))}; a learning curve has time,val_accuracy")
+        raise ValueError(
+            f"{path} lacks the column {', '.join(sorted(missing))}; a learning curve has time,val_accuracy"
+        )
     if frame[["time", "val_accuracy"]].isna().any().any():
         row = int(frame[["time", "val_accuracy"]].isna().any(axis=1).idxmax()) + 2
         raise ValueError(f"{path} line {row} is cut short; run the lab again to write it anew")

@@ -66,7 +66,9 @@ def run_lab(
     except Timeout:
         raise click.ClickException(f"another run is writing to {folder}; wait for it or choose -o DIR") from None
     except OSError as error:
-        raise click.UsageError(f"output {folder} cannot be written ({error.strerror}); choose another by -o DIR") from None
+        raise click.UsageError(
+            f"output {folder} cannot be written ({error.strerror}); choose another by -o DIR"
+        ) from None
     with lock:
         values["output_dir"] = str(folder)
         executed = unfinished / lab.notebook.name

@@ -131,7 +131,9 @@ def evaluate(answer: Callable[..., Any]) -> None:
         means = sum(float(loss_fn(logits[i : i + 9], labels[i : i + 9])) for i in (0, 9, 18))
         likely = "loss_fn gives a batch's mean; multiply it by the number of images before adding"
         if math.isclose(got_loss, means, rel_tol=1e-4) or math.isclose(got_loss, means / 3, rel_tol=1e-4):
-            likely = "you added the batches' means, which gives the 3 images of the last batch the weight of 9: " + likely
+            likely = (
+                "you added the batches' means, which gives the 3 images of the last batch the weight of 9: " + likely
+            )
         raise CheckFailed(f"the losses of the 21 images sum to {loss_sum:.3f}, yours to {got_loss:.3f}: {likely}")
     print("evaluate: right on three batches, the last of them short")
 

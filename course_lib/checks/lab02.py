@@ -57,7 +57,9 @@ def arguments(answer: tuple[Callable[..., Any], Callable[..., Any], Callable[...
         raise CheckFailed(
             f"local rank 1 of node 2 comes after the 8 ranks of nodes 0 and 1, so it is rank 9; global_rank gave {rank}"
         )
-    ranks = sorted(global_rank(argparse.Namespace(num_nodes=3, num_gpus=4, node_id=n), g) for n in range(3) for g in range(4))
+    ranks = sorted(
+        global_rank(argparse.Namespace(num_nodes=3, num_gpus=4, node_id=n), g) for n in range(3) for g in range(4)
+    )
     if ranks != list(range(12)):
         raise CheckFailed(f"the 12 ranks must be numbered 0…11, each once; yours are {ranks}")
     print("arguments: 3 nodes × 4 GPUs are 12 ranks, local rank 1 of node 2 is rank 9")
@@ -80,7 +82,9 @@ def process_group(answer: Callable[[str], Any]) -> None:
                 "after your function there is no process group on this rank: dist.init_process_group(backend) starts it"
             )
         if group_rank != rank or total != 3.0:
-            raise CheckFailed(f"the ranks do not see each other: rank {rank} calls itself {group_rank} and sums 1 + 2 = {total}")
+            raise CheckFailed(
+                f"the ranks do not see each other: rank {rank} calls itself {group_rank} and sums 1 + 2 = {total}"
+            )
         if returned != rank:
             raise CheckFailed(f"return this process's rank, dist.get_rank(): rank {rank} returned {returned}")
     print("start_process_group: two ranks found each other and summed 1 + 2 = 3")
@@ -145,9 +149,13 @@ def samplers(answer: Callable[..., Any]) -> None:
             train_loader.sampler.set_epoch(epoch)
             seen.append([int(i) for (batch,) in train_loader for i in batch])
         if train_loader.batch_size != 5 or not train_loader.drop_last:
-            raise CheckFailed("training batches have batch_size images, and an incomplete last one is dropped (drop_last=True)")
+            raise CheckFailed(
+                "training batches have batch_size images, and an incomplete last one is dropped (drop_last=True)"
+            )
         if test_loader.drop_last:
-            raise CheckFailed("the test loader drops its last batch: those images would never be tested. Leave drop_last off there")
+            raise CheckFailed(
+                "the test loader drops its last batch: those images would never be tested. Leave drop_last off there"
+            )
         tests.append([int(i) for (batch,) in test_loader for i in batch])
     seen = [index for part in epochs[0] for index in part]
     if len(set(seen)) != len(seen):
@@ -193,11 +201,17 @@ def _try_wrap(wrap: Callable[..., Any]) -> dict[str, Any]:
 def wrap(answer: Callable[..., Any]) -> None:
     first, second = _on_two_ranks(_try_wrap, answer)
     if first["type"] != "DistributedDataParallel":
-        raise CheckFailed(f"wrap returns nn.parallel.DistributedDataParallel(model, …); yours returned a {first['type']}")
+        raise CheckFailed(
+            f"wrap returns nn.parallel.DistributedDataParallel(model, …); yours returned a {first['type']}"
+        )
     for sync in (False, True):
         for what in ("weights", "gradients"):
-            if not all(torch.equal(a, b) for a, b in zip(first[f"{what} {sync}"], second[f"{what} {sync}"], strict=True)):
-                raise CheckFailed(f"after a backward pass the two ranks' {what} differ: is the wrapped model the one that runs?")
+            if not all(
+                torch.equal(a, b) for a, b in zip(first[f"{what} {sync}"], second[f"{what} {sync}"], strict=True)
+            ):
+                raise CheckFailed(
+                    f"after a backward pass the two ranks' {what} differ: is the wrapped model the one that runs?"
+                )
     if first["synced False"]:
         raise CheckFailed("with sync_batchnorm=False the model has synchronised batch norm: convert only when asked to")
     if not first["synced True"]:
@@ -221,7 +235,9 @@ def throughput(answer: Callable[..., Any]) -> None:
         rate, seconds = (float(value) for value in result)
         told = "rank 0 trained 1,000 images in 2 s, rank 1 600 images in 4 s"
         if not math.isclose(seconds, 4.0):
-            raise CheckFailed(f"{told}: the epoch took the slowest rank's 4 s; rank {rank} says {seconds:g} (ReduceOp.MAX)")
+            raise CheckFailed(
+                f"{told}: the epoch took the slowest rank's 4 s; rank {rank} says {seconds:g} (ReduceOp.MAX)"
+            )
         if math.isclose(rate, 650):
             raise CheckFailed(
                 f"{told}. 1000/2 + 600/4 = 650 adds rates over different times; together they trained 1,600 images in "
@@ -274,7 +290,9 @@ def early_stop(answer: Callable[[list[float], float, int], Any]) -> None:
         patience = generator.randint(1, 4)
         expected = len(accuracies) >= patience and min(accuracies[-patience:]) >= 0.85
         if bool(answer(list(accuracies), 0.85, patience)) is not expected:
-            raise CheckFailed(f"accuracies {accuracies}, target 0.85, patience {patience}: should_stop must be {expected}")
+            raise CheckFailed(
+                f"accuracies {accuracies}, target 0.85, patience {patience}: should_stop must be {expected}"
+            )
     print("should_stop: right on 300 random histories")
 
 
@@ -296,7 +314,9 @@ def worker(answer: Callable[..., Any], args: argparse.Namespace | None = None) -
             "early while the other waits for it. Append the *reduced* accuracy"
         )
     if first["fingerprint"] != second["fingerprint"]:
-        raise CheckFailed("after training the ranks' weights differ: train the wrapped model, so that gradients are averaged")
+        raise CheckFailed(
+            "after training the ranks' weights differ: train the wrapped model, so that gradients are averaged"
+        )
     if len(set(first["orders"])) < len(first["orders"]):
         raise CheckFailed("two epochs had the same order of images: call train_loader.sampler.set_epoch(epoch) in each")
     print("worker: two ranks, equal weights, equal accuracies, a new order each epoch")
