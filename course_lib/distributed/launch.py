@@ -34,11 +34,11 @@ from typing import Any
 
 import cloudpickle
 import torch
+from torch.distributed import TCPStore
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from course_lib.distributed import rank_process
 from course_lib.distributed.errors import LaunchTimeoutError, RankFailedError
@@ -146,6 +146,18 @@ def launch(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+class _OneNodeRendezvous(StaticTCPRendezvous):
+    """The agent meets nobody but its own ranks, at a store on a port that the system picked and the store holds.
+
+    PyTorch's dynamic rendezvous finds a free port too, but waits up to 0.3 s for other nodes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("localhost", 0, rank=0, world_size=1, run_id=uuid.uuid4().hex, timeout=600)
+        self._store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        self.master_port = self._store.port
+
+
 class _WatchingAgent(LocalElasticAgent):
     """The elastic agent, with a deadline, and quick to end the ranks that a failure leaves behind.
 
@@ -160,6 +172,16 @@ class _WatchingAgent(LocalElasticAgent):
         self.timeout = timeout
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.error: Exception | None = None
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        # multiprocessing would run the main script again in each rank, to find functions there. Ours travel by
+        # value, so that a script needs no `if __name__ == "__main__"` and standard input may be the script.
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            return super()._start_workers(worker_group)
+        finally:
+            sys.modules["__main__"] = main
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         processes = self._pcontext._pc.processes  # public pids() cannot tell a dead process from a live one
@@ -214,16 +236,8 @@ class _WatchingAgent(LocalElasticAgent):
 
 
 def _run_agent(folder: Path, world_size: int, timeout: float | None) -> dict[int, bytes]:
-    parameters = RendezvousParameters(
-        backend="c10d",
-        endpoint="localhost:0",  # the system picks a free port and holds it
-        run_id=uuid.uuid4().hex,
-        min_nodes=1,
-        max_nodes=1,
-        local_addr="localhost",
-    )
     with _notebook_safe_signals(), _quiet_elastic_logs():
-        rendezvous = rendezvous_registry.get_rendezvous_handler(parameters)
+        rendezvous = _OneNodeRendezvous()
         try:
             agent = _WatchingAgent(
                 spec=WorkerSpec(
