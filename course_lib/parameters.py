@@ -27,6 +27,8 @@ RULES: dict[str, tuple[type, float, float, str]] = {
     "patience": (int, 1, 10_000, "epochs"),
     "width": (int, 1, 64, "width factor"),
     "train_samples": (int, 0, 10**9, "images; 0 = all"),
+    "largest_batch": (int, 16, 1_000_000, "images"),
+    "measure_seconds": (float, 0.001, 3600, "seconds"),
     "seed": (int, 0, 2**31 - 1, "seed"),
 }
 

@@ -97,14 +97,21 @@ def _check_data(dataset: str | None) -> None:
 def _execute(notebook: Path, executed: Path, values: Mapping[str, Any], folder: Path) -> None:
     import papermill
     from nbclient.exceptions import DeadKernelError
+    from traitlets.config import Config
 
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns on stderr otherwise
     untouched = f"earlier results in {folder} are untouched"
     try:
         papermill.execute_notebook(
-            str(notebook), str(executed), parameters=dict(values), progress_bar=False,
-            log_output=False, stdout_file=sys.stdout, stderr_file=sys.stderr,
-        )  # fmt: skip
+            str(notebook),
+            str(executed),
+            parameters=dict(values),
+            progress_bar=False,
+            stdout_file=sys.stdout,
+            stderr_file=sys.stderr,
+            # On a machine that others use, what the kernel says should not pass over a TCP port.
+            config=Config({"KernelManager": {"transport": "ipc"}}),
+        )
     except papermill.PapermillExecutionError as error:
         reason = str(error.evalue).strip().splitlines()
         raise click.ClickException(

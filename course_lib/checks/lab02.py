@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import random
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -322,6 +323,23 @@ def worker(answer: Callable[..., Any], args: argparse.Namespace | None = None) -
     print("worker: two ranks, equal weights, equal accuracies, a new order each epoch")
 
 
+def script(done: subprocess.CompletedProcess) -> None:
+    if "NotImplementedError" in done.stdout:
+        raise CheckFailed("train_ddp.py still has its blank: join the process group, run the worker, leave the group")
+    if "has not been initialized" in done.stdout:
+        raise CheckFailed(
+            "the worker asked for its rank before there was a process group: call start_process_group first"
+        )
+    if done.returncode != 0:
+        lines = [line for line in done.stdout.splitlines() if "Error" in line]
+        raise CheckFailed(
+            f"torchrun ended with exit code {done.returncode}: {lines[0].strip() if lines else 'see above'}"
+        )
+    if "epoch 1:" not in done.stdout:
+        raise CheckFailed("torchrun ended well, but no rank reported an epoch: does the script call worker(args)?")
+    print("train_ddp.py: torchrun ran an epoch and ended with exit code 0")
+
+
 CHECKS = {
     "arguments": arguments,
     "process-group": process_group,
@@ -332,5 +350,6 @@ CHECKS = {
     "metrics": metrics,
     "early-stop": early_stop,
     "worker": worker,
+    "script": script,
     "run": lambda folder: check_run(folder, lab="02_ddp", threshold=0.85, min_world_size=2),
 }
