@@ -1,0 +1,39 @@
+"""Watching the processes that a launch started, from outside it."""
+
+import os
+import time
+from pathlib import Path
+
+
+def note_pid(folder):
+    """For workers: leave this process's id in `folder`."""
+    Path(folder, f"{os.environ['RANK']}.pid").write_text(str(os.getpid()))
+
+
+def noted_pids(folder, count, timeout=30.0):
+    """The ids that `count` ranks left in `folder`, once they all have."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        texts = [path.read_text() for path in Path(folder).glob("*.pid")]
+        if len(texts) >= count and all(texts):
+            return [int(text) for text in texts]
+        time.sleep(0.02)
+    raise AssertionError(f"{count} ranks should have started within {timeout} s: {list(Path(folder).iterdir())}")
+
+
+def alive(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def survivors(pids, timeout=0.0):
+    """Those of `pids` that are still alive after at most `timeout` seconds."""
+    end = time.monotonic() + timeout
+    left = [pid for pid in pids if alive(pid)]
+    while left and time.monotonic() < end:
+        time.sleep(0.02)
+        left = [pid for pid in left if alive(pid)]
+    return left

@@ -1,0 +1,63 @@
+"""The `lab` command's bad arguments: exit code 2, one line that names the thing, no traceback."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def lab(*arguments, **environment):
+    command = [str(Path(sys.executable).with_name("lab")), *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment}, stdin=subprocess.DEVNULL
+    )
+
+
+def refused(done, code, *words):
+    """One `Error: …` line at the end that holds the words; no traceback."""
+    assert done.returncode == code, done.stdout + done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("Error: ") and all(word in last for word in words), done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("run", "99"), ("'99'", "01_single_gpu")),
+        (("run", "01", "--profile", "nope"), ("nope", "smoke")),
+        (("run", "01", "-p", "nope", "1"), ("nope", "num_gpus")),
+        (("run", "01", "-p", "num_gpus", "0"), ("num_gpus = 0",)),
+        (("run", "01", "-p", "dataset", "nope"), ("nope", "fashion-mnist-small")),
+        (("run", "01", "--profile", "smoke", "-o", "/dev/null/x"), ("/dev/null/x", "cannot be written")),
+    ],
+    ids=lambda value: " ".join(value[1:]) if value[0] == "run" else "",
+)
+def test_bad_arguments(arguments, words):
+    refused(lab(*arguments), 2, *words)
+
+
+def test_a_data_set_that_is_not_staged_is_failed_work_with_the_remedy(tmp_path):
+    done = lab("run", "01", "-p", "dataset", "mnist", "-o", str(tmp_path / "run"), LAB_DATA=str(tmp_path / "empty"))
+    refused(done, 1, "lab data fetch mnist")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_second_run_into_the_same_folder_is_refused(tmp_path):
+    from filelock import FileLock
+
+    tmp_path.joinpath("unfinished").mkdir()
+    with FileLock(tmp_path / ".lock"):
+        refused(lab("run", "01", "--profile", "smoke", "-o", str(tmp_path)), 1, "another run", str(tmp_path))
+
+
+def test_debug_shows_the_traceback():
+    done = lab("--debug", "run", "99")
+    assert done.returncode != 0 and "Traceback" in done.stderr
+
+
+def test_help_lists_the_commands_of_other_packages():
+    done = lab("--help")
+    assert done.returncode == 0 and "run" in done.stdout and "data" in done.stdout

@@ -1,0 +1,181 @@
+"""Speed-up, the knee, and parameters that are refused in one line."""
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+
+from course_lib import labs, parameters
+from course_lib.hardware import Utilisation, available_cores
+from course_lib.labs import UnknownLabError, find_lab
+from course_lib.metrics import efficiency, saturation_knee, speedup, weak_efficiency
+from course_lib.parameters import ParameterError, check_parameters
+
+
+def one_line(raised, *words):
+    text = str(raised.value)
+    assert "\n" not in text and all(word in text for word in words), text
+
+
+def test_speedup_and_efficiency_are_their_quotients():
+    times = {4: 40.0, 1: 120.0, 2: 66.0, 8: 24.0}
+    exact = {ranks: float(Fraction(120) / Fraction(seconds)) for ranks, seconds in times.items()}
+    assert speedup(times) == pytest.approx(exact) and list(speedup(times)) == [1, 2, 4, 8]
+    assert efficiency(times) == pytest.approx({1: 1.0, 2: 120 / 132, 4: 0.75, 8: 0.625})
+    assert weak_efficiency({1: 10.0, 2: 12.5}) == pytest.approx({1: 1.0, 2: 0.8})
+
+
+@pytest.mark.parametrize("times", [{2: 1.0}, {}, {1: 0.0}, {1: 1.0, 2: -3.0}, {1: 1.0, 2: math.nan}])
+def test_times_that_make_no_sense_are_one_line(times):
+    for metric in (speedup, efficiency, weak_efficiency):
+        with pytest.raises(ValueError) as raised:
+            metric(times)
+        one_line(raised)
+
+
+def test_knee_is_the_closed_form_of_a_saturating_curve():
+    a, b = 10.0, 0.6  # t(B) = a + b·B reaches 90 % of its limit at 9a/b = 150
+    throughput = {size: size / (a + b * size) for size in (1, 50, 149, 151, 1000, 10**9)}
+    assert saturation_knee(throughput) == 151
+    assert saturation_knee(throughput, share=0.5) == 50  # a/b = 16.7
+    assert saturation_knee({8: 5.0}) == 8
+    with pytest.raises(ValueError, match="no measurements"):
+        saturation_knee({})
+
+
+GOOD = dict(
+    num_gpus=1, epochs=1, batch_size=1, base_lr=0.1, momentum=0.0, warmup_epochs=0, target_accuracy=0.85, patience=1,
+    width=1, train_samples=0, seed=0,
+)  # fmt: skip
+
+
+def test_good_parameters_pass():
+    check_parameters(**GOOD)
+    check_parameters(**{**GOOD, "base_lr": 1, "target_accuracy": 1.0, "seed": 2**31 - 1, "epochs": 2.0, "anything": object()})
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("num_gpus", 0), ("num_gpus", -2), ("num_gpus", "2"), ("num_gpus", 1.5), ("num_gpus", True), ("num_gpus", 10**6),
+        ("epochs", 0), ("batch_size", 0), ("batch_size", None), ("base_lr", 0.0), ("base_lr", -0.1), ("base_lr", math.nan),
+        ("base_lr", math.inf), ("momentum", 1.0), ("momentum", -0.1), ("warmup_epochs", -1), ("target_accuracy", 85),
+        ("patience", 0), ("width", 0), ("train_samples", -1), ("seed", -1), ("epochs", math.nan), ("epochs", math.inf),
+    ],
+)  # fmt: skip
+def test_each_bad_parameter_is_one_line_that_names_it(name, value):
+    with pytest.raises(ParameterError) as raised:
+        check_parameters(**{**GOOD, name: value})
+    one_line(raised, name)
+
+
+def test_ranks_are_bounded_by_gpus_or_by_cores(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    check_parameters(num_gpus=4)
+    with pytest.raises(ParameterError) as raised:
+        check_parameters(num_gpus=5)
+    one_line(raised, "num_gpus = 5", "4")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(parameters, "available_cores", lambda: 2)
+    check_parameters(num_gpus=16)
+    with pytest.raises(ParameterError) as raised:
+        check_parameters(num_gpus=17)
+    one_line(raised, "num_gpus = 17", "2 cores")
+
+
+@pytest.mark.parametrize("name, expected", [("1", "01_single_gpu"), ("01", "01_single_gpu"), ("02_ddp", "02_ddp"), ("2", "02_ddp")])
+def test_a_lab_is_found_by_number_or_name(name, expected, repository, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # from anywhere
+    lab = find_lab(name)
+    assert lab.name == expected and lab.notebook == repository / "labs" / expected / f"{expected}.ipynb"
+
+
+@pytest.mark.parametrize("name", ["99", "0", "01_single", "", "single_gpu", "../labs/01_single_gpu", "¹", "-1"])
+def test_an_unknown_lab_is_one_line_with_those_there_are(name):
+    with pytest.raises(UnknownLabError) as raised:
+        find_lab(name)
+    one_line(raised, repr(name), "01_single_gpu", "02_ddp")
+
+
+def test_labs_of_the_working_folder_come_first(tmp_path, monkeypatch):
+    (tmp_path / "labs" / "01_mine").mkdir(parents=True)
+    (tmp_path / "labs" / "01_mine" / "01_mine.ipynb").write_text("{}")
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    assert find_lab("1").notebook == tmp_path / "labs" / "01_mine" / "01_mine.ipynb"
+    monkeypatch.setattr(labs, "labs_folder", lambda: None)
+    with pytest.raises(UnknownLabError) as raised:
+        find_lab("1")
+    one_line(raised, "labs/")
+
+
+def test_profiles_overlay_defaults_and_given_overlays_profiles():
+    lab = find_lab("1")
+    defaults = lab.defaults()
+    assert defaults["num_gpus"] == 1 and defaults["output_dir"] == "run" and defaults["base_lr"] == 0.1
+    assert lab.parameters("laptop", {}) == defaults
+    smoke = lab.profiles()["smoke"]
+    assert lab.parameters("smoke", {}) == {**defaults, **smoke}
+    assert lab.parameters("smoke", {"epochs": "7"}) == {**defaults, **smoke, "epochs": 7}
+
+
+@pytest.mark.parametrize(
+    "name, text, value",
+    [("epochs", "3", 3), ("base_lr", "1e-3", 0.001), ("base_lr", "1", 1.0), ("base_lr", ".5", 0.5), ("momentum", "0", 0.0),
+     ("dataset", "mnist", "mnist"), ("dataset", "1", "1"), ("output_dir", "true", "true"), ("epochs", 3, 3)],
+)  # fmt: skip
+def test_text_is_read_as_yaml_of_the_defaults_kind(name, text, value):
+    read = find_lab("1").parameters("laptop", {name: text})[name]
+    assert read == value and type(read) is type(value)
+
+
+def test_booleans_are_read_as_yaml():
+    assert find_lab("2").parameters("laptop", {"sync_batchnorm": "true"})["sync_batchnorm"] is True
+    with pytest.raises(ParameterError):
+        find_lab("2").parameters("laptop", {"sync_batchnorm": "1"})
+
+
+@pytest.mark.parametrize(
+    "profile, given, words",
+    [
+        ("nope", {}, ("'nope'", "smoke", "laptop", "gpu")),
+        ("smoke", {"lr": "1"}, ("'lr'", "base_lr")),
+        ("smoke", {"epochs": "2.5"}, ("epochs", "2.5")),
+        ("smoke", {"epochs": "many"}, ("epochs", "many")),
+        ("smoke", {"epochs": "true"}, ("epochs",)),
+        ("smoke", {"base_lr": "fast"}, ("base_lr", "fast")),
+        ("smoke", {"epochs": "[1"}, ("epochs", "[1")),
+        ("smoke", {"epochs": ""}, ("epochs",)),
+        ("smoke", {"seed": "0x"}, ("seed",)),
+    ],
+)
+def test_what_a_lab_does_not_know_is_one_line(profile, given, words):
+    with pytest.raises(ParameterError) as raised:
+        find_lab("1").parameters(profile, given)
+    one_line(raised, *words)
+
+
+def test_available_cores_is_the_affinity_less_the_quota():
+    import os
+    from pathlib import Path
+
+    affinity = len(os.sched_getaffinity(0))
+    assert 1 <= available_cores() <= affinity
+    quota = Path("/sys/fs/cgroup/cpu.max")
+    if not quota.exists() or quota.read_text().startswith("max"):
+        assert available_cores() == affinity
+
+
+def test_utilisation_sees_a_busy_process():
+    import time
+
+    a = torch.randn(400, 400)
+    with Utilisation(interval=0.05) as seen:  # PyTorch's work releases the interpreter's lock, as training does
+        end = time.perf_counter() + 1.0
+        while time.perf_counter() < end:
+            a @ a
+    assert len(seen.cpu) == len(seen.times) >= 3 and 0 < seen.mean_cpu <= 100
+    assert seen.times == sorted(seen.times) and 0 < seen.times[-1] < 2
+    assert max(seen.process_cpu) > 10 / available_cores()
+    assert all(math.isnan(value) or 0 <= value <= 100 for value in (seen.mean_gpu, Utilisation().mean_cpu))

@@ -1,0 +1,308 @@
+"""What a run leaves behind: forms, and wholeness whatever happens to the run."""
+
+import csv
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import run_folder_writer
+import torch
+from run_folder_writer import write_run
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
+
+from course_lib import atomic
+from course_lib.atomic import write_atomically
+from course_lib.records import EpochRecord, RunFolder, assessment_print, read_learning_curve
+
+FILES = {"learning_curve.csv", "model.safetensors", "assessment.out", "run.json"}
+HEADER = "epoch,time,images_per_sec,train_loss,train_accuracy,val_loss,val_accuracy,lr"
+
+# Document 001's own lines.
+DOCUMENT_LINE = (
+    "Epoch = {:2d}: Cumulative Time = {:5.3f}, Epoch Time = {:5.3f}, Images/sec = {}, "
+    "Training Accuracy = {:5.3f}, Validation Loss = {:5.3f}, Validation Accuracy = {:5.3f}"
+)
+
+
+@pytest.fixture(autouse=True)
+def no_run_elsewhere(monkeypatch):
+    monkeypatch.delenv("ASSESSMENT_OUT", raising=False)
+    yield
+    os.environ.pop("ASSESSMENT_OUT", None)
+
+
+def record(epoch, accuracy=0.5):
+    return EpochRecord(epoch, 2.5 * epoch, 1234.5678, 0.9, 0.71, 0.8125, accuracy, 0.1)
+
+
+def started(folder, **parameters):
+    data = {"name": "toy", "provenance": "synthetic", "source": "a test"}
+    return RunFolder(str(folder), "01_single_gpu", {"seed": 3, "output_dir": "x", **parameters}, data).start(2, "gloo", "cpu")
+
+
+def visible(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()}
+
+
+def test_a_finished_run(tmp_path, capsys):
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    run = started(tmp_path / "deep" / "run")
+    run.append(record(1, 0.6), 2.5)
+    run.append(record(2, 0.9), 2.5)
+    run.early_stop(2)
+    run.save_model(model)
+    folder = run.finish(True)
+    assert folder == tmp_path / "deep" / "run" and {p.name for p in folder.iterdir()} == FILES
+
+    text = (folder / "learning_curve.csv").read_text()
+    assert text.splitlines()[0] == HEADER
+    rows = list(csv.DictReader(text.splitlines()))
+    assert [row["epoch"] for row in rows] == ["0", "1", "2"]
+    assert (rows[0]["time"], rows[0]["val_accuracy"]) == ("0.0", "0.0")
+    assert [float(row["time"]) for row in rows] == [0.0, 2.5, 5.0]
+    assert [float(row["val_accuracy"]) for row in rows] == [0.0, 0.6, 0.9]
+    assert float(rows[1]["images_per_sec"]) == pytest.approx(1234.5678, rel=1e-5) and float(rows[2]["lr"]) == 0.1
+
+    lines = (folder / "assessment.out").read_text().splitlines()
+    assert lines == [
+        DOCUMENT_LINE.format(1, 2.5, 2.5, 1234.5678, 0.71, 0.8125, 0.6),
+        DOCUMENT_LINE.format(2, 5.0, 2.5, 1234.5678, 0.71, 0.8125, 0.9),
+        "Early stopping after epoch 2",
+    ]
+    number = r" *\d+\.\d{3}"
+    assert re.fullmatch(
+        rf"Epoch =  1: Cumulative Time = {number}, Epoch Time = {number}, Images/sec = [\d.e+]+, "
+        rf"Training Accuracy = {number}, Validation Loss = {number}, Validation Accuracy = {number}",
+        lines[0],
+    )
+    assert capsys.readouterr().out.splitlines() == lines  # printed as well
+
+    said = json.loads((folder / "run.json").read_text())
+    assert (said["lab"], said["world_size"], said["backend"], said["device"]) == ("01_single_gpu", 2, "gloo", "cpu")
+    assert said["parameters"] == {"seed": 3} and said["stopped_early"] is True
+    assert said["data"]["provenance"] == "synthetic" and said["versions"]["torch"] == torch.__version__
+    assert said["started"] <= said["ended"]
+
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        assert set(file.keys()) == set(model.state_dict())
+    twin = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    twin.load_state_dict(load_file(folder / "model.safetensors"))
+    assert all(torch.equal(a, b) for a, b in zip(twin.state_dict().values(), model.state_dict().values(), strict=True))
+    assert "ASSESSMENT_OUT" not in os.environ
+
+
+def test_channels_last_weights_are_stored_as_they_are(tmp_path):
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    run = started(tmp_path)
+    run.save_model(model)
+    assert torch.equal(load_file(run.unfinished / "model.safetensors")["weight"], model.weight)
+
+
+def test_earlier_results_stay_until_the_new_ones_are_complete(tmp_path):
+    write_run(str(tmp_path), 1)
+    before = visible(tmp_path)
+    assert before.keys() == FILES
+    run = started(tmp_path)
+    assert visible(tmp_path) == before
+    run.append(record(1), 2.5)
+    run.save_model(nn.Linear(1, 1))
+    assert visible(tmp_path) == before
+    run.finish(False)
+    after = visible(tmp_path)
+    assert after.keys() == FILES and all(after[name] != before[name] for name in FILES)
+
+
+def test_an_unfinished_run_leaves_nothing_in_the_next_ones_results(tmp_path):
+    run = started(tmp_path)
+    run.append(record(1), 2.5)
+    run.early_stop(1)
+    run.save_model(nn.Linear(1, 1))
+    (run.unfinished / ".run.json.abcd").write_text("half")  # a kill inside write_atomically
+    again = started(tmp_path)
+    again.append(record(1, 0.25), 2.5)
+    folder = again.finish(False)
+    assert len((folder / "assessment.out").read_text().splitlines()) == 1
+    assert {path.name for path in folder.iterdir()} == {"learning_curve.csv", "assessment.out", "run.json"}
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2, 3])
+def test_a_publication_cut_short_is_completed_by_the_next_start(tmp_path, monkeypatch, renames):
+    write_run(str(tmp_path), 1)
+    run = RunFolder(str(tmp_path), "01_single_gpu", {"seed": 2}, {"name": "none"}).start(1, None, "cpu")
+    run.append(EpochRecord(1, 1.0, 2.0, 1.0, 0.5, 1.0, 0.5, 0.1), 1.0)
+    run.save_model(run_folder_writer.Weights(2))
+
+    class Killed(BaseException):
+        pass
+
+    replace, done = os.replace, []
+
+    def dying(source, target):
+        if Path(target).parent == tmp_path:  # a publication, not a temporary file's rename
+            if len(done) == renames:
+                raise Killed
+            done.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", dying)
+    with pytest.raises(Killed):
+        run.finish(False)
+    monkeypatch.setattr(os, "replace", replace)
+    assert json.loads((tmp_path / "run.json").read_text())["parameters"] == {"seed": 1}  # it goes last
+    RunFolder(str(tmp_path), "01_single_gpu", {"seed": 3}, {"name": "none"}).start(1, None, "cpu")
+    assert numbers(tmp_path) == {name: 2 for name in FILES}
+
+
+def numbers(folder):
+    """Which run each visible file is of; raises where one does not parse."""
+    found = {}
+    for name in visible(folder):
+        path = Path(folder) / name
+        if name == "learning_curve.csv":
+            rows = list(csv.DictReader(path.read_text().splitlines()))
+            assert all(None not in row and None not in row.values() for row in rows)
+            found[name] = int(float(rows[1]["images_per_sec"]))
+        elif name == "assessment.out":
+            text = path.read_text()
+            assert text.endswith("\n")
+            (found[name],) = {int(float(re.search(r"Images/sec = ([\d.]+),", line)[1])) for line in text.splitlines()}
+        elif name == "run.json":
+            found[name] = json.loads(path.read_text())["parameters"]["seed"]
+        elif name == "model.safetensors":
+            (value,) = set(load_file(path)["w"].tolist())
+            found[name] = int(value)
+        else:
+            raise AssertionError(f"{name} does not belong there")
+    return found
+
+
+def kill_and_look(folder, kills, seed):
+    chance = random.Random(seed)
+    script = Path(run_folder_writer.__file__)
+    first = 1
+    for _ in range(kills):
+        process = subprocess.Popen([sys.executable, str(script), str(folder), str(first)], stdout=subprocess.PIPE)
+        process.stdout.readline()  # PyTorch is imported and the first run has begun
+        time.sleep(chance.uniform(0, 0.2))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        found = numbers(folder)
+        if found:
+            # Renames follow one another, so at most two runs are visible, in the order of publication.
+            order = [found[name] for name in ("learning_curve.csv", "model.safetensors", "assessment.out", "run.json") if name in found]
+            assert order == sorted(order, reverse=True) and order[0] - order[-1] <= 1
+            first = max(order) + 10
+        write_run(str(folder), first)
+        assert numbers(folder) == {name: first for name in FILES}  # the next run goes through, and is whole
+        first += 10
+
+
+def test_kills_leave_whole_files_and_the_next_run_finishes(tmp_path):
+    kill_and_look(tmp_path, 5, seed=1)
+
+
+@pytest.mark.slow
+def test_many_kills_leave_whole_files(tmp_path):
+    kill_and_look(tmp_path, 40, seed=2)
+
+
+@pytest.mark.parametrize("folder", ["/dev/null/run", "/proc/nothing/run"])
+def test_an_output_that_cannot_be_written_is_one_line(folder):
+    with pytest.raises(OSError) as raised:
+        started(folder)
+    text = str(raised.value)
+    assert folder in text and "output_dir" in text and "\n" not in text
+
+
+def test_a_file_where_the_folder_should_be_is_one_line(tmp_path):
+    (tmp_path / "run").write_text("not a folder")
+    with pytest.raises(OSError) as raised:
+        started(tmp_path / "run")
+    assert "output_dir" in str(raised.value) and "\n" not in str(raised.value)
+    assert (tmp_path / "run").read_text() == "not a folder"
+
+
+def test_write_atomically_writes_all_or_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, "größer\n")
+    assert path.read_bytes() == "größer\n".encode()
+    mask = os.umask(0o027)
+    try:
+        write_atomically(path, b"\x00\x01")
+    finally:
+        assert os.umask(mask) == 0o027  # left as it was
+    assert path.read_bytes() == b"\x00\x01" and path.stat().st_mode & 0o777 == 0o640
+
+    def full_disk(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(atomic.os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, "never")
+    assert path.read_bytes() == b"\x00\x01" and list(tmp_path.iterdir()) == [path]
+
+
+def test_assessment_print_as_in_the_document(tmp_path, monkeypatch, capsys):
+    from assessment_print import assessment_print as as_documented
+
+    assert as_documented is assessment_print
+    monkeypatch.chdir(tmp_path)
+    as_documented("one", 2)
+    as_documented("three")
+    assert capsys.readouterr().out == "one 2\nthree\n" == Path("assessment.out").read_text()
+
+
+def test_ranks_print_into_the_runs_file(tmp_path):
+    from course_lib.distributed import launch
+
+    run = started(tmp_path)
+    row = record(1)
+
+    def worker(run, row):
+        run.append(row, 2.5)
+
+    launch(worker, 1, (run, row), timeout=60)
+    folder = run.finish(False)
+    assert (folder / "assessment.out").read_text() == DOCUMENT_LINE.format(1, 2.5, 2.5, 1234.5678, 0.71, 0.8125, 0.5) + "\n"
+    assert len((folder / "learning_curve.csv").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("text", [f"{HEADER}\n0,0.0,,,,,0.0,\n1,2.5,10,1,0.5,1,0.75,0.1\n", "time,val_accuracy\n0.0,0.0\n2.5,0.75\n"])
+def test_learning_curves_that_can_be_read(tmp_path, text):
+    path = tmp_path / "curve.csv"
+    path.write_text(text)
+    frame = read_learning_curve(path)
+    assert frame["epoch"].tolist() == [0, 1] and frame["time"].tolist() == [0.0, 2.5]
+    assert frame["val_accuracy"].tolist() == [0.0, 0.75]
+
+
+@pytest.mark.parametrize(
+    "content, says",
+    [
+        (b"", "no learning curve"),
+        (b"time,accuracy\n0.0,0.0\n", "val_accuracy"),
+        (b"epoch,val_accuracy\n0,0.0\n", "time"),
+        (b"time,val_accuracy\n0.0,0.0\n2.5\n", "line 3"),
+        (b"time,val_accuracy\n0.0,0.0\n2.5,0.5\n3.5,\n", "line 4"),
+        (b"time,val_accuracy\n0.0,0.0\n1.0,0.5,7,8\n", "no learning curve"),
+        (b"\x89PNG\r\n\x1a\n\xff\xfe\xff", "no learning curve"),
+        (b"time,val_accuracy\n0.0,0.0\n2.5,high\n", "high"),
+    ],
+    ids=["empty", "no accuracy", "no time", "cut", "cut after the comma", "too long", "binary", "not a number"],
+)
+def test_learning_curves_that_cannot(tmp_path, content, says):
+    path = tmp_path / "curve.csv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError) as raised:
+        read_learning_curve(path)
+    text = str(raised.value)
+    assert says in text and str(path) in text and "\n" not in text.strip()

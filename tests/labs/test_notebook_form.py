@@ -1,0 +1,183 @@
+"""The source notebooks are clean, valid nbgrader sources, and their release version gives nothing away."""
+
+import ast
+import copy
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from nbgrader import preprocessors
+from nbgrader.nbgraderformat import MetadataValidator
+from traitlets.config import Config
+
+NOTEBOOKS = sorted(Path(__file__).resolve().parents[2].glob("labs/[0-9][0-9]_*/*.ipynb"))
+REQUIRED = {"num_gpus", "epochs", "batch_size", "base_lr", "seed", "train_samples", "output_dir"}
+BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def path(request):
+    return request.param
+
+
+@pytest.fixture
+def notebook(path):
+    return nbformat.read(path, as_version=4)
+
+
+def nbgrader_cells(notebook):
+    return [(cell, cell.metadata["nbgrader"]) for cell in notebook.cells if "nbgrader" in cell.metadata]
+
+
+def test_there_are_labs():
+    assert {"01_single_gpu", "02_ddp"} <= {path.stem for path in NOTEBOOKS}
+    assert all(path.parent.name == path.stem for path in NOTEBOOKS)
+
+
+def test_it_is_valid_and_stripped(path, notebook):
+    nbformat.validate(notebook)
+    raw = json.loads(path.read_text())
+    assert raw["nbformat"] == 4 and raw["nbformat_minor"] >= 5  # cell ids
+    for cell in raw["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [] and cell["execution_count"] is None, cell["id"]
+        assert set(cell["metadata"]) <= {"tags", "nbgrader"}, cell["id"]
+    assert set(raw["metadata"]) <= {"kernelspec", "language_info"} and raw["metadata"]["kernelspec"]["name"] == "python3"
+
+
+def test_cell_ids_are_unique_names(notebook):
+    ids = [cell.id for cell in notebook.cells]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", id) for id in ids)  # named by hand, so they stay
+    assert not [id for id in ids if re.fullmatch(r"[0-9a-f]{8}", id)]
+
+
+def test_code_cells_parse(notebook):
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            ast.parse(cell.source, cell.id)
+
+
+def test_one_parameters_cell_with_the_common_parameters(path, notebook):
+    cells = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
+    assert len(cells) == 1
+    names = {target.id for node in ast.parse(cells[0].source).body for target in node.targets}
+    assert names >= REQUIRED
+    profiles = yaml.safe_load((path.parent / "profiles.yaml").read_text())
+    assert set(profiles) >= {"smoke", "laptop", "gpu"}
+    for profile, values in profiles.items():
+        assert set(values) <= names - {"output_dir"}, profile
+    assert profiles["smoke"]["dataset"] == "fashion-mnist-small"
+
+
+def test_profiles_pass_the_notebooks_own_checks(path):
+    from course_lib.labs import Lab
+    from course_lib.parameters import check_parameters
+
+    lab = Lab(path.stem, path)
+    for profile in ("smoke", "laptop", "gpu"):
+        check_parameters(**{**lab.parameters(profile, {}), "num_gpus": 1})
+
+
+def test_nbgrader_takes_it(path, notebook):
+    validator = MetadataValidator()
+    for cell in notebook.cells:
+        validator.validate_cell(cell)
+    nbgrader_ids = [meta["grade_id"] for _, meta in nbgrader_cells(notebook)]
+    assert len(set(nbgrader_ids)) == len(nbgrader_ids)
+    assert all(cell.id == meta["grade_id"] for cell, meta in nbgrader_cells(notebook))
+    preprocessors.CheckCellMetadata().preprocess(copy.deepcopy(notebook), {})
+
+
+def test_points_and_the_runs_evidence(notebook):
+    graded = [(cell, meta) for cell, meta in nbgrader_cells(notebook) if meta["grade"]]
+    evidence = [(cell, meta) for cell, meta in graded if meta["grade_id"] == "run-evidence"]
+    assert len(evidence) == 1 and evidence[0][1]["points"] == 20 and evidence[0][1]["locked"]
+    assert all(meta["points"] > 0 for _, meta in graded)
+    assert notebook.cells[-1] is evidence[0][0]
+
+
+def test_points_in_the_headings_are_those_of_the_cells(notebook):
+    told = [int(n) for c in notebook.cells if c.cell_type == "markdown" for n in re.findall(r"\((\d+) points\)", c.source)]
+    told = [n for n in told if n != 20]  # the run's, told at the end
+    graded = [meta["points"] for _, meta in nbgrader_cells(notebook) if meta["grade"] and meta["grade_id"] != "run-evidence"]
+    assert told == graded
+
+
+def test_every_exercise_is_followed_by_its_check(notebook):
+    """An exercise `ex-NAME` of code has a locked cell `check-NAME`, or is graded with the run."""
+    order = [cell.id for cell in notebook.cells]
+    for cell, meta in nbgrader_cells(notebook):
+        if meta["solution"] and cell.cell_type == "code" and cell.id != "ex-script":
+            name = cell.id.removeprefix("ex-")
+            check = notebook.cells[order.index(f"check-{name}")]
+            assert order.index(check.id) == order.index(cell.id) + 1
+            assert check.metadata["nbgrader"]["locked"] and re.search(rf'"lab\d\d\.{name}"', check.source)
+
+
+def test_solution_markers_are_balanced_and_only_in_solution_cells(notebook):
+    for cell in notebook.cells:
+        markers = re.findall(r"### (BEGIN|END) SOLUTION", cell.source)
+        assert markers == ["BEGIN", "END"] * (len(markers) // 2), cell.id
+        assert "### BEGIN HIDDEN" not in cell.source and "### BEGIN MARK" not in cell.source
+        solution = cell.metadata.get("nbgrader", {}).get("solution", False)
+        if cell.cell_type == "code":
+            assert bool(markers) == solution, cell.id
+
+
+def test_no_path_of_a_machine(path):
+    text = path.read_text()
+    found = re.findall(r"(?<![\w.])/(?:home|root|work|Users|tmp|mnt|opt|usr)/[\w./-]*|[A-Z]:\\\\[\w\\]+", text)
+    assert found == []
+
+
+@pytest.fixture
+def released(notebook):
+    """What `nbgrader generate_assignment` makes of it, without the database."""
+    config = Config()
+    resources = {"nbgrader": {}, "metadata": {"path": "."}, "unique_key": "", "output_files_dir": ""}
+    made = copy.deepcopy(notebook)
+    for name in ("LockCells", "ClearSolutions", "ClearOutput", "CheckCellMetadata", "ComputeChecksums",
+                 "ClearHiddenTests", "ClearMarkScheme"):  # fmt: skip
+        made, resources = getattr(preprocessors, name)(config=config).preprocess(made, resources)
+    return made
+
+
+def test_the_release_holds_no_solution(notebook, released):
+    nbformat.validate(released)
+    text = "\n".join(cell.source for cell in released.cells)
+    assert BEGIN not in text and END not in text and "Model answer" not in text
+    cleared = 0
+    for before, after in zip(notebook.cells, released.cells, strict=True):
+        if not before.metadata.get("nbgrader", {}).get("solution"):
+            assert before.source == after.source  # nothing else changes
+            continue
+        cleared += 1
+        solution, inside = [], before.cell_type == "markdown" and BEGIN not in before.source
+        for line in before.source.splitlines():
+            if line.strip() in (BEGIN, END):
+                inside = line.strip() == BEGIN
+            elif inside and line.strip():
+                solution.append(line.strip())
+        assert solution, before.id
+        left = [line.strip() for line in after.source.splitlines()]
+        assert not set(solution) & set(left), before.id
+        if after.cell_type == "code":
+            ast.parse(after.source)
+            assert "NotImplementedError" in after.source
+        else:
+            assert "YOUR ANSWER HERE" in after.source
+    assert cleared >= 5
+
+
+def test_a_question_is_still_asked_in_the_release(released):
+    """nbgrader replaces a hand-graded Markdown cell as a whole, its question included."""
+    for cell in released.cells:
+        meta = cell.metadata.get("nbgrader", {})
+        if cell.cell_type == "markdown" and meta.get("grade"):
+            text = "\n".join(other.source for other in released.cells if other.cell_type == "markdown")
+            number = [c for c in released.cells if c.cell_type == "markdown" and c.metadata.get("nbgrader", {}).get("grade")].index(cell) + 1
+            assert f"Question {number}" in text, f"{cell.id}: the release says only {cell.source!r}"
