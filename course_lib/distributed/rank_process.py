@@ -11,14 +11,16 @@ folder and leaves its traces there, so that the launcher can tell what became of
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
 import linecache
+import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import traceback
 from dataclasses import dataclass
@@ -31,8 +33,6 @@ import torch
 import torch.distributed as dist
 
 __all__ = ["Payload", "run_rank"]
-
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def run_rank(launch_folder: str) -> bytes:
     """Run one rank; returns the worker's result, pickled by value."""
     rank = int(os.environ["RANK"])
     folder = Path(launch_folder)
-    _end_with_parent()
+    _end_with_launcher()
     os.dup2(1, 2)  # one stream, so that a rank's warnings and prints keep their order
     sys.stdout.reconfigure(line_buffering=True)
     payload: Payload = pickle.loads((folder / "payload.pickle").read_bytes())
@@ -116,10 +116,18 @@ class _quiet_stdout:
         os.close(self.kept)
 
 
-def _end_with_parent() -> None:
-    """Ask Linux to kill this rank when the fork server ends, as it does when the notebook's kernel dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def _end_with_launcher() -> None:
+    """Kill this rank when the process that launched it is gone, as a notebook's kernel may be at any moment.
+
+    The fork server does not tell: it lives as long as any of its children.
+    """
+    launcher = multiprocessing.parent_process()
+
+    def watch() -> None:
+        multiprocessing.connection.wait([launcher.sentinel])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True, name="launcher watch").start()
 
 
 def _report(path: Path, error: BaseException) -> None:
