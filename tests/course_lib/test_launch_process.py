@@ -114,3 +114,18 @@ def test_eight_processes_launch_at_once_and_do_not_collide(tmp_path):
     for number in range(8):
         (first, port), (second, also) = json.loads(Path(tmp_path, f"{number}.json").read_text())
         assert first == second == 3 * number and port == also
+
+
+def test_a_script_needs_no_guard_and_may_come_by_standard_input(tmp_path):
+    script = """
+import torch.distributed as dist
+from course_lib.distributed import launch
+
+def who():
+    return dist.get_rank()
+
+print("ranks", launch(who, 2, timeout=60))
+"""
+    done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines().count("ranks [0, 1]") == 1, done.stdout

@@ -116,7 +116,9 @@ def test_earlier_results_stay_until_the_new_ones_are_complete(tmp_path):
     run.append(record(1), 2.5)
     run.save_model(nn.Linear(1, 1))
     assert visible(tmp_path) == before
+    written = {path.name: path.stat().st_ino for path in run.unfinished.iterdir() if path.name != "run.json"}
     run.finish(False)
+    assert written == {name: (tmp_path / name).stat().st_ino for name in written}  # renamed, not copied
     after = visible(tmp_path)
     assert after.keys() == FILES and all(after[name] != before[name] for name in FILES)
 
