@@ -214,7 +214,7 @@ class Batches:
 
     def _order(self) -> torch.Tensor:
         if not self.shuffle:
-            return torch.arange(self.rank, len(self.split), self.world_size)
+            return torch.arange(len(self.split))[self.rank :: self.world_size]
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         shared = torch.randperm(len(self.split), generator=generator)
         share = len(self.split) // self.world_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def check_parameters(**parameters: Any) -> None:
             continue
         kind, lowest, highest, meaning = RULES[name]
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or (kind is int and value != int(value)):
+        if not number or not math.isfinite(value) or (kind is int and value != int(value)):
             expected = "a whole number" if kind is int else "a number"
             raise ParameterError(f"{name} = {value!r}: {expected} is needed ({meaning})")
         if not lowest <= value <= highest:

@@ -96,6 +96,7 @@ class RunFolder:
         try:
             self.unfinished.mkdir(parents=True, exist_ok=True)
             self._publish_if_complete()
+            self.unfinished.mkdir(exist_ok=True)  # a completed publication took it away
             for left in self.unfinished.iterdir():
                 if left.name in RESULTS or left.name.startswith("."):  # dot files: our own temporary names
                     left.unlink()
@@ -198,15 +199,21 @@ def read_learning_curve(path: str | Path):
     try:
         frame = pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no learning curve ({error}); run the lab again to write it anew") from None
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} is no learning curve ({reason}); run the lab again to write it anew") from None
     missing = {"time", "val_accuracy"} - set(frame.columns)
     if missing:
         raise ValueError(
             f"{path} lacks the column {', '.join(sorted(missing))}; a learning curve has time,val_accuracy"
         )
-    if frame[["time", "val_accuracy"]].isna().any().any():
-        row = int(frame[["time", "val_accuracy"]].isna().any(axis=1).idxmax()) + 2
-        raise ValueError(f"{path} line {row} is cut short; run the lab again to write it anew")
+    for column in ("time", "val_accuracy"):
+        numbers = pd.to_numeric(frame[column], errors="coerce")
+        if numbers.isna().any():
+            row = int(numbers.isna().to_numpy().argmax())
+            found = frame[column].iloc[row]
+            told = "nothing; the file is cut short" if pd.isna(found) else repr(str(found)[:40])
+            raise ValueError(f"{path} line {row + 2}: {column} is {told}; run the lab again to write it anew")
+        frame[column] = numbers
     if "epoch" not in frame:
         frame.insert(0, "epoch", range(len(frame)))
     return frame

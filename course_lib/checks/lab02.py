@@ -113,7 +113,10 @@ def prepare_once(answer: Callable[..., Any]) -> None:
         results = _on_two_ranks(_try_prepare, answer, folder)
     calls = results[0][0]
     if not calls or calls[0] != "0 start":
-        raise CheckFailed(f"rank 0 goes first; yours went: {', '.join(calls) or 'nobody called prepare()'}")
+        raise CheckFailed(
+            f"rank 0 goes first, yours went: {', '.join(calls) or 'nobody called prepare()'}. The others must wait at "
+            "dist.barrier() until rank 0 has prepared"
+        )
     if calls.count("1 start") != 1 or calls.count("0 start") != 1:
         raise CheckFailed(f"each rank calls prepare() exactly once; yours went: {', '.join(calls)}")
     if calls != ["0 start", "0 end", "1 start", "1 end"]:

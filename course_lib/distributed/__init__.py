@@ -2,7 +2,7 @@
 
 from course_lib.distributed.errors import LaunchTimeoutError, RankFailedError
 from course_lib.distributed.launch import default_backend, launch, threads_per_rank, warm_up
-from course_lib.distributed.rank import rank_device, world_size
+from course_lib.distributed.rank import leave_process_group, rank_device, world_size
 from course_lib.distributed.sync_batchnorm import convert_sync_batchnorm
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "convert_sync_batchnorm",
     "default_backend",
     "launch",
+    "leave_process_group",
     "rank_device",
     "threads_per_rank",
     "warm_up",

@@ -48,11 +48,16 @@ from course_lib.hardware import available_cores
 __all__ = ["default_backend", "launch", "threads_per_rank", "warm_up"]
 
 MONITOR_INTERVAL = 0.02  # seconds between two looks at the ranks
+EXIT_GRACE = 0.2  # seconds for a rank that has reported an error to be gone
 STACK_GRACE = 1.0  # seconds that hanging ranks get to write down where they stand
 
 # Imported by the fork server, so that no rank has to.
 PRELOAD = ["torch.distributed.elastic.multiprocessing.api", "course_lib.distributed.rank_process",
            "course_lib.training", "course_lib.models"]  # fmt: skip
+
+
+# Launches may run in threads of one process; what they change of it for a moment, they change one at a time.
+_changing_the_process = threading.RLock()
 
 
 def default_backend(world_size: int) -> str:
@@ -70,7 +75,10 @@ def warm_up() -> None:
     from multiprocessing import forkserver
 
     multiprocessing.set_forkserver_preload(PRELOAD)
-    with _environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"):  # NumPy's import would start threads
+    with (
+        _changing_the_process,
+        _environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"),
+    ):  # NumPy's import would start threads
         forkserver.ensure_running()
 
 
@@ -176,12 +184,13 @@ class _WatchingAgent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         # multiprocessing would run the main script again in each rank, to find functions there. Ours travel by
         # value, so that a script needs no `if __name__ == "__main__"` and standard input may be the script.
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        try:
-            return super()._start_workers(worker_group)
-        finally:
-            sys.modules["__main__"] = main
+        with _changing_the_process, _environment(TORCHELASTIC_SIGNALS_TO_HANDLE="SIGTERM,SIGINT"):
+            main = sys.modules["__main__"]
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            try:
+                return super()._start_workers(worker_group)
+            finally:
+                sys.modules["__main__"] = main
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         processes = self._pcontext._pc.processes  # public pids() cannot tell a dead process from a live one
@@ -200,18 +209,39 @@ class _WatchingAgent(LocalElasticAgent):
         return RunResult(state=WorkerState.FAILED)
 
     def _first_failure(self, processes: Sequence[multiprocessing.Process]) -> RankFailedError | None:
-        """The earliest error that a rank reported, else a rank that is gone without a report or a result."""
-        exits = {rank: process.exitcode for rank, process in enumerate(processes) if process.exitcode is not None}
-        reports = {}
-        for path in self.folder.glob("error-*.json"):
-            reports[int(path.stem.removeprefix("error-"))] = json.loads(path.read_text())
+        """The rank that went first: one that is gone without a report, else the one with the earliest report.
+
+        When a rank is killed, its peers report broken connections, perhaps before its exit is seen; hence the wait.
+        """
+        reports = self._reports()
         if reports:
-            rank = min(reports, key=lambda rank: reports[rank]["time"])
-            return RankFailedError(rank, self.world_size, reports[rank]["reason"], reports[rank]["traceback"])
+            end = time.monotonic() + EXIT_GRACE
+            while time.monotonic() < end and all(processes[rank].exitcode is None for rank in reports):
+                time.sleep(MONITOR_INTERVAL)
+            time.sleep(MONITOR_INTERVAL)
         # A rank that has delivered its result waits for the others' before it exits, so an early exit is a loss.
+        exits = {rank: process.exitcode for rank, process in enumerate(processes) if process.exitcode is not None}
+        reports = self._reports()
         for rank, code in exits.items():
-            return RankFailedError(rank, self.world_size, _describe_exit(code))
-        return None
+            if rank not in reports:
+                return RankFailedError(rank, self.world_size, _describe_exit(code))
+        if not reports:
+            return None
+        rank = min(reports, key=lambda rank: reports[rank]["time"])
+        reason, text = reports[rank]["reason"], reports[rank]["traceback"]
+        finished = [str(peer) for peer in range(self.world_size) if (self.folder / f"done-{peer}").exists()]
+        if finished:
+            text += (
+                f"\nRank {', '.join(finished)} had already returned: if rank {rank} was in a collective, "
+                "not every rank made the same calls.\n"
+            )
+        return RankFailedError(rank, self.world_size, reason, text)
+
+    def _reports(self) -> dict[int, dict[str, Any]]:
+        return {
+            int(path.stem.removeprefix("error-")): json.loads(path.read_text())
+            for path in self.folder.glob("error-*.json")
+        }
 
     def _positions(self, processes: Sequence[multiprocessing.Process]) -> dict[int, str]:
         """Ask each rank for its stack; a rank that has not started has none."""
@@ -346,15 +376,14 @@ def _environment(**values: str):
 @contextlib.contextmanager
 def _notebook_safe_signals():
     """Give back the handlers that the agent takes over: the kernel's own interrupt must go on working."""
-    signals = (signal.SIGTERM, signal.SIGINT)
     in_main_thread = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.getsignal(number) for number in signals} if in_main_thread else {}
-    with _environment(TORCHELASTIC_SIGNALS_TO_HANDLE=",".join(number.name for number in signals)):
-        try:
-            yield
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+    taken = (signal.SIGTERM, signal.SIGINT) if in_main_thread else ()
+    handlers = {number: signal.getsignal(number) for number in taken}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

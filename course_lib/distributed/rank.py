@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import torch
 import torch.distributed as dist
 
-__all__ = ["rank_device", "world_size"]
+__all__ = ["leave_process_group", "rank_device", "world_size"]
 
 
 def rank_device() -> torch.device:
@@ -21,3 +22,13 @@ def rank_device() -> torch.device:
 def world_size() -> int:
     """Number of ranks; 1 without a process group."""
     return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def leave_process_group() -> None:
+    """Destroy the process group at the end of a script.
+
+    Wrapped models sit in reference cycles and keep the group's threads alive until the interpreter ends, where C++
+    then aborts now and then ("terminate called without an active exception"). Collecting them first avoids that.
+    """
+    gc.collect()
+    dist.destroy_process_group()

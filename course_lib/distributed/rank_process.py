@@ -6,6 +6,7 @@ folder and leaves its traces there, so that the launcher can tell what became of
 - ``payload.pickle``: the worker and its arguments (cloudpickle, written by the launcher);
 - ``pid-R``: rank R has started;
 - ``error-R.json``: rank R's exception, with the time at which it was raised;
+- ``done-R``: rank R's worker has returned;
 - ``stack-R.txt``: where rank R stood when the launcher asked (SIGUSR1).
 """
 
@@ -70,6 +71,7 @@ def run_rank(launch_folder: str) -> bytes:
         _report(folder / f"error-{rank}.json", error)
         sys.stdout.flush()
         os._exit(1)
+    (folder / f"done-{rank}").touch()
     if dist.is_initialized():
         dist.destroy_process_group()
     sys.stdout.flush()

@@ -87,8 +87,9 @@ def convert_sync_batchnorm(model: nn.Module, device: torch.device | str) -> nn.M
         synced = GlooSyncBatchNorm2d(
             model.num_features, model.eps, model.momentum, model.affine, model.track_running_stats
         )
-        if model.affine:
-            synced = synced.to(model.weight.dtype)
+        for kept in (model.weight, model.running_mean):
+            if kept is not None:
+                synced = synced.to(kept.dtype)
         synced.load_state_dict(model.state_dict())
         return synced.train(model.training)
     for name, child in model.named_children():

@@ -20,7 +20,7 @@ class SparseDropout(nn.Dropout):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.training or self.p == 0 or x.device.type != "cpu" or self.p > 0.2:
+        if not self.training or self.p == 0 or x.device.type != "cpu" or self.p > 0.2 or x.numel() == 0:
             return super().forward(x)
         elements = x.numel()
         hits = int(torch.poisson(torch.tensor(-elements * math.log1p(-self.p), dtype=torch.float64)))
