@@ -51,9 +51,14 @@ MONITOR_INTERVAL = 0.02  # seconds between two looks at the ranks
 EXIT_GRACE = 0.2  # seconds for a rank that has reported an error to be gone
 STACK_GRACE = 1.0  # seconds that hanging ranks get to write down where they stand
 
-# Imported by the fork server, so that no rank has to.
-PRELOAD = ["torch.distributed.elastic.multiprocessing.api", "course_lib.distributed.rank_process",
-           "course_lib.training", "course_lib.models"]  # fmt: skip
+# Imported by the fork server, so that no rank has to. DistributedDataParallel pulls in torch._dynamo, a second's work.
+PRELOAD = [
+    "torch.distributed.elastic.multiprocessing.api",
+    "torch._dynamo",
+    "course_lib.distributed.rank_process",
+    "course_lib.training",
+    "course_lib.models",
+]
 
 
 # Launches may run in threads of one process; what they change of it for a moment, they change one at a time.
