@@ -1,7 +1,9 @@
 """The run folder: what a run leaves behind, and `assessment_print`.
 
 A run writes into ``<output_dir>/unfinished/``; `RunFolder.finish` moves the files up, ``run.json`` last. So
-an earlier run's results stay as they were until the new ones are complete, whatever happens in between.
+an earlier run's results stay as they were until the new ones are complete, whatever happens in between. A folder
+whose ``run.json`` stands holds one run's files; one in which the move was cut short has none, and the next `start`
+completes the move.
 """
 
 from __future__ import annotations
@@ -163,6 +165,9 @@ class RunFolder:
             return
         if record.get("ended") is None:
             return
+        # Where run.json stands, every file beside it is of the same run: it goes first and comes last.
+        if any((self.unfinished / name).exists() for name in RESULTS[:-1]):
+            (Path(self.path) / "run.json").unlink(missing_ok=True)
         for name in RESULTS:  # repeatable: what was moved already is no longer here
             if (self.unfinished / name).exists():
                 os.replace(self.unfinished / name, Path(self.path) / name)
