@@ -17,15 +17,19 @@ from .quoting import quote
 from .run_folder import EvidenceError
 from .transcript import disagreement
 
-__all__ = ["KINDS", "Finding", "Kind"]
+__all__ = ["KINDS", "NEEDS_MODEL", "Finding", "Kind"]
+
+# Kinds that look at what the submitted weights predict.
+NEEDS_MODEL = ("held_out_accuracy",)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Whether a criterion holds, and the one-line reason."""
+    """Whether a criterion holds, the one-line reason, and how a student looks at it (else the kind's own remedy)."""
 
     passed: bool
     reason: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True)

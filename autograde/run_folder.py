@@ -1,4 +1,4 @@
-"""Opening a submission's run folder as data, without trusting any of it.
+"""Opening a submission's folders and files as data, without trusting any of it.
 
 A student owns every name under the submission, so nothing is opened by a path that the system resolves for us: each
 component is opened relative to the one above with ``O_NOFOLLOW``, what was opened is looked at *after* opening, and a
@@ -13,7 +13,7 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["EvidenceError", "RunFolder"]
+__all__ = ["EvidenceError", "RunFolder", "open_submission", "read_plain_text"]
 
 NO_RUN_FOLDER = (
     "no run folder in the submission: expected run/run.json beside the notebook; "
@@ -43,17 +43,14 @@ class RunFolder:
 
     def __init__(self, submission: Path, lab: str) -> None:
         self.where = "run"
-        opened = []
         try:
-            opened.append(os.open(submission.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            for name in (submission.parent.name, submission.name):
-                opened.append(_open_directory(opened[-1], name, "the submission"))
-            self._fd = self._open_run(opened[-1], lab)
+            submission_fd = open_submission(submission)
+            try:
+                self._fd = self._open_run(submission_fd, lab)
+            finally:
+                os.close(submission_fd)
         except FileNotFoundError:
             raise EvidenceError(NO_RUN_FOLDER) from None
-        finally:
-            for fd in opened:
-                os.close(fd)
 
     def _open_run(self, submission_fd: int, lab: str) -> int:
         try:
@@ -88,39 +85,96 @@ class RunFolder:
         EvidenceError
             Missing, a link, not a plain file, larger than `limit`, not UTF-8, or unreadable.
         """
-        shown = f"{self.where}/{name}"
-        # O_NONBLOCK: opening a named pipe must return, so that we can see what it is and refuse it.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            fd = os.open(name, flags, dir_fd=self._fd)
-        except FileNotFoundError:
-            raise EvidenceError(f"{shown} is missing: run the lab to its end, which writes it") from None
-        except OSError as error:
-            raise EvidenceError(_refusal(error, shown)) from None
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise EvidenceError(f"{shown} is not a plain file: hand in the file that the lab wrote")
-            if status.st_size > limit:
-                raise EvidenceError(
-                    f"{shown} has {status.st_size:,} bytes, at most {limit:,} are read: hand in the lab's own file"
-                )
-            data = bytearray()
-            # One byte beyond the limit, in case the file is longer than it said.
-            while len(data) <= limit and (piece := os.read(fd, min(1 << 20, limit + 1 - len(data)))):
-                data += piece
-        except OSError as error:
-            raise EvidenceError(f"{shown} cannot be read ({error.strerror}): hand it in again") from None
-        finally:
+        return read_plain_text(
+            self._fd,
+            name,
+            limit,
+            shown=f"{self.where}/{name}",
+            missing="run the lab to its end, which writes it",
+            remedy="hand in the file as the lab wrote it",
+        )
+
+
+def open_submission(submission: Path) -> int:
+    """Open a submission's folder.
+
+    Parameters
+    ----------
+    submission : Path
+        ``submitted/STUDENT/LAB``. Neither of the last two components may be a link.
+
+    Returns
+    -------
+    int
+        A descriptor of the folder, for the caller to close.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such folder.
+    EvidenceError
+        If one of the two is a link or another thing than a folder, or cannot be opened.
+    """
+    opened = []
+    try:
+        opened.append(os.open(submission.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        for name in (submission.parent.name, submission.name):
+            opened.append(_open_directory(opened[-1], name, "the submission"))
+        return opened.pop()
+    finally:
+        for fd in opened:
             os.close(fd)
-        if len(data) > limit:
-            raise EvidenceError(f"{shown} is larger than {limit:,} bytes: hand in the lab's own file")
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise EvidenceError(
-                f"{shown} is not UTF-8 text (byte {error.start}): hand in the file as the lab wrote it"
-            ) from None
+
+
+def read_plain_text(folder_fd: int, name: str, limit: int, *, shown: str, missing: str, remedy: str) -> str:
+    """Read one plain UTF-8 file of an opened folder.
+
+    Parameters
+    ----------
+    folder_fd : int
+        Descriptor of the folder.
+    name : str
+        A bare file name, chosen by the grader.
+    limit : int
+        Largest size accepted, in bytes.
+    shown : str
+        What messages call the file.
+    missing, remedy : str
+        What to do where the file is missing, and where it cannot be used.
+
+    Raises
+    ------
+    EvidenceError
+        Missing, a link, not a plain file, larger than `limit`, not UTF-8, or unreadable.
+    """
+    # O_NONBLOCK: opening a named pipe must return, so that we can see what it is and refuse it.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(name, flags, dir_fd=folder_fd)
+    except FileNotFoundError:
+        raise EvidenceError(f"{shown} is missing: {missing}") from None
+    except OSError as error:
+        raise EvidenceError(_refusal(error, shown)) from None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise EvidenceError(f"{shown} is not a plain file: {remedy}")
+        if status.st_size > limit:
+            raise EvidenceError(f"{shown} has {status.st_size:,} bytes, at most {limit:,} are read: {remedy}")
+        data = bytearray()
+        # One byte beyond the limit, in case the file is longer than it said.
+        while len(data) <= limit and (piece := os.read(fd, min(1 << 20, limit + 1 - len(data)))):
+            data += piece
+    except OSError as error:
+        raise EvidenceError(f"{shown} cannot be read ({error.strerror}): hand it in again") from None
+    finally:
+        os.close(fd)
+    if len(data) > limit:
+        raise EvidenceError(f"{shown} is larger than {limit:,} bytes: {remedy}")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise EvidenceError(f"{shown} is not UTF-8 text (byte {error.start}): {remedy}") from None
 
 
 def _open_directory(parent_fd: int, name: str, shown: str) -> int:

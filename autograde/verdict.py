@@ -1,4 +1,4 @@
-"""What grading one student's run evidence came to, and where that is kept."""
+"""What grading one student's submission of a lab came to, and where that is kept."""
 
 from __future__ import annotations
 
@@ -9,16 +9,43 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CriterionResult", "RunSummary", "Verdict", "load_verdict", "verdict_path"]
+__all__ = ["FLAGS", "CriterionResult", "Flag", "RunSummary", "Verdict", "load_verdict", "verdict_path"]
 
 # Beside nbgrader's own folders, of which each holds what one of its steps made.
 FOLDER = "autograded_evidence"
 
 
+# What an instructor should look at, in the order of their weight. A flag is no grade: points come from criteria.
+FLAGS = {
+    "unsandboxed": "graded without the sandbox",
+    "tampered": "cells that nbgrader locks were changed",
+    "forged": "evidence that does not hold together",
+    "escape": "tried what the sandbox forbids",
+    "limit": "ended at a limit (time, memory, processes, output)",
+    "crash": "raised an error or ended its process",
+    "missing": "files or answers are missing",
+    "copy": "shares its evidence with another student",
+    "grader": "the grader itself failed on it",
+}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Something an instructor should look at: `kind` is one of `FLAGS`, `detail` one line."""
+
+    kind: str
+    detail: str
+
+
 @dataclass(frozen=True)
 class CriterionResult:
-    """One criterion's outcome. `reason` and `remedy` are one line each, for the student."""
+    """One criterion's outcome. `reason` and `remedy` are one line each, for the student.
 
+    `cell` is the grade_id of the notebook cell that the points belong to; `kind` is a kind of run evidence, or the id
+    of the hidden check that the criterion is a part of.
+    """
+
+    cell: str
     id: str
     kind: str
     description: str
@@ -34,6 +61,7 @@ class RunSummary:
     """The run in figures, for the report; None is a figure that could not be read.
 
     `curve` is a list of ``[epoch, seconds, validation accuracy]``, the row of zeros included where the file has it.
+    `held_out_accuracy` is the grader's own measurement of the submitted weights, `held_out_images` on how many images.
     """
 
     curve: list[list[float]] = field(default_factory=list)
@@ -46,33 +74,44 @@ class RunSummary:
     data_name: str | None = None
     data_provenance: str | None = None
     data_source: str | None = None
+    held_out_accuracy: float | None = None
+    held_out_images: int | None = None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One student's run evidence, graded.
+    """One student's submission of a lab, graded; answers in words are left for a person.
 
     Attributes
     ----------
     lab, title, student : str
-    cell : str
-        grade_id of the notebook cell that the points belong to.
     threshold : float or None
         The accuracy asked for, for the report's line.
     graded_at : str
         ISO 8601, UTC.
     results : tuple of CriterionResult
+        In the rubric's order; those of one cell stand together.
     run : RunSummary
+    flags : tuple of Flag
+    sandbox : str
+        What held the student's code: ``bubblewrap``, ``apptainer``, ``none``; empty where nothing was executed.
+    digests : dict
+        Of ``submission``, ``rubric`` and ``grader``: where all three are the same, grading again gives the same.
+    seconds : float
+        How long grading took.
     """
 
     lab: str
     title: str
     student: str
-    cell: str
     threshold: float | None
     graded_at: str
     results: tuple[CriterionResult, ...]
     run: RunSummary
+    flags: tuple[Flag, ...] = ()
+    sandbox: str = ""
+    digests: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
 
     @property
     def score(self) -> float:
@@ -84,14 +123,24 @@ class Verdict:
         """Points there are."""
         return sum(result.max_points for result in self.results)
 
-    def comment(self) -> str:
-        """The reasons as plain text, for nbgrader's gradebook and the student's feedback.
+    @property
+    def cells(self) -> dict[str, tuple[CriterionResult, ...]]:
+        """The results by the cell that they belong to."""
+        names = dict.fromkeys(result.cell for result in self.results)
+        return {name: tuple(result for result in self.results if result.cell == name) for name in names}
+
+    def comment(self, cell: str) -> str:
+        """The reasons for one cell's points as plain text, for nbgrader's gradebook and the student's feedback.
 
         Every line is indented by four spaces: the feedback page runs comments through Markdown, which lets raw HTML
         through, and an indented block is the one form whose contents it escapes.
         """
-        lines = [f"Run evidence: {self.score:g} of {self.max_score:g} points"]
-        for result in self.results:
+        results = self.cells[cell]
+        score, most = sum(result.points for result in results), sum(result.max_points for result in results)
+        lines = [f"{score:g} of {most:g} points"]
+        if self.sandbox == "none":
+            lines.append("graded without the sandbox")
+        for result in results:
             mark = "passed" if result.passed else "FAILED"
             lines.append(f"{mark} {result.points:g}/{result.max_points:g} {result.description}: {result.reason}")
             if result.remedy and not result.passed:
@@ -114,6 +163,7 @@ class Verdict:
         fields = {name: whole[name] for name in cls.__dataclass_fields__}
         fields["results"] = tuple(CriterionResult(**result) for result in whole["results"])
         fields["run"] = RunSummary(**whole["run"])
+        fields["flags"] = tuple(Flag(**flag) for flag in whole["flags"])
         return cls(**fields)
 
     def save(self, course: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,9 @@ def _execute(notebook: Path, executed: Path, values: Mapping[str, Any], folder: 
 
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns on stderr otherwise
     untouched = f"earlier results in {folder} are untouched"
+    # On a machine that others use, what the kernel says should not pass over a TCP port. The sockets' folder is ours
+    # to remove: jupyter_client would leave them in the working folder.
+    sockets = tempfile.TemporaryDirectory(prefix="lab-")
     try:
         papermill.execute_notebook(
             str(notebook),
@@ -109,8 +113,7 @@ def _execute(notebook: Path, executed: Path, values: Mapping[str, Any], folder: 
             progress_bar=False,
             stdout_file=sys.stdout,
             stderr_file=sys.stderr,
-            # On a machine that others use, what the kernel says should not pass over a TCP port.
-            config=Config({"KernelManager": {"transport": "ipc"}}),
+            config=Config({"KernelManager": {"transport": "ipc", "ip": os.path.join(sockets.name, "kernel")}}),
         )
     except papermill.PapermillExecutionError as error:
         reason = str(error.evalue).strip().splitlines()
@@ -123,3 +126,5 @@ def _execute(notebook: Path, executed: Path, values: Mapping[str, Any], folder: 
             f"{notebook.stem}: the kernel died, as it does when memory runs out; {untouched}; "
             "try a smaller batch_size or fewer train_samples"
         ) from None
+    finally:
+        sockets.cleanup()

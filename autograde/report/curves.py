@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from ..verdict import Verdict
 
-__all__ = ["Chart", "class_chart", "class_median", "student_chart"]
+__all__ = ["Chart", "Points", "class_chart", "class_median", "spacing", "student_chart"]
 
 WIDTH, HEIGHT = 1000, 400
 MOST_POINTS = 200  # of a line: more could not be told apart, and a class has many lines
@@ -60,6 +60,16 @@ def student_chart(verdict: Verdict, middle: Points, threshold: float | None) -> 
     return _chart([_line("behind", middle, right), _line("own", run, right)], right, threshold, "Learning curve")
 
 
+def spacing(length: float, most: int) -> int:
+    """The least of 1, 2, 5, 10, 20, … that divides an axis of this length into at most so many parts."""
+    scale = 1
+    while True:
+        for step in (scale, 2 * scale, 5 * scale):
+            if length / step <= most:
+                return step
+        scale *= 10
+
+
 def _points(verdict: Verdict) -> Points:
     curve = verdict.run.curve
     # By position: epochs are checked by a criterion, and a wrong number must not stretch the axis for everyone.
@@ -89,7 +99,7 @@ def _chart(lines: list[str], right: float, threshold: float | None, label: str) 
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{label}">'
         f"{grid}{''.join(lines)}{rule}</svg>"
     )
-    every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if right / step <= 8)
+    every = spacing(right, 8)
     return Chart(
         svg=Markup(svg),
         x_labels=[(100 * epoch / right, str(epoch)) for epoch in range(0, int(right) + 1, every)],

@@ -1,0 +1,168 @@
+"""Executes a student's cells and calls what they define; answers in plain data (`wire`).
+
+This is the student's process. Nothing that it says is believed: it can be rewritten by the code that it runs. It is
+sent what to do and answers, until the socket closes:
+
+``{"do": "cells", "cells": [{"id", "source"}]}``
+    executes them in order in an IPython shell; answers a list of ``{"id", "error"}``, one as each ends
+``{"do": "call", "module", "function", "given"}``
+    executes the driver `module` (a text) once and calls its `function` as ``function(student, given, outside)``
+``{"do": "read", "names", "limit"}``
+    answers the bytes of files below the working folder
+
+`student("name")` is the student's function of that name; `outside("name", *args)` is answered by the grader, so that
+what a driver counts or times is counted and timed outside.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import types
+from typing import Any
+
+import wire
+
+LIMIT = 256 << 20
+_EXECUTION = re.compile(r"<ipython-input-(\d+)-")
+
+
+class MissingAnswerError(Exception):
+    """The notebook does not define the function that was asked for."""
+
+
+class Answers:
+    """The student's namespace."""
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.namespace = namespace
+
+    def __call__(self, name: str) -> Any:
+        try:
+            return self.namespace[name]
+        except KeyError:
+            raise MissingAnswerError(name) from None
+
+
+class Runner:
+    """One conversation with the grader."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.cells: dict[int, str] = {}
+        self.modules: dict[str, types.ModuleType] = {}
+        # Private and fresh: `get_ipython()` answers it, magics and `!` work, and nothing is written to a history.
+        from IPython.core.interactiveshell import InteractiveShell
+        from traitlets.config import Config
+
+        config = Config()
+        config.HistoryManager.enabled = False
+        config.InteractiveShell.colors = "nocolor"
+        config.InteractiveShell.xmode = "Plain"
+        config.InteractiveShell.cache_size = 0
+
+        class Headless(InteractiveShell):
+            def enable_gui(self, gui: str | None = None) -> None:
+                """There is none: `%matplotlib inline` must pass all the same."""
+
+        self.shell = Headless.instance(config=config)
+        self.shell.user_ns["__name__"] = "__main__"
+
+    def talk(self) -> None:
+        """Answer until the grader closes."""
+        while (request := self.receive()) is not None:
+            getattr(self, "do_" + request.pop("do"))(**request)
+
+    def do_cells(self, cells: list[dict[str, str]]) -> None:
+        """Execute cells; one that fails does not keep the next from being tried."""
+        for cell in cells:
+            self.cells[self.shell.execution_count] = cell["id"]
+            result = self.shell.run_cell(cell["source"], store_history=True, silent=False)
+            error = result.error_before_exec or result.error_in_exec
+            self.send({"id": cell["id"], "error": None if error is None else self.told(error)})
+
+    def do_call(self, module: str, function: str, given: Any) -> None:
+        """Call a driver's function."""
+        try:
+            if module not in self.modules:
+                self.modules[module] = driver = types.ModuleType("driver")
+                exec(compile(module, "<driver>", "exec"), driver.__dict__)
+            value = getattr(self.modules[module], function)(Answers(self.shell.user_ns), given, self.outside)
+        except MissingAnswerError as error:
+            self.send({"missing": str(error)})
+        except BaseException as error:
+            self.send({"error": self.told(error)})
+        else:
+            self.send({"value": value})
+        sys.stdout.flush()
+
+    def do_read(self, names: list[str], limit: int) -> None:
+        """Send files of the working folder; one that is missing is None."""
+        contents = []
+        for name in names:
+            try:
+                with open(name, "rb") as file:
+                    contents.append(file.read(limit + 1))
+            except OSError:
+                contents.append(None)
+        self.send(contents)
+
+    def outside(self, name: str, *args: Any) -> Any:
+        """Ask the grader, and wait for its answer."""
+        self.send({"ask": name, "args": list(args)})
+        return self.receive()
+
+    def told(self, error: BaseException) -> dict[str, Any]:
+        """An error in plain data: its type, its message, and the last line of a cell that it passed."""
+        place = [None, None]
+        trace = error.__traceback__
+        while trace is not None:
+            if found := _EXECUTION.match(trace.tb_frame.f_code.co_filename):
+                place = [self.cells.get(int(found[1])), trace.tb_lineno]
+            trace = trace.tb_next
+        if isinstance(error, SyntaxError) and place[0] is None:
+            place = [self.cells.get(self.shell.execution_count - 1), error.lineno]
+        try:
+            message = str(error)[:2000]
+        except Exception:
+            message = ""
+        return {"type": type(error).__name__[:80], "message": message, "cell": place[0], "line": place[1]}
+
+    def send(self, value: Any) -> None:
+        """Send one message."""
+        self.channel.sendall(wire.encode(value))
+
+    def receive(self) -> Any:
+        """The next message, or None at the end."""
+        header = self._exactly(wire.HEADER.size)
+        if header is None:
+            return None
+        text, blob = wire.lengths(header, LIMIT)
+        return wire.decode(self._exactly(text), self._exactly(blob))
+
+    def _exactly(self, size: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < size:
+            piece = self.channel.recv(min(1 << 20, size - len(data)))
+            if not piece:
+                return None
+            data += piece
+        return bytes(data)
+
+
+def main(channel: socket.socket, request: dict[str, Any]) -> None:
+    """Talk until the grader closes the socket, then end without any student's exit handler."""
+    import torch
+
+    import course_lib.distributed
+
+    torch.set_num_threads(request["threads"])
+    if not request["fork_server"]:
+        # A notebook calls it for speed's sake only; here it would import PyTorch a second time for nothing.
+        course_lib.distributed.warm_up = lambda: None
+    sys.argv = ["notebook"]
+    sys.path.insert(0, os.getcwd())
+    Runner(channel).talk()
+    os._exit(0)

@@ -1,0 +1,196 @@
+"""Plain data over a socket: JSON for structure, ``.npy`` for arrays, nothing that is unpickled.
+
+A message is two lengths (8 bytes each, big-endian), a JSON text and the arrays' bytes. JSON's own types stand for
+themselves; what JSON lacks is an object with one key that begins with ``$``:
+
+``{"$array": [offset, length]}``
+    a numpy array, in the ``.npy`` format (version 1.0, numbers and booleans only)
+``{"$tensor": [offset, length], "dtype": "bfloat16", "requires_grad": false}``
+    a torch tensor, on the CPU
+``{"$tuple": [...]}``, ``{"$dict": [[key, value], ...]}``, ``{"$float": "nan"}``, ``{"$bytes": [offset, length]}``
+``{"$object": "name of its type"}``
+    anything else: the other side learns what it was, and no more
+
+The encoder runs beside hostile code, so the decoder believes nothing: sizes are checked before memory is taken, types
+against a list, and whatever is odd raises `WireError`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import struct
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+
+__all__ = ["HEADER", "Opaque", "WireError", "decode", "encode", "lengths"]
+
+HEADER = struct.Struct(">QQ")
+MAX_DEPTH = 40
+MAX_ITEMS = 200_000
+_DTYPES = {f"{kind}{size}" for kind, sizes in (("i", "1248"), ("u", "1248"), ("f", "248")) for size in sizes} | {"b1"}
+_TENSOR_DTYPES = {
+    name: getattr(torch, name)
+    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+}
+
+
+class WireError(ValueError):
+    """A message that is not in the format, or too large; one line."""
+
+
+class Opaque:
+    """Something that is no plain data; all that is known of it is its type's name."""
+
+    def __init__(self, type_name: str) -> None:
+        self.type_name = type_name
+
+    def __repr__(self) -> str:
+        return f"<{self.type_name}>"
+
+
+def encode(value: Any) -> bytes:
+    """A message, header included. Never raises for the type of a value: what is no plain data becomes `Opaque`."""
+    blobs: list[bytes] = []
+    text = json.dumps(_plain(value, blobs, 0), allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+    blob = b"".join(blobs)
+    return HEADER.pack(len(text), len(blob)) + text + blob
+
+
+def lengths(header: bytes, limit: int) -> tuple[int, int]:
+    """The two lengths of a message from its first 16 bytes; `WireError` where together they exceed `limit` bytes."""
+    text, blob = HEADER.unpack(header)
+    if text + blob > limit:
+        raise WireError(f"the answer has {text + blob:,} bytes, at most {limit:,} are read")
+    return text, blob
+
+
+def decode(text: bytes, blob: bytes) -> Any:
+    """The value of a message. Raises `WireError`, and nothing else, for one that is not in the format."""
+    try:
+        return _value(json.loads(text.decode("utf-8")), memoryview(blob), [MAX_ITEMS], 0)
+    except WireError:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError, MemoryError, OverflowError) as error:
+        raise WireError(f"the answer is not in the format ({type(error).__name__})") from None
+
+
+def _plain(value: Any, blobs: list[bytes], depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        return {"$object": "too deeply nested"}
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, int):
+        value = int(value)
+        return value if -(2**63) <= value < 2**63 else {"$object": "int out of range"}
+    if isinstance(value, float):
+        value = float(value)
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes | bytearray):
+        return {"$bytes": _put(bytes(value), blobs)}
+    if isinstance(value, torch.Tensor):
+        return _plain_tensor(value, blobs)
+    if isinstance(value, np.ndarray):
+        if value.dtype.str[1:] not in _DTYPES:
+            return {"$object": f"array of {value.dtype}"}
+        return {"$array": _put(_npy(value), blobs)}
+    if isinstance(value, tuple):
+        return {"$tuple": [_plain(item, blobs, depth + 1) for item in value]}
+    if isinstance(value, list):
+        return [_plain(item, blobs, depth + 1) for item in value]
+    if isinstance(value, dict):
+        pairs = [[_plain(k, blobs, depth + 1), _plain(v, blobs, depth + 1)] for k, v in value.items()]
+        return {"$dict": pairs}
+    if isinstance(value, Opaque):
+        return {"$object": value.type_name}
+    return {"$object": type(value).__name__}
+
+
+def _plain_tensor(tensor: torch.Tensor, blobs: list[bytes]) -> dict[str, Any]:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in _TENSOR_DTYPES or tensor.layout is not torch.strided:
+        return {"$object": f"tensor of {name}"}
+    data = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if name == "bfloat16":
+        data = data.float()
+    place = _put(_npy(data.numpy()), blobs)
+    return {"$tensor": place, "dtype": name, "requires_grad": bool(tensor.requires_grad)}
+
+
+def _npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    npy.write_array(file, np.ascontiguousarray(array).reshape(array.shape), version=(1, 0), allow_pickle=False)
+    return file.getvalue()
+
+
+def _put(data: bytes, blobs: list[bytes]) -> list[int]:
+    offset = sum(map(len, blobs))
+    blobs.append(data)
+    return [offset, len(data)]
+
+
+def _value(plain: Any, blob: memoryview, budget: list[int], depth: int) -> Any:
+    budget[0] -= 1
+    if budget[0] < 0 or depth > MAX_DEPTH:
+        raise WireError("the answer has too many parts")
+    if plain is None or isinstance(plain, bool | float | str):
+        return plain
+    if isinstance(plain, int):
+        if not -(2**63) <= plain < 2**63:
+            raise WireError("the answer holds an integer beyond 64 bits")
+        return plain
+    if isinstance(plain, list):
+        return [_value(item, blob, budget, depth + 1) for item in plain]
+    return _special(plain, blob, budget, depth)
+
+
+def _special(plain: dict[str, Any], blob: memoryview, budget: list[int], depth: int) -> Any:
+    kind = next(iter(plain))
+    content = plain[kind]
+    if kind == "$tuple":
+        return tuple(_value(item, blob, budget, depth + 1) for item in content)
+    if kind == "$dict":
+        pairs = [(_value(k, blob, budget, depth + 1), _value(v, blob, budget, depth + 1)) for k, v in content]
+        return dict(pairs)
+    if kind == "$float":
+        return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[content]
+    if kind == "$object":
+        return Opaque(str(content)[:80])
+    if kind == "$bytes":
+        return bytes(_slice(content, blob))
+    if kind == "$array":
+        return _array(_slice(content, blob))
+    if kind == "$tensor":
+        dtype = _TENSOR_DTYPES[plain["dtype"]]
+        tensor = torch.from_numpy(_array(_slice(content, blob))).to(dtype)
+        return tensor.requires_grad_() if plain["requires_grad"] is True and dtype.is_floating_point else tensor
+    raise WireError("the answer is not in the format")
+
+
+def _slice(place: list[int], blob: memoryview) -> memoryview:
+    offset, length = place
+    if not (type(offset) is type(length) is int and offset >= 0 and length >= 0 and offset + length <= len(blob)):
+        raise WireError("the answer's arrays are not where it says")
+    return blob[offset : offset + length]
+
+
+def _array(data: memoryview) -> np.ndarray:
+    file = io.BytesIO(data)
+    if npy.read_magic(file) != (1, 0):
+        raise WireError("an array of the answer is not .npy version 1.0")
+    shape, fortran, dtype = npy.read_array_header_1_0(file, max_header_size=2_000)
+    if dtype.hasobject or dtype.str[1:] not in _DTYPES or dtype.byteorder == ">":
+        raise WireError("an array of the answer holds something other than numbers")
+    count = math.prod(shape)
+    if any(size < 0 for size in shape) or count * dtype.itemsize != len(data) - file.tell():
+        raise WireError("an array of the answer is not as large as it says")
+    flat = np.frombuffer(data, dtype, count, offset=file.tell()).copy()
+    return flat.reshape(shape, order="F" if fortran else "C")

@@ -1,0 +1,147 @@
+"""A warm interpreter that forks itself into sandboxes.
+
+Started as ``python -I zygote.py CONTROL`` with a clean environment, `CONTROL` being the descriptor of a sequenced-packet
+socket. It imports the libraries that labs use, once, keeps a single thread, and then answers requests one at a time:
+each is a JSON object with three descriptors, a process's pidfd (whose namespaces to join), the socket that `runner`
+talks over, and the pipe for what the student prints. The answer is ``{"pid": …}`` or ``{"error": …}``.
+
+The process holds nothing but public libraries, so that a fork of it has nothing to give away. When the control socket
+closes, it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+# What the labs' notebooks import; the slow ones are the point.
+WARM = [
+    "numpy",
+    "pandas",
+    "torch",
+    "torch.distributed",
+    "torch._dynamo",
+    "torch.nn.parallel",
+    "torch.utils.data",
+    "matplotlib.pyplot",
+    "matplotlib.backends.backend_agg",
+    "IPython.core.interactiveshell",
+    "safetensors.torch",
+    "psutil",
+    "course_lib.checks",
+    "course_lib.data",
+    "course_lib.distributed",
+    "course_lib.distributed.rank_process",
+    "course_lib.hardware",
+    "course_lib.models",
+    "course_lib.parameters",
+    "course_lib.plots",
+    "course_lib.precision",
+    "course_lib.records",
+    "course_lib.training",
+    "data_prep.staged",
+]
+
+
+def warm() -> None:
+    """Import everything, and leave a single thread and no OpenMP pool behind."""
+    for name in WARM:
+        importlib.import_module(name)
+    from course_lib.torchvision_import import import_torchvision
+
+    with contextlib.suppress(ImportError):
+        import_torchvision()
+    import torch
+
+    torch.set_num_threads(1)
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        raise RuntimeError(f"the warm interpreter has {threads} threads after its imports and cannot be forked")
+    gc.collect()
+    gc.freeze()  # a collection in a fork would otherwise copy every page that holds an object
+
+
+def serve(control: socket.socket) -> None:
+    """Answer requests until the grader closes the socket."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+    control.send(json.dumps({"ready": True}).encode())
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 65536, 3)
+        if not message:
+            return
+        pid = os.fork()
+        if pid == 0:
+            _enter_and_run(control, json.loads(message), descriptors)  # never returns
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _enter_and_run(control: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:
+    """In the first fork: join the namespaces, fork the process that runs the student's code, wait for its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pidfd, channel, output = descriptors
+    try:
+        if request["join"]:
+            confine_module.enter(pidfd, request["user_namespace"])
+        pid = os.fork()
+    except BaseException as error:
+        control.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        os._exit(1)
+    if pid == 0:
+        _become_runner(request, channel, output)  # never returns
+    control.send(json.dumps({"pid": pid, "parent": os.getpid()}).encode())
+    control.close()
+    os.close(pidfd)
+    os.close(output)
+    _, status = os.waitpid(pid, 0)
+    # Over the channel, which the runner may have filled: what does not fit now is lost, and the end of the channel
+    # tells as much.
+    with contextlib.suppress(OSError):
+        socket.socket(fileno=channel).send(STATUS.pack(STATUS_MARK, status), socket.MSG_DONTWAIT)
+    os._exit(0)
+
+
+# A message's first length is never this large: see `wire`.
+STATUS_MARK = 2**64 - 1
+STATUS = struct.Struct(">QQ")
+
+
+def _become_runner(request: dict[str, Any], channel: int, output: int) -> None:
+    try:
+        null = os.open("/dev/null", os.O_RDONLY)
+        for source, target in ((null, 0), (output, 1), (output, 2)):
+            os.dup2(source, target)
+        channel = os.dup(channel) if channel <= 2 else channel
+        if request["join"]:
+            confine_module.confine({0, 1, 2, channel}, request["folder"], request["uid"], request["limits"])
+        else:  # the instructor insisted on no sandbox
+            os.setsid()
+            os.chdir(request["folder"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        runner.main(socket.socket(fileno=channel), request)
+    except BaseException as error:
+        with contextlib.suppress(BaseException):
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(70)
+
+
+if __name__ == "__main__":
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path.insert(0, here)
+    import confine as confine_module
+    import runner
+
+    sys.path.remove(here)
+    warm()
+    serve(socket.socket(fileno=int(sys.argv[1])))
+    os._exit(0)

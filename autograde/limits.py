@@ -1,0 +1,116 @@
+"""What an execution may use, and watching that it does not use more.
+
+The kernel bounds a single process (`autograde.inside.confine`); a `Watch` looks at all processes of a sandbox together,
+several times a second, through the process table *of the sandbox*: a child that detaches itself is still in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+__all__ = ["Exceeded", "Limits", "Watch"]
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one execution may use.
+
+    Attributes
+    ----------
+    seconds : float
+        Wall clock, from the first process to the last answer.
+    memory_bytes : int
+        Of all processes together, pages that they share counted once.
+    disk_bytes : int
+        Of ``/tmp``, of ``/dev/shm``, and of any one file.
+    tasks : int
+        Processes and threads together.
+    output_bytes : int
+        What all of them print.
+    answer_bytes : int
+        Of one answer.
+    """
+
+    seconds: float = 60.0
+    memory_bytes: int = 4 << 30
+    disk_bytes: int = 512 * MIB
+    tasks: int = 256
+    output_bytes: int = 1 * MIB
+    answer_bytes: int = 64 * MIB
+
+
+class Exceeded(Exception):  # noqa: N818 (a verdict on the student's code, not an error of ours)
+    """An execution that ended before it answered. `kind` is a word for programs, the message one line for people.
+
+    Kinds: ``time``, ``memory``, ``disk``, ``tasks``, ``output``, ``answer`` (too large, or not in the format),
+    ``ended`` (the process ended by itself, or was killed).
+    """
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+class Watch:
+    """Looks at the processes of a sandbox.
+
+    Parameters
+    ----------
+    pid : int
+        The sandbox's first process, in the grader's process namespace.
+    limits : Limits
+    """
+
+    def __init__(self, pid: int, limits: Limits) -> None:
+        self.table = f"/proc/{pid}/root/proc"
+        self.limits = limits
+        self.peak_bytes = 0
+
+    def look(self) -> None:
+        """Look once.
+
+        Raises
+        ------
+        Exceeded
+            More memory or tasks than the limits allow.
+        """
+        tasks = resident = 0
+        processes = []
+        with contextlib.suppress(OSError):  # the sandbox has ended: the caller sees that by itself
+            processes = [name for name in os.listdir(self.table) if name.isdigit()]
+        for name in processes:
+            fields = _fields(f"{self.table}/{name}/status")
+            tasks += fields.get(b"Threads", 0)
+            resident += sum(fields.get(key, 0) for key in (b"RssAnon", b"RssShmem", b"VmSwap")) * 1024
+        if tasks >= self.limits.tasks:
+            raise Exceeded("tasks", f"started more than {self.limits.tasks} processes and threads")
+        if resident > self.limits.memory_bytes:
+            # Forks share most of their pages, which counts them several times; the exact figure costs more to read.
+            resident = 0
+            for name in processes:
+                fields = _fields(f"{self.table}/{name}/smaps_rollup")
+                resident += sum(fields.get(key, 0) for key in (b"Pss_Anon", b"Pss_Shmem", b"SwapPss")) * 1024
+        self.peak_bytes = max(self.peak_bytes, resident)
+        if resident > self.limits.memory_bytes:
+            raise Exceeded("memory", out_of_memory(self.limits))
+
+
+def out_of_memory(limits: Limits) -> str:
+    """The verdict on an execution that wanted more memory than it may have."""
+    return f"out of memory at {limits.memory_bytes / (1 << 30):g} GiB"
+
+
+def _fields(path: str) -> dict[bytes, int]:
+    # Lines such as "RssAnon:	   1234 kB"; others do not matter. A process may end while it is read.
+    found = {}
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        for line in file:
+            key, _, rest = line.partition(b":")
+            number = rest.split(maxsplit=1)[:1]
+            if number and number[0].isdigit():
+                found[key] = int(number[0])
+    return found

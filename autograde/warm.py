@@ -1,0 +1,435 @@
+"""The grader's end of the warm interpreter: starting it, and forking it into sandboxes.
+
+`WarmInterpreter` is one process per worker, started with a clean environment (see `autograde.inside.zygote`).
+`WarmInterpreter.execute` makes a sandbox, forks one runner per rank into it and gives an `Execution`, through which
+cells are executed and functions called. Everything that comes back is plain data, read with a bound on its size; every
+call ends by the deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .inside import wire
+from .limits import Exceeded, Limits, Watch
+from .sandbox import DATA, FOLDER, Sandbox, SandboxError
+from .talk import Rank
+
+__all__ = ["Execution", "WarmInterpreter"]
+
+_INSIDE = Path(__file__).resolve().parent / "inside"
+_WATCH_INTERVAL = 0.05
+START_SECONDS = 120.0
+
+
+class WarmInterpreter:
+    """A Python process that has the labs' libraries imported and forks itself into sandboxes.
+
+    Parameters
+    ----------
+    slot : int
+        Number of the worker.
+    sandboxed : bool
+        False: forks stay outside of any sandbox, with the grader's rights. For machines where none can be had.
+
+    Raises
+    ------
+    SandboxError
+        It cannot be started.
+    """
+
+    def __init__(self, slot: int = 0, sandboxed: bool = True) -> None:
+        self.slot, self.sandboxed = slot, sandboxed
+        self._home = tempfile.TemporaryDirectory(prefix="lab-warm-")
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
+            "HOME": self._home.name,
+            "MPLCONFIGDIR": self._home.name,
+            "MPLBACKEND": "agg",
+            "LANG": "C.UTF-8",
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+            # Pools that libraries make when they are imported would be lost in a fork.
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+        }
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(_INSIDE / "zygote.py"), str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                env=environment,
+                cwd=self._home.name,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+        self._ready = False
+
+    @property
+    def pid(self) -> int:
+        """Its process, for measuring."""
+        return self._process.pid
+
+    def execute(
+        self,
+        limits: Limits,
+        ranks: int = 1,
+        data: Mapping[str, Path] | None = None,
+        threads: int = 1,
+        fork_server: bool = False,
+    ) -> Execution:
+        """Fork into a fresh sandbox, once per rank.
+
+        Parameters
+        ----------
+        limits : Limits
+        ranks : int
+            Processes, each told its rank and the world's size as torchrun does it; they share the sandbox.
+        data : mapping of str to Path
+            Staged data sets to show.
+        threads : int
+            Threads that each computes with.
+        fork_server : bool
+            Whether the code will call `course_lib.distributed.launch`.
+
+        Raises
+        ------
+        SandboxError
+            The sandbox or the fork cannot be made.
+        """
+        self._wait_until_ready()
+        place: Sandbox | _NoSandbox
+        place = Sandbox(self.slot, data, limits.disk_bytes) if self.sandboxed else _NoSandbox()
+        execution = Execution(place, limits)
+        try:
+            for rank in range(ranks):
+                execution.ranks.append(self._fork(place, limits, rank, ranks, threads, fork_server))
+        except BaseException:
+            execution.close()
+            raise
+        return execution
+
+    def _fork(
+        self, place: Sandbox | _NoSandbox, limits: Limits, rank: int, ranks: int, threads: int, fork_server: bool
+    ) -> Rank:
+        ours, theirs = socket.socketpair()
+        reader, writer = os.pipe()
+        environment = {
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
+            "HOME": "/tmp",
+            "USER": "student",
+            "LANG": "C.UTF-8",
+            "LAB_DATA": DATA,
+            "MPLBACKEND": "agg",
+            "MPLCONFIGDIR": "/tmp",
+            "OMP_NUM_THREADS": str(threads),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(place.port),
+            "GLOO_SOCKET_IFNAME": "lo",
+        } | place.environment
+        request = {
+            "user_namespace": place.user_namespace,
+            "join": place.pidfd >= 0,
+            "uid": place.uid,
+            "folder": place.folder,
+            "threads": threads,
+            "fork_server": fork_server,
+            "environment": environment,
+            "limits": {
+                "memory": int(1.25 * limits.memory_bytes),
+                "file": limits.disk_bytes,
+                "processes": limits.tasks,
+                "open_files": 1024,
+            },
+        }
+        try:
+            # The third descriptor is always there, so that the order stands.
+            descriptors = [place.pidfd if place.pidfd >= 0 else writer, theirs.fileno(), writer]
+            socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
+            answer = self._answer(10.0)
+        except BaseException:
+            ours.close()
+            os.close(reader)
+            raise
+        finally:
+            theirs.close()
+            os.close(writer)
+        if "pid" not in answer:
+            ours.close()
+            os.close(reader)
+            raise SandboxError(f"the sandbox could not be entered ({answer.get('error')}); run again with --debug")
+        place.joined(answer["pid"])
+        return Rank(ours, reader, answer["pid"])
+
+    def _wait_until_ready(self) -> None:
+        if not self._ready:
+            self._answer(START_SECONDS)
+            self._ready = True
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        readable, _, _ = select.select([self._control], [], [], seconds)
+        message = self._control.recv(65536) if readable else b""
+        if not message:
+            self._process.kill()
+            said = self._process.communicate()[1].decode(errors="replace").strip().splitlines()
+            last = said[-1] if said else "it did not answer"
+            raise SandboxError(f"the warm interpreter ended ({last}); see that `{sys.executable}` imports torch")
+        return json.loads(message)
+
+    def close(self) -> None:
+        """End it. Executions that are still open end too."""
+        self._control.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stderr.close()
+        self._home.cleanup()
+
+    def __enter__(self) -> WarmInterpreter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _NoSandbox:
+    """Stands where a `Sandbox` stands when the instructor insists on none: a temporary folder, and no walls."""
+
+    user_namespace, uid, pidfd = False, None, -1
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="lab-unsandboxed-", ignore_cleanup_errors=True)
+        self.folder = self._folder.name
+        self.environment = {"HOME": self.folder, "LAB_DATA": os.environ.get("LAB_DATA", str(Path("data").resolve()))}
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.pid = os.getpid()
+        self._pids: list[int] = []
+
+    def joined(self, pid: int) -> None:
+        self._pids.append(pid)
+
+    def bytes_on_loopback(self) -> None:
+        return None  # everybody's traffic
+
+    def disk_used(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        for pid in self._pids:
+            with contextlib.suppress(OSError):
+                os.killpg(pid, 9)  # what left the group lives on: no walls
+        self._folder.cleanup()
+
+
+class Execution:
+    """Runners in one sandbox, and a deadline that all calls share. A context manager.
+
+    Attributes
+    ----------
+    ranks : list of Rank
+    output : bytes
+        The beginning of what they printed.
+    """
+
+    def __init__(self, place: Sandbox | _NoSandbox, limits: Limits) -> None:
+        self.place, self.limits = place, limits
+        self.ranks: list[Rank] = []
+        self.output = bytearray()
+        self.deadline = time.monotonic() + limits.seconds
+        self._watch = Watch(place.pid, limits) if place.pidfd >= 0 else None
+        self._next_look = 0.0
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory seen in the sandbox."""
+        return self._watch.peak_bytes if self._watch else 0
+
+    def cells(self, cells: Sequence[Mapping[str, str]]) -> list[list[dict[str, Any]]]:
+        """Execute cells, each a mapping with ``id`` and ``source``, on every rank.
+
+        Returns
+        -------
+        list of list of dict
+            Per rank and cell ``{"id", "error", "seconds"}``: error is None or a mapping, in the student's words, and
+            the seconds are the grader's own clock.
+
+        Raises
+        ------
+        Exceeded
+            A limit was reached, or a process ended.
+        """
+        started = [time.monotonic()] * len(self.ranks)
+        outcomes: list[list[dict[str, Any]]] = [[] for _ in self.ranks]
+
+        def took(rank: int, message: Any) -> bool:
+            cell = cells[len(outcomes[rank])]
+            error = message.get("error") if isinstance(message, dict) else {}
+            now = time.monotonic()
+            outcomes[rank].append({"id": cell["id"], "error": error, "seconds": now - started[rank]})
+            started[rank] = now
+            return len(outcomes[rank]) == len(cells)
+
+        if cells:
+            self._exchange([{"do": "cells", "cells": [dict(cell) for cell in cells]}] * len(self.ranks), took)
+        return outcomes
+
+    def call(
+        self, module: str, function: str, given: Any, answers: Mapping[str, Callable[..., Any]] | None = None
+    ) -> list[Any]:
+        """Call a driver's function on every rank.
+
+        Parameters
+        ----------
+        module : str
+            The driver's source; it runs beside the student's code and holds nothing that is secret.
+        function : str
+        given : object
+            Plain data; where it is a list as long as there are ranks and ranks > 1, each rank gets its own item.
+        answers : mapping of str to callable
+            What the driver may ask outside, called here as ``answer(rank, *args)`` with plain data.
+
+        Returns
+        -------
+        list
+            Per rank ``{"value": …}``, ``{"error": {"type", "message", "cell", "line"}}`` or ``{"missing": name}``.
+
+        Raises
+        ------
+        Exceeded
+        """
+        results: list[Any] = [None] * len(self.ranks)
+
+        def took(rank: int, message: Any) -> bool:
+            if isinstance(message, dict) and "ask" in message:
+                name, arguments = message["ask"], message.get("args")
+                if not isinstance(name, str) or name not in (answers or {}) or not isinstance(arguments, list):
+                    raise Exceeded("answer", "the answer is not in the format")
+                try:
+                    reply = answers[name](rank, *arguments)
+                except (TypeError, ValueError, AttributeError, IndexError, KeyError):
+                    raise Exceeded("answer", "the answer is not in the format") from None
+                self.ranks[rank].queue(wire.encode(reply))
+                return False
+            results[rank] = message if isinstance(message, dict) else {}
+            return True
+
+        each = given if len(self.ranks) > 1 and isinstance(given, list) else [given] * len(self.ranks)
+        self._exchange([{"do": "call", "module": module, "function": function, "given": item} for item in each], took)
+        return results
+
+    def read(self, names: Sequence[str], limit: int) -> dict[str, bytes | None]:
+        """Files of the working folder, as the first rank gives them; None for one that is missing or too large.
+
+        Raises
+        ------
+        Exceeded
+        """
+        found: dict[str, bytes | None] = {}
+
+        def took(rank: int, message: Any) -> bool:
+            contents = message if isinstance(message, list) and len(message) == len(names) else [None] * len(names)
+            for name, content in zip(names, contents, strict=True):
+                found[name] = content if isinstance(content, bytes) and len(content) <= limit else None
+            return True
+
+        self._exchange([{"do": "read", "names": list(names), "limit": limit}], took)
+        return found
+
+    def bytes_on_loopback(self) -> int | None:
+        """Bytes that went between ranks so far, counted by the kernel; None without a sandbox."""
+        return self.place.bytes_on_loopback()
+
+    def close(self) -> None:
+        """End everything."""
+        self.place.close()
+        for rank in self.ranks:
+            rank.close()
+
+    def __enter__(self) -> Execution:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _exchange(self, requests: Sequence[Any], took: Callable[[int, Any], bool]) -> None:
+        waiting = dict(enumerate(self.ranks[: len(requests)]))
+        for number, rank in waiting.items():
+            rank.queue(wire.encode(requests[number]))
+        while waiting:
+            self._poll()
+            for number, rank in list(waiting.items()):
+                while number in waiting and (message := rank.message(self.limits.answer_bytes)) is not rank.NOTHING:
+                    if took(number, message):
+                        del waiting[number]
+                if number in waiting and rank.ended:
+                    self._drain()
+                    raise Exceeded("ended", self._how_it_ended(rank))
+
+    def _poll(self) -> None:
+        now = time.monotonic()
+        if now >= self.deadline:
+            raise Exceeded("time", f"timed out after {self.limits.seconds:g} s")
+        if self._watch and now >= self._next_look:
+            self._watch.look()
+            self._next_look = now + _WATCH_INTERVAL
+        readers = [rank.socket for rank in self.ranks if not rank.ended] + [r.output for r in self.ranks if r.output >= 0]
+        writers = [rank.socket for rank in self.ranks if rank.unsent and not rank.ended]
+        wait = min(self.deadline - now, _WATCH_INTERVAL)
+        readable, writable, _ = select.select(readers, writers, [], wait)
+        for rank in self.ranks:
+            if rank.socket in writable:
+                rank.send()
+            if rank.socket in readable:
+                rank.receive(self.limits.answer_bytes)
+            if rank.output in readable:
+                self._take_output(rank)
+
+    def _take_output(self, rank: Rank) -> None:
+        piece = os.read(rank.output, 1 << 16)
+        if not piece:
+            rank.close_output()
+        self.output += piece
+        if len(self.output) > self.limits.output_bytes:
+            raise Exceeded("output", f"printed too much (more than {self.limits.output_bytes / (1 << 20):g} MB)")
+
+    def _drain(self) -> None:
+        for rank in self.ranks:
+            while rank.output >= 0 and select.select([rank.output], [], [], 0)[0]:
+                self._take_output(rank)
+
+    def _how_it_ended(self, rank: Rank) -> str:
+        status = rank.status
+        if status is None or not self.place_alive:
+            return "the process and its sandbox were ended from within"
+        if os.WIFSIGNALED(status):
+            if os.WTERMSIG(status) == 9 and self._watch and self._watch.peak_bytes > 0.8 * self.limits.memory_bytes:
+                raise Exceeded("memory", f"out of memory at {self.limits.memory_bytes / (1 << 30):g} GiB")
+            return f"the process was ended by signal {os.WTERMSIG(status)}"
+        last = re.sub(rb"[^ -~]", b"?", bytes(self.output[-200:]).strip().split(b"\n")[-1]).decode()
+        code = os.WEXITSTATUS(status)
+        return f"the process ended itself with exit code {code}" if code != 70 else f"it could not start: {last}"
+
+    @property
+    def place_alive(self) -> bool:
+        """Whether the sandbox still stands."""
+        return getattr(self.place, "alive", True)

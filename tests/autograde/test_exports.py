@@ -1,0 +1,616 @@
+"""`lab export`: against stock nbgrader's export, Python's csv reader, and files laid out as Canvas and Moodle write them."""
+
+import csv
+import io
+import random
+import re
+import sqlite3
+import warnings
+from dataclasses import fields
+from datetime import datetime
+from importlib.metadata import entry_points
+
+import pytest
+from click.testing import CliRunner
+from fake_runs import LAB
+from nbgrader.api import Gradebook
+from nbgrader.plugins import CsvExportPlugin
+from sqlalchemy.exc import SAWarning
+
+from autograde.export import template as template_module
+from autograde.export.cells import neutral, parse_number
+from autograde.export.template import ExportError, Template
+from autograde.export_command import export
+from autograde.verdict import CriterionResult, RunSummary, Verdict, verdict_path
+
+FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1+1", "＝1")
+
+
+def run(*arguments):
+    return CliRunner().invoke(export, [str(argument) for argument in arguments])
+
+
+def book(course):
+    return Gradebook(f"sqlite:///{course / 'gradebook.db'}", "distributed-training")
+
+
+def set_score(gradebook, student, score, waits=False, penalty=0.0):
+    """Give a submission so many points, all on one cell, through nbgrader's own tables."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SAWarning)  # nbgrader's own, as in autograde.gradebook
+        submission = gradebook.update_or_create_submission(LAB, student)
+    submission.timestamp = datetime(2026, 11, 20, 10, 0)
+    (notebook,) = submission.notebooks
+    for grade in notebook.grades:
+        grade.auto_score, grade.needs_manual_grade = 0.0, False
+    notebook.grades[0].auto_score, notebook.grades[0].needs_manual_grade = score, waits
+    notebook.late_submission_penalty = penalty
+    gradebook.db.commit()
+
+
+@pytest.fixture
+def graded(course):
+    """ada 25.5; bob 20 less 2 for lateness; cyd 7 and a question that waits; dan without a submission. Of 28."""
+    with book(course) as gradebook:
+        for student, last, first in (
+            ("bob", "Bell", "Bob"),
+            ("ada", "Able", "Ada"),
+            ("dan", "Dole", "Dan"),
+            ("cyd", "Cole", "Cyd"),
+        ):
+            gradebook.add_student(student, last_name=last, first_name=first, email=f"{student}@uni.edu")
+        set_score(gradebook, "ada", 25.5)
+        set_score(gradebook, "bob", 20, penalty=2.0)
+        set_score(gradebook, "cyd", 7, waits=True)
+    return course
+
+
+def table(path, delimiter=","):
+    return list(csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig"), newline=""), delimiter=delimiter))
+
+
+# ---------------------------------------------------------------- cells and templates
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_a_formula_is_neutralised_once(text):
+    assert neutral(text) == "'" + text
+    assert neutral(neutral(text)) == neutral(text)
+
+
+@pytest.mark.parametrize("text", ["", " ", "Ada", "O'Neil", "a=b", "é", "'=1"])
+def test_other_text_stays(text):
+    assert neutral(text) == text
+
+
+def test_nul_is_removed_before_the_look_at_the_first_character():
+    assert neutral("\0=1") == "'=1"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("10", 10), (" 10.50", 10.5), ("10,5", 10.5), ("", None), ("(read only)", None), ("1e3", None)]
+)
+def test_points(text, value):
+    assert parse_number(text) == value
+
+
+def test_cells_are_those_of_the_csv_module_and_unchanged_files_are_the_same_bytes(tmp_path):
+    path, chance = tmp_path / "t.csv", random.Random(7)
+    compared = 0
+    for _ in range(3000):
+        body = "".join(chance.choice(['"', '""', ",", "\n", "\r\n", "\r", "a", " ", "é", ";"]) for _ in range(12))
+        content = ("ID,x\n" + body).encode()
+        path.write_bytes(content)
+        try:
+            template = Template(path, ["ID"])
+        except ExportError as error:
+            assert "quote that is never closed" in str(error)
+            with pytest.raises(csv.Error):
+                list(csv.reader(io.StringIO(content.decode(), newline=""), strict=True))
+            continue
+        expected = list(csv.reader(io.StringIO(content.decode(), newline="")))
+        assert [template.row(row) for row in range(len(template))] == [cells or [""] for cells in expected]
+        assert template.to_bytes() == content
+        compared += 1
+    assert compared > 1000
+
+
+@pytest.mark.parametrize("text", ["a", "a,b", 'a"b', "a\nb", "a\r", "", "1,5", "é"])
+@pytest.mark.parametrize("before", ["x", '"x"', ""])
+def test_a_changed_cell_reads_back_and_changes_no_other(tmp_path, text, before):
+    path = tmp_path / "t.csv"
+    path.write_bytes(f'ID,x,"y"\r\n"1",{before},"z"\r\n'.encode())
+    template = Template(path, ["ID"])
+    template.set(1, 1, text)
+    result = template.to_bytes()
+    assert result.startswith(b'ID,x,"y"\r\n"1",') and result.endswith(b',"z"\r\n')
+    path.write_bytes(result)
+    assert table(path) == [["ID", "x", "y"], ["1", text, "z"]]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_encoding_mark_and_separator_stay(tmp_path, encoding, delimiter):
+    path = tmp_path / "t.csv"
+    content = delimiter.join(["Student", "ID", "x"]) + "\n" + delimiter.join(["José", "1", ""])
+    path.write_bytes(content.encode(encoding))
+    template = Template(path, ["Student", "ID"])
+    assert template.to_bytes() == path.read_bytes()
+    template.set(1, 2, "é")
+    assert template.to_bytes() == (content + "é").encode(encoding)
+
+
+def test_a_character_that_the_encoding_lacks_is_told(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes("Student,ID\nJosé,1\n".encode("cp1252"))
+    template = Template(path, ["ID"])
+    template.set(1, 0, "≥")
+    with pytest.raises(ExportError, match=r"t\.csv: cp1252 has no U\+2265; save the template as UTF-8"):
+        template.to_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "names no column"),
+        (b"a,b\n", "names no column"),
+        (b'ID\n1\n"2\n', "row 3 has a quote that is never closed"),
+        (b"\xff\xfeI", "byte 2 is not text in utf-16-le"),
+        (b"ID\n\x81\n", "is not text"),
+    ],
+)
+def test_what_is_no_template_is_one_line(tmp_path, content, expected):
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    with pytest.raises(ExportError, match=expected) as told:
+        Template(path, ["ID"])
+    assert str(path) in str(told.value) and "\n" not in str(told.value)
+
+
+def test_a_template_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(template_module, "LIMIT", 20)
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"ID\n" + b"1" * 17)
+    Template(path, ["ID"])
+    path.write_bytes(b"ID\n" + b"1" * 18)
+    with pytest.raises(ExportError, match="larger than"):
+        Template(path, ["ID"])
+
+
+# ---------------------------------------------------------------- nbgrader
+
+
+def stock(course, path):
+    with book(course) as gradebook:
+        CsvExportPlugin(to=str(path), assignment=[LAB]).export(gradebook)
+    return path.read_bytes()
+
+
+def test_nbgrader_s_file_is_that_of_stock_nbgrader(graded, tmp_path):
+    with book(graded) as gradebook:
+        gradebook.find_assignment(LAB).duedate = datetime(2026, 11, 20, 9, 0)
+        gradebook.add_assignment("00_another")
+        gradebook.add_student("eve")  # without a name
+        gradebook.db.commit()
+    done = run("1", "--to", "nbgrader", "--course", graded)
+    assert done.exit_code == 0, done.output
+    ours = graded / "exports" / f"{LAB}_nbgrader.csv"
+    assert done.stdout.splitlines() == [str(ours)]
+    assert ours.read_bytes() == stock(graded, tmp_path / "stock.csv")
+    scores = {row["student_id"]: (row["raw_score"], row["score"]) for row in csv.DictReader(ours.open())}
+    assert scores["bob"] == ("20.0", "18.0") and scores["dan"] == ("0.0", "0.0")
+
+
+def test_a_penalty_takes_no_score_below_nothing(graded, tmp_path):
+    with book(graded) as gradebook:
+        set_score(gradebook, "bob", 1, penalty=5.0)
+    assert run("1", "--to", "nbgrader", "--course", graded, "-o", tmp_path / "o.csv").exit_code == 0
+    assert (tmp_path / "o.csv").read_bytes() == stock(graded, tmp_path / "stock.csv")
+
+
+def test_students_text_is_neutralised_and_quoted_for_nbgrader(graded, tmp_path):
+    with book(graded) as gradebook:
+        gradebook.add_student("=x", last_name='=HYPERLINK("http://x","y")', first_name="a\nb,c", email="+1@x\0")
+    assert run("1", "--to", "nbgrader", "--course", graded, "-o", tmp_path / "o.csv").exit_code == 0
+    assert b"\0" not in (tmp_path / "o.csv").read_bytes()
+    (row,) = [row for row in table(tmp_path / "o.csv") if "HYPERLINK" in row[4]]
+    assert row[3:7] == ["'=x", '\'=HYPERLINK("http://x","y")', "a\nb,c", "'+1@x"]
+
+
+def test_those_who_wait_for_a_person_are_told_or_left_out(graded, tmp_path):
+    path = tmp_path / "o.csv"
+    done = run("1", "--to", "nbgrader", "--course", graded, "-o", path)
+    assert "1 of 4 still need hand grading: scores are not final" in done.stderr
+    assert [row[3] for row in table(path)[1:]] == ["ada", "bob", "cyd", "dan"]
+    done = run("1", "--to", "nbgrader", "--course", graded, "-o", path, "--final-only")
+    assert "1 of 4 still need hand grading: left out" in done.stderr
+    assert [row[3] for row in table(path)[1:]] == ["ada", "bob", "dan"]
+
+
+# ---------------------------------------------------------------- Canvas
+
+CANVAS = """\
+Student,ID,SIS User ID,SIS Login ID,Section,Notes,Lab 01 (123456),Lab 10 (9),Lab 01 Current Score,Final Score
+,,,,,,Manual Posting,,,
+    Points Possible,,,,,,28.00,10.00,(read only),(read only)
+"Able, Ada",11,u1,ada,"Sec ""A"", B",=note,,3.00,1,2
+"Bell, Bob",12,u2,BOB@uni.edu,S,,1.00,"4,00",1,2
+"=cmd|' /C calc'!A0",13,u3,cyd,S,,,,,
+"Dole, Dan",14,u4,dan,S,,,,,
+"Zed, Zoe",15,-u5,+zoe,S,,9.00,,,
+"Student, Test",16,,ada,S,,,,,
+"""
+
+
+@pytest.fixture
+def canvas(graded, tmp_path):
+    path = tmp_path / "canvas.csv"
+    path.write_bytes(CANVAS.replace("\n", "\r\n").encode("utf-8-sig"))
+    return path
+
+
+def to_canvas(course, template, *more):
+    output = course / "exports" / f"{LAB}_canvas.csv"
+    return run("1", "--to", "canvas", "--course", course, "--template", template, *more), output
+
+
+def test_canvas_s_file_changes_in_the_scores_and_in_names_that_are_formulas_only(graded, canvas):
+    before = canvas.read_bytes()
+    done, output = to_canvas(graded, canvas)
+    assert done.exit_code == 0, done.output
+    expected = before.decode("utf-8-sig")
+    for old, new in (
+        ("=note,,3.00", "=note,25.50,3.00"),
+        ('S,,1.00,"4,00"', 'S,,18.00,"4,00"'),
+        ("\"=cmd|' /C calc'!A0\",13,u3,cyd,S,,,", "\"'=cmd|' /C calc'!A0\",13,u3,cyd,S,,7.00,"),
+    ):
+        assert expected.count(old) == 1
+        expected = expected.replace(old, new)
+    assert output.read_bytes().decode("utf-8-sig") == expected
+    assert output.read_bytes()[:3] == b"\xef\xbb\xbf"
+    assert canvas.read_bytes() == before
+    assert "3 filled in column 'Lab 01 (123456)', students found by SIS Login ID" in done.stderr
+    assert "no score for 2 in the file: 'dan', '+zoe'" in done.stderr
+    assert "warning" not in done.stderr and "not in the file" not in done.stderr
+
+
+def test_canvas_excused_and_unassigned_stay(graded, canvas):
+    canvas.write_text(CANVAS.replace("=note,,3.00", "=note,EX,3.00").replace("cyd,S,,,", "cyd,S,,N/A,"))
+    done, output = to_canvas(graded, canvas)
+    assert {row[3]: row[6] for row in table(output)[3:]} == {
+        "ada": "",  # the test student's row comes last and has the same login
+        "BOB@uni.edu": "18.00",
+        "cyd": "N/A",
+        "dan": "",
+        "+zoe": "9.00",
+    }
+    assert table(output)[3][6] == "EX"
+    assert "left so: 'ada', 'cyd'" in done.stderr
+
+
+def test_canvas_missing_final_and_absent(graded, canvas):
+    done, output = to_canvas(graded, canvas, "--zero-missing", "--final-only")
+    assert [row[6] for row in table(output)[3:]] == ["25.50", "18.00", "", "0.00", "9.00", ""]
+    assert "no score for 2 in the file: 'cyd', '+zoe'" in done.stderr
+    with book(graded) as gradebook:
+        gradebook.add_student("eve")
+        set_score(gradebook, "eve", 3)
+    done, _ = to_canvas(graded, canvas)
+    assert "not in the file: 'eve'\n" in done.stderr
+
+
+def test_canvas_other_points_are_told_and_scaled_when_asked(graded, canvas):
+    canvas.write_text(CANVAS.replace("28.00", "56.00"))
+    done, output = to_canvas(graded, canvas)
+    assert "warning: Points Possible of 'Lab 01 (123456)' is 56, the lab is worth 28" in done.stderr
+    assert table(output)[3][6] == "25.50"
+    done, output = to_canvas(graded, canvas, "--scale")
+    assert "warning" not in done.stderr
+    assert table(output)[3][6] == "51.00" and table(output)[2][6] == "56.00"
+    canvas.write_text(CANVAS.replace("28.00", ""))
+    done, _ = to_canvas(graded, canvas, "--scale")
+    assert done.exit_code == 1 and "cannot scale" in done.output
+
+
+@pytest.mark.parametrize(
+    ("header", "options", "expected"),
+    [
+        ("Lab 1 (5)", [], None),
+        ("01_single_gpu (5)", [], None),
+        ("Training on a single GPU: run (5)", [], None),
+        ("Homework (5)", ["--column", "Homework"], None),
+        ("Homework (5)", ["--column", "Homework (5)"], None),
+        ("Homework (5)", [], "row 1 has no column beginning with .*choose with --column from .*'Homework \\(5\\)'"),
+        ("Homework (5)", ["--column", "Home"], "row 1 has no column named 'Home'; .*'Homework \\(5\\)'"),
+        ("Lab 1 (5),Lab 01 quiz (6)", [], "row 1 has 2 columns .* from 'Lab 1 \\(5\\)', 'Lab 01 quiz \\(6\\)'"),
+        ("Lab 1 (5),Lab 1 (6)", ["--column", "Lab 1"], "row 1 has 2 columns named 'Lab 1'"),
+        ("Lab 1 (5)", ["--column", "Final Score"], "no column named"),
+        ("Lab 11 (5)", [], "no column"),
+    ],
+)
+def test_canvas_one_column_must_be_meant(graded, canvas, header, options, expected):
+    canvas.write_text(f"Student,ID,SIS Login ID,Section,{header},Lab 1 Final Score,Final Score\nA,1,ada,S,,\n")
+    done, output = to_canvas(graded, canvas, *options)
+    if expected is None:
+        assert done.exit_code == 0, done.output
+        assert table(output)[1][4] == "25.50"
+    else:
+        assert done.exit_code == 1 and len(done.output.strip().splitlines()) == 1
+        assert re.search(expected, done.output), done.output
+        assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "found"),
+    [
+        ("ID,SIS User ID,SIS Login ID", ["1,x,ada", "2,y,bob"], "SIS Login ID"),
+        ("ID,SIS User ID,SIS Login ID", ["1,ada,z", "2,bob,y"], "SIS User ID"),
+        ("ID,SIS User ID,SIS Login ID", ["ada,q,z", "bob,r,y"], "ID"),
+        ("ID,SIS User ID,SIS Login ID", ["1,x,ada@a.edu", "2,y,BOB"], "SIS Login ID"),
+        # One platform number is another student's id: the column that finds most decides alone.
+        ("ID,SIS User ID,SIS Login ID", ["bob,ada,z", "9,bob,y"], "SIS User ID"),
+    ],
+)
+def test_canvas_students_are_found_by_one_column(graded, canvas, header, rows, found):
+    lines = [f"Student,{header},Section,Lab 1 (5)", *(f"N,{row},S," for row in rows)]
+    canvas.write_text("\n".join(lines) + "\n")
+    done, output = to_canvas(graded, canvas)
+    assert f"found by {found}\n" in done.stderr
+    assert [row[5] for row in table(output)[1:]] == ["25.50", "18.00"]
+
+
+def test_canvas_nobody_gets_a_score_that_could_be_another_s(graded, canvas):
+    with book(graded) as gradebook:
+        gradebook.add_student("zoe@a.edu")
+        set_score(gradebook, "zoe@a.edu", 5)
+    lines = ["ada@a.edu", "ada@b.edu", "bob", "bob", "zoe@b.edu", "cyd"]
+    text = "Student,ID,SIS Login ID,Section,Lab 1 (5)\n" + "".join(f"N,{n},{x},S,\n" for n, x in enumerate(lines))
+    canvas.write_text(text)
+    done, output = to_canvas(graded, canvas)
+    assert [row[4] for row in table(output)[1:]] == ["", "", "", "", "", "7.00"]
+    assert "more than one could be meant, left out: 'ada', 'bob'" in done.stderr
+    assert "not in the file: 'zoe@a.edu'" in done.stderr
+
+
+def test_canvas_with_semicolons_decimal_commas_and_separate_names(graded, canvas):
+    canvas.write_text(
+        "LastName;FirstName;ID;SIS Login ID;Section;Lab 01 (1)\n    Points Possible;;;;;28,00\n"
+        "=Able;@da;1;ada;S;\nStudent;Test;2;bob;S;\n"
+    )
+    _, output = to_canvas(graded, canvas)
+    assert output.read_text().splitlines()[2:] == ["'=Able;'@da;1;ada;S;25,50", "Student;Test;2;bob;S;"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Student,Name\n", "row 1 has no Student and ID"),
+        ("Student,ID,Lab 1 (1)\nA,7,\n", "no student of the gradebook is in column 'ID'"),
+        ("Student,ID,Lab 1 (1)\n Points Possible,,(read only)\nA,ada,\n", "computed by Canvas"),
+    ],
+)
+def test_canvas_what_cannot_be_filled_is_one_line(graded, canvas, text, expected):
+    canvas.write_text(text)
+    done, output = to_canvas(graded, canvas)
+    assert done.exit_code == 1 and expected in done.output and str(canvas) in done.output
+    assert len(done.output.strip().splitlines()) == 1 and not output.exists()
+
+
+# ---------------------------------------------------------------- Moodle
+
+HEADINGS = (
+    'Identifier,"Full name","Email address",Status,Grade,"Maximum Grade","Grade can be changed",'
+    '"Last modified (submission)","Online text","Last modified (grade)","Feedback comments"\n'
+)
+DATES = '"Friday, 20 November 2026, 9:00 AM"'
+MOODLE = HEADINGS + (
+    f'"Participant 101","Ada Able",ada@uni.edu,"Submitted for grading",,28.00,Yes,{DATES},=1+1,-,\n'
+    f'"Participant 102","Bob Bell",bob@elsewhere.edu,"Submitted, graded",3.00,28.00,No,-,,{DATES},"Well ""done"""\n'
+    '"Participant 103",=Cyd,cyd@uni.edu,"No submission",,28.00,Yes,-,,-,"=by hand"\n'
+    '"Participant 104","Dan Dole",+dan@uni.edu,"No submission",,28.00,Yes,-,,-,\n'
+)
+
+
+@pytest.fixture
+def moodle(graded, tmp_path):
+    path = tmp_path / "moodle.csv"
+    path.write_text(MOODLE)
+    return path
+
+
+def to_moodle(course, template, *more):
+    output = course / "exports" / f"{LAB}_moodle.csv"
+    return run("1", "--to", "moodle", "--course", course, "--template", template, *more), output
+
+
+def test_moodle_s_file_changes_in_grades_and_in_shown_formulas_only(graded, moodle):
+    done, output = to_moodle(graded, moodle)
+    assert done.exit_code == 0, done.output
+    expected = MOODLE
+    for old, new in (
+        ('grading",,28.00', 'grading",25.50,28.00'),
+        (",=1+1,", ",'=1+1,"),
+        ('=Cyd,cyd@uni.edu,"No submission",,', '\'=Cyd,cyd@uni.edu,"No submission",7.00,'),
+        (",+dan@uni.edu,", ",'+dan@uni.edu,"),
+    ):
+        assert expected.count(old) == 1
+        expected = expected.replace(old, new)
+    assert output.read_text() == expected
+    assert moodle.read_text() == MOODLE
+    assert "2 filled, students found by Email address" in done.stderr
+    assert "grade cannot be changed in Moodle, left as it is: 'bob'" in done.stderr
+    assert "no score for 1 in the file: '+dan@uni.edu'" in done.stderr
+
+
+def test_moodle_decimal_commas_and_scaling(graded, moodle):
+    moodle.write_text(MOODLE.replace("28.00", '"100,00"'))
+    done, output = to_moodle(graded, moodle)
+    assert "warning: Maximum Grade is 100, the lab is worth 28" in done.stderr
+    assert table(output)[1][4:6] == ["25,50", "100,00"]
+    done, output = to_moodle(graded, moodle, "--scale")
+    assert table(output)[1][4:6] == ["91,07", "100,00"] and "warning" not in done.stderr
+
+
+def test_moodle_a_grade_that_it_would_leave_out_is_told(graded, moodle):
+    moodle.write_text(MOODLE.replace("28.00", "20.00"))
+    done, _ = to_moodle(graded, moodle)
+    assert "above Maximum Grade, which Moodle leaves out on import: 'ada'" in done.stderr
+
+
+def test_moodle_zero_for_missing_by_id_number(graded, moodle):
+    moodle.write_text(MOODLE.replace("Email address", "ID number").replace("+dan@uni.edu", "dan"))
+    done, output = to_moodle(graded, moodle, "--zero-missing")
+    assert [row[4] for row in table(output)[1:]] == ["25.50", "3.00", "7.00", "0.00"]
+    assert "found by ID number" in done.stderr
+
+
+def verdict(student, passed, reason, remedy=""):
+    """A verdict of two criteria, the second worth 15 of 20 points."""
+
+    def make(made, **values):
+        return made(**{field.name: values[field.name] for field in fields(made) if field.name in values})
+
+    common = {"cell": "run-evidence", "kind": "run_record", "description": "a curve"}
+    results = (
+        make(CriterionResult, id="a", passed=True, points=5.0, max_points=5.0, reason="it is", **common),
+        make(
+            CriterionResult,
+            id="b",
+            passed=passed,
+            points=15.0 * passed,
+            max_points=15.0,
+            reason=reason,
+            remedy=remedy,
+            **common,
+        ),
+    )
+    about = {"lab": LAB, "title": "T", "student": student, "cell": "run-evidence", "graded_at": "2026-11-20T10:00:00Z"}
+    return make(Verdict, results=results, run=RunSummary(), threshold=None, **about)
+
+
+def test_moodle_comments_are_the_reasons_as_text(graded, tmp_path):
+    verdict("ada", True, "it rises").save(graded)
+    verdict("bob", False, "<script>alert(1)</script>", "look & see").save(graded)
+    verdict("cyd", True, "it rises").save(graded)
+    verdict("dan", True, "it rises").save(graded)
+    verdict_path(graded, "dan", LAB).write_text("{}")
+    template = tmp_path / "moodle.csv"
+    rows = "".join(f"Participant {n},N,{x}@uni.edu,,,28,Yes,-,,-,\n" for n, x in enumerate(("ada", "bob", "dan")))
+    template.write_text(HEADINGS + rows + 'Participant 9,N,cyd@uni.edu,,,28,Yes,-,,-,"by hand"\n')
+    done, output = to_moodle(graded, template, "--feedback", "--zero-missing")
+    assert done.exit_code == 0, done.output
+    comments = {row[2].split("@")[0]: row[-1] for row in table(output)[1:]}
+    assert comments == {
+        "ada": "Graded from the files handed in: 20 of 20 points<br>\n"
+        "passed 5/5 a curve: it is<br>\npassed 15/15 a curve: it rises",
+        "bob": "Graded from the files handed in: 5 of 20 points<br>\n"
+        "passed 5/5 a curve: it is<br>\nFAILED 0/15 a curve: &lt;script&gt;alert(1)&lt;/script&gt;<br>\n"
+        "how to look at it: look &amp; see",
+        "dan": "",
+        "cyd": "by hand",
+    }
+    assert "a comment is there already, left as it is: 'cyd'" in done.stderr
+    assert "no readable verdict, so no comment: 'dan'" in done.stderr
+    # Ours is written anew when asked for again.
+    verdict("ada", False, "it falls").save(graded)
+    again = tmp_path / "again.csv"
+    again.write_bytes(output.read_bytes())
+    to_moodle(graded, again, "--feedback")
+    assert "it falls" in table(output)[1][-1]
+    # Without the option comments stay.
+    _, output = to_moodle(graded, template)
+    assert [row[-1] for row in table(output)[1:]] == ["", "", "", "by hand"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "more", "expected"),
+    [
+        ('"Grade can be changed"', "Editable", [], "no column 'Grade can be changed'; .* in English"),
+        ("Identifier", "Bezeichner", [], "no column 'Identifier'"),
+        ('"Maximum Grade"', "Scale", [], "graded on a scale"),
+        ('"Feedback comments"', "Files", ["--feedback"], "no column 'Feedback comments'"),
+        ('"Email address"', "Group", [], "row 1 has no column 'Username' or 'ID number' or 'Email address'"),
+        ('+dan@uni.edu,"No submission",,28.00', "d,,,30.00", [], "column Maximum Grade has '28.00', '30.00'"),
+    ],
+)
+def test_moodle_what_cannot_be_filled_is_one_line(graded, moodle, old, new, more, expected):
+    assert old in MOODLE
+    moodle.write_text(MOODLE.replace(old, new))
+    done, output = to_moodle(graded, moodle, *more)
+    assert done.exit_code == 1 and len(done.output.strip().splitlines()) == 1
+    assert re.search(expected, done.output), done.output
+    assert str(moodle) in done.output and not output.exists()
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_it_is_a_command_of_lab():
+    (point,) = entry_points(group="lab.commands", name="export")
+    assert point.load() is export
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["1"],
+        ["99", "--to", "nbgrader"],
+        ["1", "--to", "excel"],
+        ["1", "--to", "canvas"],
+        ["1", "--to", "moodle"],
+        ["1", "--to", "canvas", "--template", "nowhere.csv"],
+        ["1", "--to", "nbgrader", "--template", __file__],
+        ["1", "--to", "nbgrader", "--scale"],
+        ["1", "--to", "nbgrader", "--zero-missing"],
+        ["1", "--to", "moodle", "--template", __file__, "--column", "x"],
+        ["1", "--to", "canvas", "--template", __file__, "--feedback"],
+    ],
+)
+def test_bad_arguments_are_exit_code_2(course, arguments):
+    assert run(*arguments, "--course", course).exit_code == 2
+    assert not (course / "exports").exists()
+
+
+def test_the_template_is_overwritten_only_by_name(graded, canvas):
+    inside = graded / "exports" / f"{LAB}_canvas.csv"
+    inside.parent.mkdir()
+    inside.write_text(CANVAS)
+    done, _ = to_canvas(graded, inside)
+    assert done.exit_code == 1 and "is the template" in done.output
+    assert inside.read_text() == CANVAS
+    done, _ = to_canvas(graded, inside, "-o", inside)
+    assert done.exit_code == 0 and table(inside)[3][6] == "25.50"
+    assert [path.name for path in inside.parent.iterdir()] == [inside.name]
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(graded, tmp_path, monkeypatch):
+    path = tmp_path / "o.csv"
+    path.write_text("old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("course_lib.atomic.os.replace", full)
+    done = run("1", "--to", "nbgrader", "--course", graded, "-o", path)
+    assert done.exit_code == 1 and "No space left on device" in done.output and "-o FILE" in done.output
+    assert path.read_text() == "old" and not list(tmp_path.glob(".o.csv*"))
+
+
+def test_no_gradebook_and_no_lab_in_it_are_one_line(fresh_course, known_lab):
+    done = run("1", "--to", "nbgrader", "--course", fresh_course)
+    assert done.exit_code == 1 and "no gradebook" in done.output and "lab grade" in done.output
+    assert not (fresh_course / "gradebook.db").exists()
+    (fresh_course / "gradebook.db").write_bytes(known_lab.read_bytes())
+    done = run("2", "--to", "nbgrader", "--course", fresh_course)
+    assert done.exit_code == 1 and "does not know 02_ddp" in done.output
+    (fresh_course / "gradebook.db").write_bytes(b"no database" * 100)
+    done = run("1", "--to", "nbgrader", "--course", fresh_course)
+    assert done.exit_code == 1 and "cannot be opened" in done.output
+
+
+def test_a_score_that_is_no_number_is_told(graded):
+    with sqlite3.connect(graded / "gradebook.db") as database:
+        database.execute("UPDATE grade SET auto_score = 9e999 WHERE auto_score > 25")
+    done = run("1", "--to", "nbgrader", "--course", graded)
+    assert done.exit_code == 1 and "the score of 'ada' in 01_single_gpu is not a number" in done.output
