@@ -4,7 +4,6 @@ import base64
 import copy
 import json
 import random
-import time
 
 import nbformat
 import pytest
@@ -94,8 +93,8 @@ def mend(hand_in):
         for cell, ours in zip(kept, source.cells, strict=True):
             assert (cell.cell_type, cell.metadata) == (ours.cell_type, ours.metadata)
             assert is_answer(ours) or cell.source == ours.source
-            assert not cell.get("outputs") and cell.get("execution_count") is None
         assert repaired.notebook.metadata == source.metadata
+        assert not any(cell.get("outputs") or cell.get("execution_count") for cell in repaired.notebook.cells)
         assert len(repaired.repairs) <= MAX_REPAIRS
         names = {cell.id for cell in source.cells}
         for entry in repaired.repairs:
@@ -147,16 +146,6 @@ class TestNothingToRepair:
         repaired = mend(notebook, source)
         assert repaired.repairs == ()
         assert "assert hidden" in cell_of(repaired.notebook, "check-evaluate").source
-
-    def test_it_takes_little_time(self, repository, hand_in):
-        source = nbformat.read(repository / "labs" / LABS[1] / f"{LABS[1]}.ipynb", 4)
-        submitted = hand_in(solved(source))
-        took = []
-        for _ in range(5):
-            start = time.perf_counter()
-            repair(submitted, source)
-            took.append(time.perf_counter() - start)
-        assert min(took) < 0.3
 
 
 class TestAnswers:
@@ -358,6 +347,13 @@ class TestAddedCells:
         notebook.cells.insert(1, new_code_cell("mine", id="mine"))
         repaired = mend(notebook, lab1)
         assert place_of(repaired.notebook, "mine") == place_of(repaired.notebook, "check-evaluate") + 1
+
+    def test_in_place_of_a_plain_cell_that_was_deleted(self, lab1, mend):
+        notebook = solved(lab1)
+        notebook.cells[place_of(notebook, "setup")] = new_code_cell("mine", id="mine")
+        repaired = mend(notebook, lab1)
+        assert kinds(repaired) == [("restored-plain", "setup")] and repaired.edited == {}
+        assert [cell.id for cell in repaired.added] == ["mine"]
 
     def test_a_plain_cell_that_was_copied(self, lab1, mend):
         notebook = solved(lab1)

@@ -6,7 +6,6 @@ import os
 import random
 import struct
 import threading
-import time
 import zlib
 
 import nbformat
@@ -287,7 +286,7 @@ class TestSafeOutputs:
             "", 7, None, [1], "<svg>", PICTURE[:-1], PICTURE + "!", "!" + PICTURE, PICTURE + "\u00e9", PICTURE + " x",
             base64.b64encode(b"<svg onload=alert(1)>").decode(),
             base64.b64encode(b" " + png()).decode(),
-            base64.b64encode(png() + bytes(MAX_IMAGE_BYTES)).decode(),
+            base64.b64encode(png() + bytes(MAX_IMAGE_BYTES + 1 - len(png()))).decode(),
             "A" * 10_000_000,
             base64.b64encode(png(100_000, 100_000)).decode(),
         ],
@@ -329,8 +328,7 @@ def test_spoilt_notebooks_are_read_or_refused(submission, capfd, version):
     good = document(*cells, nbformat=version, worksheets=[{"cells": cells}])
     draw, seen = random.Random(version), {True: 0, False: 0}
     path = submission / f"{LAB}.ipynb"
-    until = time.monotonic() + 3
-    for _ in range(1500):
+    for _ in range(800):
         spoilt = spoil(good, draw)
         for _ in range(draw.randrange(3)):
             spoilt = spoil(spoilt, draw)
@@ -343,7 +341,5 @@ def test_spoilt_notebooks_are_read_or_refused(submission, capfd, version):
         else:
             nbformat.validate(notebook)
             seen[True] += 1
-        if time.monotonic() > until:
-            break
     assert min(seen.values()) > 20
     assert capfd.readouterr() == ("", "")
