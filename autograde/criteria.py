@@ -152,6 +152,14 @@ def transcript(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     return Finding(True, f"{len(told.rows)} epochs, in agreement with the learning curve")
 
 
+def held_out_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """The submitted weights reach the threshold on held-out images, but for what so few images leave open."""
+    held = evidence.held_out
+    told = f"{held.accuracy:.3f} ± {held.uncertainty:.3f} on {held.images:,} held-out images"
+    passed = meets(held.accuracy + held.uncertainty, settings["threshold"])
+    return Finding(passed, f"the submitted weights score {told}, asked for {settings['threshold']:g}")
+
+
 def _compare(which: str, accuracy: float, epoch: int, threshold: float) -> Finding:
     passed = meets(accuracy, threshold)
     relation = "reaches" if passed else "is below"
@@ -211,6 +219,11 @@ KINDS: dict[str, Kind] = {
     "final_accuracy": Kind(
         final_accuracy,
         "compare the last epoch with the best: a late drop points at a learning rate too large",
+        _THRESHOLD,
+    ),
+    "held_out_accuracy": Kind(
+        held_out_accuracy,
+        "load run/model.safetensors into the lab's network and evaluate it on the test images yourself",
         _THRESHOLD,
     ),
     "transcript": Kind(

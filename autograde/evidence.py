@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +16,51 @@ from .run_record import RunRecord, parse_run_record
 from .transcript import Transcript, parse_transcript
 from .verdict import RunSummary
 
-__all__ = ["Evidence", "read_evidence", "summarise"]
+__all__ = ["LIMITS", "Evidence", "HeldOut", "RunFiles", "parse_evidence", "read_evidence", "read_run_files", "summarise"]
 
 T = TypeVar("T")
+RunFiles = dict[str, "bytes | EvidenceError"]
+
+WEIGHTS = "model.safetensors"
+# Every file that is read of a run folder, and the most bytes of it.
+LIMITS = {
+    "run.json": run_record.MAX_BYTES,
+    "learning_curve.csv": learning_curve.MAX_BYTES,
+    "assessment.out": transcript.MAX_BYTES,
+    WEIGHTS: 512 << 20,
+}
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What submitted weights scored: `correct` of `images`, on the data set `data` of that provenance."""
+
+    correct: int
+    images: int
+    data: str
+    provenance: str
+
+    @property
+    def accuracy(self) -> float:
+        """0…1."""
+        return self.correct / self.images
+
+    @property
+    def uncertainty(self) -> float:
+        """Two standard errors of the accuracy, from the number of images."""
+        share = min(max(self.accuracy, 1 / self.images), 1 - 1 / self.images)
+        return 2 * math.sqrt(share * (1 - share) / self.images)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The three files of a run folder, each parsed or the error that says why not."""
+    """The files of a run folder, each parsed or the error that says why not, and what its weights scored."""
 
     lab: str
     record_or_error: RunRecord | EvidenceError
     curve_or_error: LearningCurve | EvidenceError
     transcript_or_error: Transcript | EvidenceError
+    held_out_or_error: HeldOut | EvidenceError | None = None
 
     @property
     def record(self) -> RunRecord:
@@ -44,9 +77,16 @@ class Evidence:
         """``assessment.out``; raises `EvidenceError` where it cannot be used."""
         return _unwrap(self.transcript_or_error)
 
+    @property
+    def held_out(self) -> HeldOut:
+        """What the weights scored; raises `EvidenceError` where they were not tried."""
+        if self.held_out_or_error is None:
+            raise EvidenceError("the submitted weights were not tried")
+        return _unwrap(self.held_out_or_error)
 
-def read_evidence(submission: Path, lab: str) -> Evidence:
-    """Read a submission's run folder.
+
+def read_run_files(submission: Path, lab: str) -> RunFiles:
+    """Read a submission's run folder, as bytes.
 
     Parameters
     ----------
@@ -57,29 +97,52 @@ def read_evidence(submission: Path, lab: str) -> Evidence:
 
     Returns
     -------
-    Evidence
-        Never raises for what a student handed in.
+    dict
+        Name of the file to its bytes, or to the error that says why there are none. Never raises for what a student
+        handed in.
     """
+    files: RunFiles = {}
     try:
         with RunFolder(submission, lab) as folder:
-
-            def attempt(name: str, limit: int, parse: Callable[[str], T]) -> T | EvidenceError:
+            for name, limit in LIMITS.items():
                 try:
-                    return parse(folder.read_text(name, limit))
+                    files[name] = folder.read(name, limit)
                 except EvidenceError as error:
-                    return error
-                except Exception as error:  # fails closed: what we did not think of earns nothing and stops nothing
-                    what = type(error).__name__
-                    return EvidenceError(f"{name} could not be read ({what}): hand in the file as the lab wrote it")
-
-            return Evidence(
-                lab,
-                attempt("run.json", run_record.MAX_BYTES, parse_run_record),
-                attempt("learning_curve.csv", learning_curve.MAX_BYTES, parse_learning_curve),
-                attempt("assessment.out", transcript.MAX_BYTES, parse_transcript),
-            )
+                    files[name] = error
     except EvidenceError as error:
-        return Evidence(lab, error, error, error)
+        return dict.fromkeys(LIMITS, error)
+    return files
+
+
+def parse_evidence(lab: str, files: RunFiles) -> Evidence:
+    """Parse the files of a run folder; what cannot be parsed is kept as its one-line reason."""
+
+    def attempt(name: str, parse: Callable[[str], T]) -> T | EvidenceError:
+        content = files[name]
+        if isinstance(content, EvidenceError):
+            return content
+        try:
+            return parse(content.decode("utf-8"))
+        except EvidenceError as error:
+            return error
+        except UnicodeDecodeError as error:
+            where = f"{name} is not UTF-8 text (byte {error.start})"
+            return EvidenceError(f"{where}: hand in the file as the lab wrote it")
+        except Exception as error:  # fails closed: what we did not think of earns nothing and stops nothing
+            what = type(error).__name__
+            return EvidenceError(f"{name} could not be read ({what}): hand in the file as the lab wrote it")
+
+    return Evidence(
+        lab,
+        attempt("run.json", parse_run_record),
+        attempt("learning_curve.csv", parse_learning_curve),
+        attempt("assessment.out", parse_transcript),
+    )
+
+
+def read_evidence(submission: Path, lab: str) -> Evidence:
+    """The evidence in a submission's run folder; never raises for what a student handed in."""
+    return parse_evidence(lab, read_run_files(submission, lab))
 
 
 def summarise(evidence: Evidence) -> RunSummary:
@@ -102,6 +165,8 @@ def summarise(evidence: Evidence) -> RunSummary:
             "data_provenance": record.data_provenance,
             "data_source": printable(record.data_source, 200),
         }
+    if isinstance(held_out := evidence.held_out_or_error, HeldOut):
+        figures |= {"held_out_accuracy": held_out.accuracy, "held_out_images": held_out.images}
     return RunSummary(**figures)
 
 

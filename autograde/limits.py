@@ -43,7 +43,7 @@ class Limits:
     answer_bytes: int = 64 * MIB
 
 
-class Exceeded(Exception):  # noqa: N818 (a verdict on the student's code, not an error of ours)
+class Exceeded(Exception):
     """An execution that ended before it answered. `kind` is a word for programs, the message one line for people.
 
     Kinds: ``time``, ``memory``, ``disk``, ``tasks``, ``output``, ``answer`` (too large, or not in the format),

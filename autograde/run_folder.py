@@ -70,8 +70,8 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
 
-    def read_text(self, name: str, limit: int) -> str:
-        """Read one plain UTF-8 file of the folder.
+    def read(self, name: str, limit: int) -> bytes:
+        """Read one plain file of the folder.
 
         Parameters
         ----------
@@ -83,9 +83,9 @@ class RunFolder:
         Raises
         ------
         EvidenceError
-            Missing, a link, not a plain file, larger than `limit`, not UTF-8, or unreadable.
+            Missing, a link, not a plain file, larger than `limit`, or unreadable.
         """
-        return read_plain_text(
+        return read_plain(
             self._fd,
             name,
             limit,
@@ -127,7 +127,16 @@ def open_submission(submission: Path) -> int:
 
 
 def read_plain_text(folder_fd: int, name: str, limit: int, *, shown: str, missing: str, remedy: str) -> str:
-    """Read one plain UTF-8 file of an opened folder.
+    """Read one plain UTF-8 file of an opened folder; as `read_plain`, and `EvidenceError` where it is not UTF-8."""
+    data = read_plain(folder_fd, name, limit, shown=shown, missing=missing, remedy=remedy)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise EvidenceError(f"{shown} is not UTF-8 text (byte {error.start}): {remedy}") from None
+
+
+def read_plain(folder_fd: int, name: str, limit: int, *, shown: str, missing: str, remedy: str) -> bytes:
+    """Read one plain file of an opened folder.
 
     Parameters
     ----------
@@ -145,7 +154,7 @@ def read_plain_text(folder_fd: int, name: str, limit: int, *, shown: str, missin
     Raises
     ------
     EvidenceError
-        Missing, a link, not a plain file, larger than `limit`, not UTF-8, or unreadable.
+        Missing, a link, not a plain file, larger than `limit`, or unreadable.
     """
     # O_NONBLOCK: opening a named pipe must return, so that we can see what it is and refuse it.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -171,10 +180,7 @@ def read_plain_text(folder_fd: int, name: str, limit: int, *, shown: str, missin
         os.close(fd)
     if len(data) > limit:
         raise EvidenceError(f"{shown} is larger than {limit:,} bytes: {remedy}")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise EvidenceError(f"{shown} is not UTF-8 text (byte {error.start}): {remedy}") from None
+    return bytes(data)
 
 
 def _open_directory(parent_fd: int, name: str, shown: str) -> int:

@@ -5,31 +5,35 @@ Fragments
     string is any string, and a name that the student chose is any name. Names of attributes, of what is called and of the
     starter code stay, and the starter's parameters keep theirs when a student renames them in place. A *fragment* is
     `LENGTH` tokens in a row (k-gram fingerprints; Schleimer, Wilkerson and Aiken, "Winnowing", SIGMOD 2003, section 2.
-    The exercises have some 50 tokens, so all are kept: winnowing with a window of 1).
+    The exercises have some 50 tokens, so all are kept, which is winnowing with a window of 1).
 
 What counts
     Nothing that the starter code or the reference solution has, and nothing that more than a fifth of the class wrote
     if that is more than five students. Any other fragment weighs log2(n / m), for m of the n who answered.
 
 The rule
-    A pair's score is twice the weight of the fragments both have, over the weight of each one's own (Dice), all answers
-    together; `shared` is the former weight in bits. A pair is flagged when its score is at least `FLOOR`, it shares at
-    least `LEAST_BITS`, and its score lies beyond the class's outer fence, the upper quartile of all pairs' scores plus
-    three interquartile ranges (Tukey, *Exploratory Data Analysis*, 1977, section 2D). A class of fewer than
-    `SMALL_CLASS` has no quartiles worth the name: no fence, and the weights are as if it were that large.
+    A pair's score is twice the weight of the fragments both have over the sum of each one's own (Dice), all answers
+    together; the former weight, divided by `LENGTH` since a rare token is in so many fragments, is what they share in
+    bits. A pair is flagged when
+    (1) its score is at least `FLOOR`;
+    (2) it shares at least `LEAST_BITS`, and log2 of the number of pairs: the larger the class, the more two agree by
+    chance;
+    (3) its score lies beyond the class's outer fence, the upper quartile of all pairs' scores plus three interquartile
+    ranges (Tukey, *Exploratory Data Analysis*, 1977, section 2D). A class of fewer than `SMALL_CLASS` has no quartiles
+    worth the name: no fence, and the weights are as if it were that large.
 
 Blind spots
-    A copy of what everybody writes, of one exercise among several, or handed round more than a fifth of the class.
+    A copy of what everybody writes, one of a single exercise among several, one handed round a fifth of the class.
 
-Libraries tried (November 2026, Python 3.11, one core of two; a made-up class of 200, four answers of lab 01 each)
+Libraries tried (November 2026, Python 3.11, one core; a made-up class of 200, the four answers of lab 01 each)
     compare50 1.2.15 cannot be installed beside nbformat: it wants attrs < 21, jsonschema attrs >= 22.2. It is GPL, pulls
-    in lib50 (requests, cryptography, pexpect) and starts a process pool; 4 s. Its fragments of 25 tokens exceed what is
-    new in most of these exercises.
-    copydetect 0.5.0 (the last release, March 2024) takes 0.9 s for the fingerprints, 6.5 s for the pairs and 0.5 s to import,
-    as it imports matplotlib.pyplot. It makes every name V, attributes too: with the weights and score above, at a threshold
-    that flags one wrong pair in ten classes of 40, it finds 35 to 53 % of lightly disguised copies (60 of them, fragments of
-    8 or 10 characters); with attributes kept, 97 %. Its boilerplate option drops repeated code that is no boilerplate, and
-    its winnowing differs from process to process (it sorts by `hash` of a str).
+    in lib50 (requests, cryptography, pexpect) and starts a process pool; 4 s. Its fragments of 25 tokens are as long as
+    most of these answers.
+    copydetect 0.5.0 (its last release, March 2024): 0.9 s for the fingerprints, 6.5 s for the pairs, 0.5 s to import, as
+    it imports matplotlib.pyplot. It makes every name V, attributes too: with the weights above, and the score's threshold
+    where one wrong pair is flagged in twelve classes of 40, it finds 23 to 53 % of 60 disguised copies (fragments of 12
+    to 8 characters), six tokens with attributes kept 97 %. Its boilerplate option drops repeats that are no boilerplate,
+    and its winnowing differs from process to process (it compares `hash` of str).
     Neither knows what a whole class writes. So: Pygments, which both build on, and the few lines below.
 """
 
@@ -50,7 +54,7 @@ from pygments.token import Comment, Name, String, Text
 __all__ = ["AnswerMatch", "Fragment", "Pair", "Similarity", "compare", "cut"]
 
 LENGTH = 6
-FLOOR = 0.7
+FLOOR = 0.75
 LEAST_BITS = 8.0
 SMALL_CLASS = 8
 COMMON_SHARE = 0.2
@@ -193,6 +197,7 @@ def compare(
     total = {student: sum(parts.values()) for student, parts in own.items()}
     alike = _shared_weights(read, weights)
     students = [student for student in read if total[student] > 0]
+    chance = log2(max(1, len(students) * (len(students) - 1) // 2))
     dice = {
         pair: min(1.0, 2 * sum(parts.values()) / (total[pair[0]] + total[pair[1]])) for pair, parts in alike.items()
     }
@@ -200,7 +205,7 @@ def compare(
     stands_out = sorted(
         (-score, pair)
         for pair, score in dice.items()
-        if score >= floor and score > fence and sum(alike[pair].values()) / LENGTH >= least_bits
+        if score >= floor and score > fence and sum(alike[pair].values()) / LENGTH >= max(least_bits, chance)
     )
     flagged = []
     for score, (left, right) in stands_out[:MAX_FLAGGED]:
@@ -289,8 +294,8 @@ def _normalised(tokens: list[tuple[int, Any, str]], start: _Starter) -> list[str
     ours = {
         mine: given
         for function, names in _parameters(tokens).items()
-        if len(names) == len(start.parameters.get(function, ()))
-        for mine, given in zip(names, start.parameters[function], strict=True)
+        for mine, given in zip(names, start.parameters.get(function, ()), strict=False)
+        if len(names) == len(start.parameters[function])
     }
     words: list[str] = []
     for at, (_, kind, word) in enumerate(tokens):

@@ -24,7 +24,7 @@ from typing import Any
 
 from .inside import wire
 from .limits import Exceeded, Limits, Watch
-from .sandbox import DATA, FOLDER, Sandbox, SandboxError
+from .sandbox import DATA, Sandbox, SandboxError
 from .talk import Rank
 
 __all__ = ["Execution", "WarmInterpreter"]

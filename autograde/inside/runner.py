@@ -3,8 +3,8 @@
 This is the student's process. Nothing that it says is believed: it can be rewritten by the code that it runs. It is
 sent what to do and answers, until the socket closes:
 
-``{"do": "cells", "cells": [{"id", "source"}]}``
-    executes them in order in an IPython shell; answers a list of ``{"id", "error"}``, one as each ends
+``{"do": "cells", "cells": [{"id", "source", "definitions"}]}``
+    executes them in order in an IPython shell, of some only the definitions; answers ``{"id", "error"}`` as each ends
 ``{"do": "call", "module", "function", "given"}``
     executes the driver `module` (a text) once and calls its `function` as ``function(student, given, outside)``
 ``{"do": "read", "names", "limit"}``
@@ -16,6 +16,7 @@ what a driver counts or times is counted and timed outside.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import socket
@@ -27,6 +28,19 @@ import wire
 
 LIMIT = 256 << 20
 _EXECUTION = re.compile(r"<ipython-input-(\d+)-")
+
+
+_DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _is_constant(node: ast.stmt) -> bool:
+    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+        return False
+    try:
+        ast.literal_eval(node.value)
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return True
 
 
 class MissingAnswerError(Exception):
@@ -79,9 +93,19 @@ class Runner:
         """Execute cells; one that fails does not keep the next from being tried."""
         for cell in cells:
             self.cells[self.shell.execution_count] = cell["id"]
-            result = self.shell.run_cell(cell["source"], store_history=True, silent=False)
+            source = self.definitions(cell["source"]) if cell.get("definitions") else cell["source"]
+            result = self.shell.run_cell(source, store_history=True, silent=False)
             error = result.error_before_exec or result.error_in_exec
             self.send({"id": cell["id"], "error": None if error is None else self.told(error)})
+
+    def definitions(self, source: str) -> str:
+        """The imports, functions, classes and constants at the top level of a cell; all of it where it cannot parse."""
+        try:
+            tree = ast.parse(self.shell.transform_cell(source))
+        except (SyntaxError, ValueError):
+            return source
+        tree.body = [node for node in tree.body if isinstance(node, _DEFINITIONS) or _is_constant(node)]
+        return ast.unparse(tree)
 
     def do_call(self, module: str, function: str, given: Any) -> None:
         """Call a driver's function."""

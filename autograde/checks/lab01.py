@@ -1,0 +1,293 @@
+"""Hidden checks of lab 01."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..criteria import Finding
+from .compare import by_reference, close, is_number, number, same_tensor, same_tensors
+from .registry import Ask, Findings, HiddenCheck, shape_of
+
+__all__ = ["CHECKS"]
+
+
+def _problem(random: np.random.Generator, images: int, normed: bool = False) -> dict[str, Any]:
+    """A small network with weights, and a batch of images, drawn anew."""
+    features, hidden, classes = (int(n) for n in random.integers([8, 10, 4], [20, 24, 9]))
+    norm = [("norm1d", (hidden,)), ("tanh", ()), ("dropout", (0.5,))] if normed else [("tanh", ())]
+    spec = [("flatten", ()), ("linear", (features, hidden)), *norm, ("linear", (hidden, classes))]
+    shapes = [(hidden, features), (hidden,)]
+    state = [torch.from_numpy(random.normal(0, 0.5, shape)).float() for shape in shapes]
+    if normed:
+        state += [
+            torch.from_numpy(random.uniform(0.5, 1.5, hidden)).float(),
+            torch.from_numpy(random.normal(0, 0.3, hidden)).float(),
+            torch.from_numpy(random.normal(0, 0.3, hidden)).float(),
+            torch.from_numpy(random.uniform(0.5, 2.0, hidden)).float(),
+            torch.tensor(7),
+        ]
+    state += [torch.from_numpy(random.normal(0, 0.5, shape)).float() for shape in [(classes, hidden), (classes,)]]
+    batch = (
+        torch.from_numpy(random.normal(0, 1, (images, 1, 1, features))).float(),
+        torch.from_numpy(random.integers(0, classes, images)),
+    )
+    return {"spec": spec, "state": state, "batch": batch, "classes": classes}
+
+
+def train_step(ask: Ask) -> Findings:
+    """Three steps on different batches, against plain SGD's weights."""
+    problem = _problem(ask.random, 24)
+    images, labels = problem["batch"]
+    given = {
+        "spec": problem["spec"],
+        "state": problem["state"],
+        "sgd": {"lr": float(ask.random.uniform(0.05, 0.3)), "momentum": float(ask.random.uniform(0.3, 0.9))},
+        "smoothing": float(ask.random.uniform(0, 0.2)),
+        "batches": [(images[i : i + 8], labels[i : i + 8]) for i in (0, 8, 16)],
+    }
+    expected = by_reference("lab01.train-step", "train_step", given, {"train_step": _train_step})
+    accumulated = by_reference("lab01.train-step", "train_step", given, {"train_step": _accumulating_step})
+    found = ask.call("train_step", given)
+    steps = found if isinstance(found, list) and len(found) == 3 and all(isinstance(s, dict) for s in found) else [{}] * 3
+    updated = same_tensors(steps[0].get("state"), expected[0]["state"])
+    repeated = updated and all(same_tensors(s.get("state"), e["state"]) for s, e in zip(steps, expected, strict=True))
+    return {
+        "update": _update(updated, same_tensors(steps[0].get("state"), given["state"])),
+        "repeat": _repeat(updated, repeated, same_tensors(steps[1].get("state"), accumulated[1]["state"])),
+        "returns": _returned(steps[0].get("returned"), *expected[0]["returned"]),
+    }
+
+
+def _train_step(model: Any, images: Any, labels: Any, optimizer: Any, loss_fn: Any) -> tuple[Any, Any]:
+    optimizer.zero_grad()
+    return _accumulating_step(model, images, labels, optimizer, loss_fn)
+
+
+def _accumulating_step(model: Any, images: Any, labels: Any, optimizer: Any, loss_fn: Any) -> tuple[Any, Any]:
+    logits = model(images)
+    loss = loss_fn(logits, labels)
+    loss.backward()
+    optimizer.step()
+    return loss.detach(), logits.detach()
+
+
+def _update(updated: bool, unmoved: bool) -> Finding:
+    if updated:
+        return Finding(True, "one step moves the weights as the optimiser's rule says")
+    if unmoved:
+        return Finding(
+            False,
+            "after a step the weights are where they were",
+            "compare a weight before and after train_step; look at the order of zero_grad, backward and step",
+        )
+    return Finding(
+        False,
+        "after one step the weights are not those of the given optimiser and loss",
+        "do one step by hand for a linear layer and compare: one backward of loss_fn's value, one optimizer.step()",
+    )
+
+
+def _repeat(updated: bool, repeated: bool, accumulated: bool) -> Finding:
+    if repeated:
+        return Finding(True, "three steps on different batches stay right")
+    if not updated:
+        return Finding(False, "the first step is not right, so later ones are not either", "see the step before")
+    if accumulated:
+        reason = "the second step uses the first one's gradients too"
+        return Finding(False, reason, "print a gradient's norm before each step: PyTorch adds to .grad")
+    return Finding(False, "the first step is right, a later one is not", "does train_step keep something between calls?")
+
+
+def _returned(returned: Any, loss: torch.Tensor, logits: torch.Tensor) -> Finding:
+    look = "print type, shape and requires_grad of what train_step returns; the docstring says what they should be"
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        return Finding(False, f"train_step should return (loss, logits), it returned {shape_of(returned)}", look)
+    first, second = returned
+    if not isinstance(second, torch.Tensor) or second.shape != logits.shape:
+        return Finding(False, f"the logits should have shape (batch, classes), they are {shape_of(second)}", look)
+    if any(isinstance(value, torch.Tensor) and value.requires_grad for value in returned):
+        return Finding(False, "what it returns still carries its graph", look)
+    if not close(first, loss.item(), 1e-3) or not same_tensor(second, logits, 1e-3):
+        return Finding(False, "loss and logits are not those of the weights before the update", look)
+    return Finding(True, "returns the loss and the logits of the weights before the update, detached")
+
+
+def evaluate(ask: Ask) -> Findings:
+    """On a plain network, on one with batch norm and dropout, and on one that notices whether a graph is recorded."""
+    cuts = sorted(int(n) for n in ask.random.choice(np.arange(5, 45), 2, replace=False))
+
+    def run(problem: dict[str, Any], spec: list[Any]) -> tuple[Any, Any]:
+        images, labels = problem["batch"]
+        batches = list(zip(np.split(images.numpy(), cuts), np.split(labels.numpy(), cuts), strict=True))
+        given = {
+            "spec": spec,
+            "state": problem["state"],
+            "batches": [(torch.from_numpy(x.copy()), torch.from_numpy(y.copy())) for x, y in batches],
+        }
+        expected = by_reference("lab01.evaluate", "evaluate", given, {"evaluate": _evaluate})
+        return ask.call("evaluate", given), expected
+
+    plain, normed, watched = (_problem(ask.random, 50, normed) for normed in (False, True, False))
+    found, expected = run(plain, plain["spec"])
+    loss, correct, images = _three(found)
+    look = "add up the three numbers by hand for two small batches of different sizes, and compare"
+    counted = close(correct, expected["returned"][1]) and close(images, 50)
+    summed = close(loss, expected["returned"][0], 1e-3)
+    in_eval, expected_eval = run(normed, normed["spec"])
+    unmoved = isinstance(in_eval, dict) and same_tensors(in_eval.get("state"), expected_eval["state"])
+    steady = _agree(in_eval, expected_eval)
+    flat = [watched["spec"][0], ("unless_grad", (float(ask.random.uniform(2, 5)),)), *watched["spec"][1:]]
+    no_graph = _agree(*run(watched, flat))
+    basics = counted and summed
+    return {
+        "counts": Finding(counted, f"counted {number(correct):g} correct of {number(images):g} images"
+                          + ("" if counted else ", which is not so"), look),
+        "loss": Finding(summed, "the losses of all images are summed, whatever the batches' sizes" if summed else
+                        "the sum of the images' losses is wrong when batches differ in size", look),
+        "mode": _mode(basics, steady, unmoved),
+        "no-graph": Finding(
+            basics and no_graph,
+            "no graph is recorded" if basics and no_graph else "a graph is recorded in the forward passes, or the sums are wrong",
+            "print torch.is_grad_enabled() inside a forward hook",
+        ),
+    }  # fmt: skip
+
+
+def _mode(basics: bool, steady: bool, unmoved: bool) -> Finding:
+    if basics and steady and unmoved:
+        return Finding(True, "the network is evaluated in evaluation mode")
+    reason = "the sums are wrong on a network with batch norm and dropout"
+    if not unmoved:
+        reason = "batch norm's statistics moved during the evaluation"
+    return Finding(False, reason, "print model.training inside a forward hook")
+
+
+def _three(found: Any) -> tuple[Any, Any, Any]:
+    returned = found.get("returned") if isinstance(found, dict) else None
+    return tuple(returned) if isinstance(returned, tuple | list) and len(returned) == 3 else (None, None, None)
+
+
+def _agree(found: Any, expected: Any) -> bool:
+    return all(close(a, float(b), 1e-3) for a, b in zip(_three(found), expected["returned"], strict=True))
+
+
+def _evaluate(model: Any, batches: Any, loss_fn: Any) -> tuple[float, int, int]:
+    model.eval()
+    loss_sum = correct = images = 0
+    with torch.no_grad():
+        for x, y in batches:
+            logits = model(x)
+            loss_sum += loss_fn(logits, y).item() * len(y)
+            correct += (logits.argmax(1) == y).sum().item()
+            images += len(y)
+    return loss_sum, correct, images
+
+
+class _Device:
+    """A pretend device outside the sandbox, which works behind the caller's back: only it knows how long it took."""
+
+    def __init__(self, slow: float, fast: float, warmup: int) -> None:
+        self.slow, self.fast, self.warmup = slow, fast, warmup
+        self.calls: list[float] = []
+        self.waits: list[tuple[int, float]] = []
+        self.busy_until = 0.0
+
+    def step(self, rank: int) -> None:
+        now = time.perf_counter()
+        self.busy_until = max(now, self.busy_until) + (self.slow if len(self.calls) < self.warmup else self.fast)
+        self.calls.append(now)
+        if len(self.calls) > 1000:
+            raise ValueError
+
+    def synchronize(self, rank: int) -> None:
+        time.sleep(max(0.0, self.busy_until - time.perf_counter()))
+        self.waits.append((len(self.calls), time.perf_counter()))
+        if len(self.waits) > 1000:
+            raise ValueError
+
+
+def throughput(ask: Ask) -> Findings:
+    """On a device whose speed and clock are outside."""
+    warmup, steps, batch_size = (int(n) for n in ask.random.integers([2, 12, 20], [5, 20, 200]))
+    device = _Device(slow=float(ask.random.uniform(0.06, 0.1)), fast=float(ask.random.uniform(0.012, 0.02)), warmup=warmup)
+    found = ask.call(
+        "throughput",
+        {"batch_size": batch_size, "steps": steps, "warmup": warmup},
+        {"step": device.step, "synchronize": device.synchronize},
+    )
+    asked = len(device.calls) == warmup + steps
+    ready = [clock for calls, clock in device.waits if calls == warmup]
+    done = [clock for calls, clock in device.waits if calls == warmup + steps]
+    calls = Finding(asked, f"step() ran {len(device.calls)} times, asked for were {warmup + steps}", _COUNT)
+    if not is_number(found):
+        return {"calls": calls, "rate": Finding(False, f"should return a number, it returned {shape_of(found)}", _COUNT)}
+    if not asked:
+        return {"calls": calls, "rate": Finding(False, "the steps are not those asked for, so neither is the rate", _COUNT)}
+    if not done:
+        reason = "the clock was read while the device was still at work"
+        return {"calls": calls, "rate": Finding(False, reason, _CLOCK)}
+    start = ready[-1] if ready else device.calls[warmup]
+    measured = batch_size * steps / (done[0] - start)
+    right = bool(ready) and 0.85 < number(found) / measured < 1.15
+    reason = "the rate is that of the timed steps"
+    if not right and not ready:
+        reason = "the clock was started while the device was still busy with the warm-up"
+    elif not right:
+        reason = f"the rate is {number(found) / measured:.2f} times what the device did in the timed steps"
+    return {"calls": calls, "rate": Finding(right, reason, _CLOCK)}
+
+
+_COUNT = "count the calls of step() by a counter of your own"
+_CLOCK = "write down, in order, every call of step() and synchronize() and every reading of the clock"
+
+
+def speedup(ask: Ask) -> Findings:
+    """On times drawn anew."""
+    questions = []
+    for _ in range(6):
+        ranks = sorted({1, *(int(n) for n in ask.random.integers(2, 600, 4))})
+        times = {n: float(ask.random.uniform(5, 500)) for n in ranks}
+        questions.append((times, int(ask.random.choice(ranks))))
+    found = ask.call("speedup", questions)
+    pairs = found if isinstance(found, list) and len(found) == 6 else [None] * 6
+    gains, shares = [], []
+    for pair, (times, ranks) in zip(pairs, questions, strict=True):
+        gain, share = pair if isinstance(pair, tuple | list) and len(pair) == 2 else (None, None)
+        gains.append(close(gain, times[1] / times[ranks]))
+        shares.append(close(share, times[1] / times[ranks] / ranks))
+    look = "for 2 ranks that take 60 s where one takes 100 s, write the pair down by hand"
+    wrong = f"should return a pair, it returned {shape_of(pairs[0])}" if pairs[0] is None else "is wrong for {} of 6 cases"
+    return {
+        "speedup": Finding(all(gains), "right in 6 cases" if all(gains) else wrong.format(6 - sum(gains)), look),
+        "efficiency": Finding(all(shares), "right in 6 cases" if all(shares) else wrong.format(6 - sum(shares)), look),
+    }
+
+
+CHECKS = {
+    "train-step": HiddenCheck(
+        train_step,
+        {
+            "update": "One step of the given optimiser on the given loss",
+            "repeat": "Several steps, each with its own gradients",
+            "returns": "Returns loss and logits of before the update, detached",
+        },
+    ),
+    "evaluate": HiddenCheck(
+        evaluate,
+        {
+            "counts": "Counts correct predictions and images",
+            "loss": "Sums the losses of all images, with a short last batch too",
+            "mode": "In evaluation mode, the network unchanged",
+            "no-graph": "Records no graph",
+        },
+    ),
+    "throughput": HiddenCheck(
+        throughput,
+        {"calls": "Runs the steps that were asked for", "rate": "Times the timed steps, all of them, and nothing else"},
+    ),
+    "speedup": HiddenCheck(speedup, {"speedup": "Speed-up", "efficiency": "Efficiency"}),
+}

@@ -1,0 +1,128 @@
+"""What a hidden check is, what it may ask, and where it is found."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..criteria import Finding
+from ..inside.wire import Opaque
+from ..quoting import quote
+
+__all__ = ["AnswerError", "Ask", "Findings", "HiddenCheck", "driver_source", "find_check", "known_checks", "shape_of"]
+
+_HERE = Path(__file__).parent
+
+Findings = dict[str, Finding]
+
+
+class AnswerError(Exception):
+    """The student's function could not be judged further: it is missing, it raised, or it ended at a limit.
+
+    The message is one line for the student; `flag` is the kind of flag that it is worth, or None.
+    """
+
+    def __init__(self, reason: str, remedy: str = "", flag: str | None = None) -> None:
+        super().__init__(reason)
+        self.remedy, self.flag = remedy, flag
+
+
+class Ask(Protocol):
+    """What a check is given."""
+
+    random: np.random.Generator
+    """The grading's own random numbers."""
+
+    def call(self, function: str, given: Any, answers: Mapping[str, Callable[..., Any]] | None = None) -> Any:
+        """Call a function of the lab's driver in the sandbox.
+
+        Parameters
+        ----------
+        function : str
+            Called as ``function(student, given, outside)``.
+        given : object
+            Plain data: numbers, strings, lists, dicts, arrays, tensors. With several ranks, a list of one item each.
+        answers : mapping of str to callable
+            What the driver may ask by ``outside(name, *args)``; called in the grader as ``answer(rank, *args)``.
+
+        Returns
+        -------
+        object
+            What it returned, as plain data; with several ranks, the list of what each returned. Not to be believed:
+            whatever is no plain data is an `Opaque`.
+
+        Raises
+        ------
+        AnswerError
+            The student's function raised, is missing, or reached a limit.
+        """
+
+    def bytes_on_loopback(self) -> int | None:
+        """Bytes that ranks have sent each other so far, by the kernel's count; None without a sandbox."""
+
+
+@dataclass(frozen=True)
+class HiddenCheck:
+    """One check.
+
+    Attributes
+    ----------
+    judge : callable
+        ``judge(ask) -> Findings``, one `Finding` for each part.
+    parts : mapping of str to str
+        What each part is about, in the student's words. Points are the rubric's.
+    ranks : int
+        Processes to start.
+    process_group : bool
+        Whether the driver finds a Gloo process group up, when there are several ranks.
+    """
+
+    judge: Callable[[Ask], Findings]
+    parts: Mapping[str, str]
+    ranks: int = 1
+    process_group: bool = True
+    remedies: Mapping[str, str] = field(default_factory=dict)
+
+
+def known_checks() -> list[str]:
+    """Ids of all checks, as rubrics name them: ``lab01.train-step``."""
+    labs = sorted(path.stem for path in _HERE.glob("lab[0-9][0-9].py"))
+    return [f"{lab}.{name}" for lab in labs for name in _checks_of(lab)]
+
+
+def find_check(name: str) -> HiddenCheck | None:
+    """The check of that id, or None."""
+    lab, _, rest = name.partition(".")
+    if not (_HERE / f"{lab}.py").is_file() or not lab.startswith("lab"):
+        return None
+    return _checks_of(lab).get(rest)
+
+
+@cache
+def driver_source(name: str) -> str:
+    """Source text of the driver that belongs to a check's id."""
+    common = (_HERE / "drivers" / "common.py").read_text(encoding="utf-8")
+    return common + "\n\n" + (_HERE / "drivers" / f"{name.partition('.')[0]}.py").read_text(encoding="utf-8")
+
+
+def shape_of(value: Any) -> str:
+    """What a value is, for a reason: its type, and a tensor's shape."""
+    if value is None:
+        return "nothing (None): is there a return?"
+    if isinstance(value, Opaque):
+        return f"an object of type {quote(value.type_name)}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"a {type(value).__name__} of {len(value)}"
+    if hasattr(value, "shape"):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
+
+
+def _checks_of(lab: str) -> Mapping[str, HiddenCheck]:
+    return importlib.import_module(f".{lab}", __package__).CHECKS
