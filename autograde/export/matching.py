@@ -94,7 +94,7 @@ def _pair(ids: dict[int, str], students: Sequence[StudentScore]) -> tuple[dict[i
         for student in students:
             for key in our_keys(student):
                 ours[key].add(student.student)
-        for key in theirs.keys() & ours.keys():
+        for key in [key for key in theirs if key in ours]:
             if len(theirs[key]) > 1 or len(ours[key]) > 1:
                 doubtful |= ours[key]
                 continue
@@ -102,7 +102,7 @@ def _pair(ids: dict[int, str], students: Sequence[StudentScore]) -> tuple[dict[i
             both = "@" in ids[row] and "@" in student and their_key is _local
             if not both and row not in pairs and student not in pairs.values():
                 pairs[row] = student
-    return pairs, tuple(sorted(doubtful - set(pairs.values())))
+    return dict(sorted(pairs.items())), tuple(sorted(doubtful - set(pairs.values())))
 
 
 def _local(cell: str) -> str:

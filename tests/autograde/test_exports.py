@@ -115,6 +115,16 @@ def test_cells_are_those_of_the_csv_module_and_unchanged_files_are_the_same_byte
     assert compared > 1000
 
 
+@pytest.mark.parametrize("body", ['"a"b,c', '"a""b",c', ' "a",b', '"a"b"c,d', '"a\r\nb"', 'a"b', "", ","])
+def test_odd_quotes_are_read_as_the_csv_module_reads_them(tmp_path, body):
+    path = tmp_path / "t.csv"
+    path.write_bytes(f"ID,x\n{body}\nz".encode())
+    template = Template(path, ["ID"])
+    expected = [cells or [""] for cells in csv.reader(io.StringIO(f"ID,x\n{body}\nz", newline=""))]
+    assert [template.row(row) for row in range(len(template))] == expected
+    assert template.to_bytes() == path.read_bytes()
+
+
 @pytest.mark.parametrize("text", ["a", "a,b", 'a"b', "a\nb", "a\r", "", "1,5", "é"])
 @pytest.mark.parametrize("before", ["x", '"x"', ""])
 def test_a_changed_cell_reads_back_and_changes_no_other(tmp_path, text, before):
