@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
+from course_lib.atomic import write_atomically
+
 from ..gradebook import CourseError, LabPoints, lab_points, nbgrader_settings
 from ..rubric import Rubric, find_rubric
 from .class_results import ClassResults, read_verdicts
 from .curves import student_chart
-from .pages import environment, remove_stale, write_whole
+from .pages import environment, remove_stale
 
 __all__ = ["ReportError", "write_report"]
 
@@ -77,7 +79,8 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
     path = out
     try:
         for path, html in (pages | {out: class_page}).items():
-            write_whole(path, html)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, html)
         for lab in results:
             path = out.parent / lab.rubric.lab
             remove_stale(path, keep={page.name for page in pages if page.parent == path})

@@ -1,10 +1,8 @@
-"""From templates to files: escaping, filters, and pages that are written whole or not at all."""
+"""The templates and what they may show, and which pages in a folder are ours."""
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Set
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from markupsafe import Markup
 from ..quoting import printable
 from ..verdict import FLAGS
 
-__all__ = ["environment", "remove_stale", "write_whole"]
+__all__ = ["environment", "remove_stale"]
 
 HERE = Path(__file__).parent
 _BREAKS = re.compile(r"[\t\r\n]+")
@@ -42,26 +40,6 @@ def environment() -> Environment:
         "FLAGS": FLAGS,
     }
     return jinja
-
-
-def write_whole(path: Path, html: str) -> None:
-    """Write a page, and its folder where there is none; a reader sees the old page or the new one.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; the old page is then as it was.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".report-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(html)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def remove_stale(folder: Path, keep: Set[str]) -> None:

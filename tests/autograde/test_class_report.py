@@ -1,152 +1,252 @@
-"""The instructor's page: well-formed, self-contained, and nothing of a student's in it unescaped."""
+"""The instructor's page on a class: its figures are right, it is well-formed, and it fetches and runs nothing."""
 
-import json
 import re
-from html.parser import HTMLParser
+from dataclasses import replace
+from types import SimpleNamespace
+from urllib.parse import unquote, urlsplit
 
 import pytest
-from fake_runs import LAB
+from fake_class import FINAL, LAB, OTHER, RECORD, RETURNS, RUN, UPDATE, Page, verdict, write_rubrics
 
-from autograde.batch import grade_lab
+import autograde.report as report
 from autograde.report import ReportError, write_report
 from autograde.report.curves import class_median
-from autograde.verdict import RunSummary, Verdict, verdict_path
-
-VOID = {"meta", "link", "br", "img", "input", "hr"}
-
-
-class Page(HTMLParser):
-    """Tags in order, text, and whether every element is closed where it should be."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.open, self.tags, self.text = [], [], []
-        self.feed(html)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-HOSTILE = "<script>alert(1)</script><img src=//evil.example/x onerror=alert(2)>\"'&{{7*7}}"
+from autograde.report.histogram import score_histogram
+from autograde.verdict import FLAGS, Flag, RunSummary, verdict_path
 
 
 @pytest.fixture
-def page(course, submit, make_run, tmp_path):
-    submit("ada", make_run())
-    submit("bob", make_run([0.5, 0.6, 0.7, 0.6, 0.7, 0.7, 0.7, 0.7], stopped_early=False))
-    submit("eve")
-    mallory = make_run(device=HOSTILE)
-    mallory.record["data"] |= {"name": HOSTILE, "source": HOSTILE, "provenance": "copy"}
-    mallory.lines[0] = HOSTILE
-    submit("mallory", mallory)
-    synthetic = make_run(lab=HOSTILE)
-    synthetic.record["data"]["provenance"] = "synthetic"
-    synthetic.rows[1][3] = HOSTILE
-    synthetic.record["device"] = "\ud800\x00\u202ecpu"  # no file can hold the first, and the last turns the text round
-    submit("trudy", synthetic)
-    grade_lab("1", course)
-    return write_report(["1"], course, tmp_path / "page.html").read_text()
+def course(tmp_path, monkeypatch):
+    rubrics = write_rubrics(tmp_path / "rubrics")
+    monkeypatch.setattr(report, "find_rubric", lambda lab: rubrics[lab])
+    return tmp_path / "course: 1"  # as an address, a scheme
 
 
-def test_the_page_is_well_formed_and_fetches_nothing(page):
-    parsed = Page(page)
-    names = {tag for tag, _ in parsed.tags}
-    assert not names & {"script", "img", "iframe", "link", "object", "embed", "form", "base", "use", "image"}
-    for tag, attributes in parsed.tags:
-        assert not [name for name in attributes if name.startswith("on")]
-        assert "src" not in attributes
-        for name in ("href", "xlink:href"):
-            assert attributes.get(name, "#").startswith("#")
-        if tag == "meta" and attributes.get("http-equiv"):
-            assert attributes["content"].startswith("default-src 'none'; style-src 'unsafe-inline'")
-    assert not re.search(r"url\(|@import|https?://", page)
+def page_of(course, *verdicts, labs=(LAB,)):
+    for one in verdicts:
+        one.save(course)
+    return Page(write_report(list(labs), course, course / "reports" / "page.html"))
 
 
-def test_links_within_the_page_lead_somewhere_and_ids_are_unique(page):
-    tags = Page(page).tags
-    ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
-    assert len(ids) == len(set(ids))
-    assert {attributes["href"][1:] for tag, attributes in tags if tag == "a"} <= set(ids)
+def test_every_page_is_well_formed_and_fetches_and_runs_nothing(course):
+    main = page_of(course, verdict("ada"), verdict("bob", [FINAL], flags=(Flag("crash", "x"),), sandbox="none"))
+    for page in (main, *map(Page, (course / "reports" / LAB).iterdir())):
+        names = {tag for tag, _ in page.tags}
+        assert not names & {"script", "img", "iframe", "link", "object", "embed", "form", "base", "use", "image"}
+        assert not [name for _, attributes in page.tags for name, _ in attributes if name.startswith("on")]
+        assert not [name for _, attributes in page.tags for name, _ in attributes if name in ("src", "xlink:href")]
+        policy = page.all("meta", **{"http-equiv": "Content-Security-Policy"})[0]["content"]
+        assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'")
+        assert not re.search(r"url\(|@import|https?://", page.html)
+        ids = [dict(attributes)["id"] for _, attributes in page.tags if "id" in dict(attributes)]
+        assert len(ids) == len(set(ids))
+        assert "published" in page.text
 
 
-def test_what_a_student_wrote_is_text_and_only_text(page):
-    assert "<script>" not in page and "<img" not in page
-    assert "49" not in re.findall(r"\{?\{?(49)\}?\}?", "".join(re.findall(r"'&amp;(.{0,12})", page)))
-    assert "\ufffd\ufffd\ufffdcpu" in page
-    assert HOSTILE in "".join(Page(page).text)  # mallory's device, shown as it is
+@pytest.mark.parametrize("out", ["reports/page.html", "../a b#c.html", "x: y/page.html"])
+def test_every_link_leads_to_something_that_is_there(course, out):
+    for student in ("ada", "b.o@b-", "eve"):
+        verdict(student, flags=(Flag("crash", "x"),)).save(course)
+    for lab in (LAB, OTHER):
+        verdict("ada", lab=lab).save(course)
+    (course / "reports").mkdir()
+    (course / "reports" / f"{LAB}_similarity.html").write_text("similar")
+    path = write_report([LAB, OTHER], course, course / out)
+    pages = [Page(path), *map(Page, path.parent.glob("*/*.html"))]
+    assert len(pages) == 1 + 3 + 1
+    for page in pages:
+        for link in page.all("a"):
+            address = urlsplit(link["href"])
+            assert not address.scheme and not address.netloc
+            target = (page.path.parent / unquote(address.path)).resolve() if address.path else page.path
+            assert target.is_file()
+            if address.fragment:
+                assert any(dict(attributes).get("id") == address.fragment for _, attributes in Page(target).tags)
+    assert "Similar submissions" in pages[0].text
+    assert pages[0].html.count("_similarity.html") == 1  # the other lab has none
 
 
-def test_scores_reasons_and_remedies_are_there(page):
-    text = " ".join("".join(Page(page).text).split())
-    assert "The run evidence is 20 of the lab's 28 points." in text
-    assert "(5 points) are scored by nbgrader autograde, the questions (3 points) by hand" in text
-    assert "no run folder in the submission" in text
-    assert "final validation accuracy 0.7000 (epoch 8) is below 0.85" in text
-    assert "How to look at it: compare the last epoch with the best" in text
-    assert "fashion-mnist, official, source Debian dataset-fashion-mnist (2 runs)" in text
-    assert page.count('<polyline class="each"') == 4
-    assert page.count('<polyline class="own"') == 4
+def test_the_figures_are_those_of_the_class(course):
+    page = page_of(
+        course,
+        verdict("ada"),
+        verdict("bob", [FINAL]),
+        verdict("eve", [FINAL, UPDATE, RETURNS, RECORD], run=RunSummary()),
+        verdict("ian", [UPDATE, FINAL]),
+    )
+    # 10, 6, 0 and 3 of 10 points: the median is 4.5.
+    for figure in ("Submissions 4", "Median score 4.5 of 10", "Full marks 1", "No points 1", "Students with flags 0"):
+        assert figure in page.text
+    # The middle two are 4 and 1 of the exercise's 4 points, and 2 and 2 of the evidence's 6.
+    assert "check-train-step 4 points · median 2.5 · full marks 2 of 4" in page.text
+    assert "What update is about 3 p. 2 of 4" in page.text
+    assert "What returns is about 1 p. 3 of 4" in page.text
+    assert "run-evidence 6 points · median 2 · full marks 1 of 4" in page.text
+    assert "The run is told 2 p. 3 of 4" in page.text
+    assert "Final accuracy reaches 0.85 4 p. 1 of 4" in page.text
+    widths = [span["style"] for span in page.all("span") if span.get("style", "").startswith("width")]
+    assert widths == [f"width:{share}%" for share in ("50.0", "75.0", "75.0", "25.0")]
+    assert "fashion-mnist, official, source Debian package (3 runs)" in page.text
+    row = re.search(r"<tr>\s*<th scope=\"row\"><a[^>]*>ian</a>.*?</tr>", page.html, re.DOTALL)[0]
+    assert " ".join(re.sub("<[^>]*>", " ", row).split()) == "ian 3 1 2 0.876 0.862 2 24.0 s 1 –"
 
 
-def test_an_accuracy_on_a_copy_or_on_synthetic_data_is_never_bare(page):
-    for student, tag in (("mallory", "copy"), ("trudy", "synthetic"), ("ada", None)):
-        row = re.search(rf"<tr>\s*<th[^>]*><a[^>]*>{student}</a>.*?</tr>", page, re.DOTALL)[0]
-        accuracies = re.findall(r'data-label="(?:Best|Final) acc\."><span>(.*?)</span>\s*</td>', row, re.DOTALL)
-        accuracies = accuracies or re.findall(r'data-label="(?:Best|Final) acc\.">(.*?)</td>', row, re.DOTALL)
-        assert len(accuracies) == 2
-        for cell in accuracies:
-            assert ("tag" in cell) == (tag is not None)
-            assert tag is None or tag in cell
+def test_students_stand_in_order_of_their_ids(course):
+    page = page_of(course, *(verdict(student) for student in ("zoe", "ada.b", "ada", "Bob", "ada-b")))
+    assert re.findall(r'scope="row"><a[^>]*>([^<]*)<', page.html) == sorted(["zoe", "ada.b", "ada", "Bob", "ada-b"])
 
 
-def summary(student, accuracies, provenance="official"):
-    curve = [[0, 0.0, 0.0], *([i, float(i), a] for i, a in enumerate(accuracies, start=1))]
-    run = RunSummary(curve=curve, data_provenance=provenance)
-    return Verdict(LAB, "t", student, "run-evidence", 0.85, "2026-01-01T00:00:00+00:00", (), run)
+@pytest.mark.parametrize(
+    ("by_hand", "total", "told"),
+    [
+        (12, 22, "Of the lab's 22 points, 12 remain for hand grading."),
+        (0, 10, "Nothing remains for hand grading."),
+        (12, 25, "3 more are scored by nbgrader autograde."),
+    ],
+)
+def test_what_remains_for_hand_grading_is_told(course, monkeypatch, by_hand, total, told):
+    monkeypatch.setattr(report, "_points", lambda *_: SimpleNamespace(by_hand=by_hand, total=total))
+    text = page_of(course, verdict("ada")).text
+    assert "automatic: 4 points of exercises and 6 of run evidence, 10 together." in text
+    assert told in text
+
+
+def bars(chart):
+    drawn = re.findall(r'<rect class="count" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', chart.svg)
+    titles = re.findall(r"<title>(.*?): (\d+)</title>", chart.svg)
+    return [(told, int(count), *map(float, at)) for (told, count), at in zip(titles, drawn, strict=True)]
+
+
+def test_a_bar_is_as_high_as_its_students_are_many():
+    scores = [0, 3, 3, 10, 10, 10]
+    found = bars(score_histogram(scores, 10))
+    assert [(told, count) for told, count, *_ in found] == [("0 points", 1), ("3 points", 2), ("10 points", 3)]
+    heights = [height for *_, height in found]
+    assert heights[1] / heights[0] == pytest.approx(2, rel=0.01)
+    assert heights[2] / heights[0] == pytest.approx(3, rel=0.01)
+    assert all(y + height == pytest.approx(400, abs=0.2) for _, _, _, y, _, height in found)
+
+
+@pytest.mark.parametrize("most", [10, 40, 58, 100, 1500, 7.5])
+def test_every_score_is_in_a_bar_and_the_median_among_them(most):
+    scores = [most * share for share in (0, 0.1, 0.25, 0.5, 0.5, 0.9, 1, 1)]
+    chart = score_histogram(scores, most)
+    found = bars(chart)
+    assert sum(count for _, count, *_ in found) == len(scores)
+    assert all(x >= 0 and x + width <= 1000.1 for _, _, x, _, width, _ in found)
+    middle = float(re.search(r'class="middle" x1="([\d.]+)"', chart.svg)[1])
+    left = [x for _, _, x, *_ in found]
+    assert left[0] < middle < left[-1]
+    assert all(0 <= at <= 100 for at, _ in [*chart.x_labels, *chart.y_labels])
+    assert len({text for _, text in chart.x_labels}) == len(chart.x_labels)
+
+
+def test_the_median_stands_in_the_middle_of_its_bar():
+    chart = score_histogram([4, 5, 10], 10)
+    _, _, x, _, width, _ = bars(chart)[1]
+    assert float(re.search(r'class="middle" x1="([\d.]+)"', chart.svg)[1]) == pytest.approx(x + width / 2, abs=0.2)
+
+
+def test_flags_are_counted_on_top_and_told_with_their_details(course):
+    several = (Flag("copy", "same curve as ada"), Flag("tampered", "check-evaluate"), Flag("tampered", "run-evidence"))
+    page = page_of(
+        course,
+        verdict("ada", flags=(Flag("tampered", "check-speedup"),)),
+        verdict("bob", flags=several),
+        verdict("eve"),
+        verdict("ian", flags=(Flag("new-kind", "of another version"),)),
+    )
+    counts = page.html.partition('class="counts"')[2].partition("</ul>")[0]
+    told = " ".join(re.sub("<[^>]*>", " ", counts.partition(">")[2]).split())
+    assert told == f"2 tampered {FLAGS['tampered']} 1 copy {FLAGS['copy']} 1 new-kind"
+    assert "Students with flags 3" in page.text
+    table = page.html.partition('class="flags"')[2].partition("</table>")[0]
+    shown = re.sub("<[^>]*>", " ", table.partition("<tbody>")[2]).split()
+    assert " ".join(shown) == (
+        "ada tampered check-speedup bob tampered check-evaluate tampered run-evidence copy same curve as ada "
+        "ian new-kind of another version"
+    )
+
+
+def test_a_loud_banner_where_anybody_was_graded_without_the_sandbox(course):
+    bare = replace(verdict("bob"), sandbox="none", flags=(Flag("unsandboxed", "no bubblewrap"),))
+    assert not page_of(course, verdict("ada"), verdict("eve", sandbox="")).all("div", role="alert")
+    page = page_of(course, bare)
+    assert len(page.all("div", role="alert")) == 1
+    assert "Graded without the sandbox: 1 of 3 submissions of lab 01." in page.text
+    table = page.html.partition('class="flags"')[2]
+    assert "bob" in table.partition("</table>")[0]
+
+
+def test_what_everybody_has_is_no_row_for_each(course):
+    bare = {"sandbox": "none", "flags": (Flag("unsandboxed", "no bubblewrap"),)}
+    page = page_of(course, verdict("ada", **bare), verdict("bob", **bare))
+    assert "Graded without the sandbox: 2 of 2 submissions of lab 01." in page.text
+    assert "Students with flags 0" in page.text and 'class="flags"' not in page.html
+
+
+def test_two_hundred_students_leave_the_page_light(course):
+    page = page_of(course, *(verdict(f"student{number:03d}", [FINAL]) for number in range(200)))
+    assert len(page.html) < 250_000
+    assert "as student007 did it" not in page.text and "look at final" not in page.text
+    assert page.html.count('<polyline class="each"') == 200
+    assert len(list((course / "reports" / LAB).iterdir())) == 200
+
+
+def test_an_accuracy_on_a_copy_or_on_synthetic_data_is_never_bare(course):
+    kinds = {"ada": "official", "bob": "copy", "eve": "synthetic", "ian": None}
+    verdicts = [verdict(student, run=replace(RUN, data_provenance=kind)) for student, kind in kinds.items()]
+    page = page_of(course, *verdicts)
+    for student, kind in kinds.items():
+        row = re.search(rf"<tr>\s*<th[^>]*><a[^>]*>{student}</a>.*?</tr>", page.html, re.DOTALL)[0]
+        cells = re.findall(r'<td class="n acc">(.*?)</td>', row, re.DOTALL)
+        own = Page(course / "reports" / LAB / f"{student}.html").html
+        cells += re.findall(r"<dt>(?:Claimed final|Held-out|Best) accuracy</dt><dd>(.*?)</dd>", own, re.DOTALL)
+        assert len(cells) == 5
+        for cell in cells:
+            assert re.search(r"0\.8\d\d", cell)
+            assert ("tag" in cell) == (kind != "official")
+            assert kind == "official" or (kind or "data not told") in cell
 
 
 def test_the_median_counts_a_run_that_ended_earlier_by_its_last_accuracy():
-    runs = [summary("a", [0.2, 0.9]), summary("b", [0.4, 0.5, 0.6]), summary("c", [0.6, 0.7, 0.8])]
-    runs.append(summary("d", [1.0, 1.0, 1.0], "synthetic"))
+    def run(student, accuracies, provenance="official"):
+        curve = [[0, 0.0, 0.0], *([i, float(i), a] for i, a in enumerate(accuracies, start=1))]
+        return verdict(student, run=RunSummary(curve=curve, data_provenance=provenance))
+
+    runs = [run("a", [0.2, 0.9]), run("b", [0.4, 0.5, 0.6]), run("c", [0.6, 0.7, 0.8])]
+    runs.append(run("d", [1.0, 1.0, 1.0], "synthetic"))
     assert class_median(runs) == [(0, 0), (1, 0.4), (2, 0.7), (3, 0.8)]
 
 
-def test_several_labs_share_a_page(course, submit, make_run, tmp_path):
-    source = course.parent / "labs"
-    (source / "02_ddp").mkdir()
-    (source / "02_ddp" / "02_ddp.ipynb").write_bytes((source / LAB / f"{LAB}.ipynb").read_bytes())
-    submit("ada", make_run())
-    submit("ada", make_run(lab="02_ddp", world_size=2), lab="02_ddp")
-    grade_lab("1", course)
-    grade_lab("2", course)
-    text = "".join(Page(write_report(["1", "02_ddp"], course, tmp_path / "deep" / "demo.html").read_text()).text)
-    assert "Training on a single GPU" in text and "Distributed data parallel" in text
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["demo.html"]
+def test_several_labs_share_a_page_and_each_has_its_students(course):
+    page = page_of(course, verdict("ada"), verdict("bob", lab=OTHER), verdict("ada", lab=OTHER), labs=(LAB, OTHER))
+    assert "Lab 01 On one GPU" in page.text and "Lab 02 On many" in page.text
+    written = sorted(str(path.relative_to(course / "reports")) for path in (course / "reports").rglob("*.html"))
+    assert written == [f"{LAB}/ada.html", f"{OTHER}/ada.html", f"{OTHER}/bob.html", "page.html"]
 
 
-def test_a_spoilt_verdict_is_named_and_left_out(course, submit, make_run, tmp_path):
-    for student in ("ada", "bob"):
-        submit(student, make_run())
-    grade_lab("1", course)
-    path = verdict_path(course, "bob", LAB)
-    path.write_text(json.dumps({"student": "bob"}))
-    text = "".join(Page(write_report(["1"], course, tmp_path / "page.html").read_text()).text)
-    assert "Left out:" in text and "is no verdict (KeyError)" in text
+def test_a_verdict_by_another_rubric_is_said_to_be_so(course):
+    today = report.find_rubric(LAB).digest
+    page = page_of(course, verdict("ada", digests={"rubric": today}), verdict("bob"))
+    assert "another version of the rubric" not in page.text
+    page = page_of(course, verdict("eve", digests={"rubric": "0" * 64}))
+    assert "1 of 3 verdicts are by another version of the rubric" in page.text
 
 
-def test_without_verdicts_there_is_no_page(course, tmp_path):
+def test_spoilt_and_misplaced_verdicts_are_named_and_left_out(course):
+    for student in ("bob", "eve"):
+        verdict(student).save(course)
+    verdict_path(course, "bob", LAB).write_text('{"student": "bob"}')
+    path = verdict_path(course, "eve", LAB)
+    path.write_text(path.read_text().replace('"student": "eve"', '"student": "../../../evil"'))
+    page = page_of(course, verdict("ada"))
+    assert "is no verdict (KeyError)" in page.text and "is of another student or lab" in page.text
+    assert "Submissions 1" in page.text
+    assert not list(course.parent.rglob("evil*"))
+
+
+def test_without_verdicts_there_is_no_page(course):
     with pytest.raises(ReportError, match="run `lab grade 01_single_gpu` first"):
-        write_report(["1"], course, tmp_path / "page.html")
-    assert not (tmp_path / "page.html").exists()
+        write_report([LAB], course, course / "page.html")
+    assert not course.exists()
