@@ -28,7 +28,11 @@ def pages_of(course, *verdicts):
 def test_scores_reasons_remedies_and_conditions_are_there(course):
     flags = (Flag("copy", "same curve as eve"), Flag("forged", "0.14 apart"))
     digests = {"submission": "5ab" * 10, "rubric": report.find_rubric(LAB).digest, "grader": "9ad" * 10}
-    _, pages = pages_of(course, verdict("ada", [UPDATE], flags=flags, digests=digests), verdict("bob", [FINAL, UPDATE]))
+    _, pages = pages_of(
+        course,
+        verdict("ada", [UPDATE], flags=flags, digests=digests, unanswered=("q-knee",)),
+        verdict("bob", [FINAL, UPDATE]),
+    )
     page = pages["ada"]
     for told in (
         "Automatic score 7 of 10",
@@ -46,6 +50,7 @@ def test_scores_reasons_remedies_and_conditions_are_there(course):
         "Device cpu (2 threads a rank), 1 rank",
         "Submission " + "5ab" * 10,
         "Grader " + "9ad" * 10,
+        "Answers that still hold the starter's text: q-knee.",
         "not to be published",
     ):
         assert told in page.text, told
@@ -102,6 +107,7 @@ def everywhere(student, text):
         flags=(Flag(text, text), Flag("crash", text)),
         sandbox=text,
         digests={text: text},
+        unanswered=(text,),
     )
 
 
