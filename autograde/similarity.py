@@ -23,17 +23,15 @@ The rule
     worth the name: no fence, and the weights are as if it were that large.
 
 Blind spots
-    A copy of what everybody writes, one of a single exercise among several, one handed round a fifth of the class.
+    A copy of the commonplace (10 of 24 copies in the tests' classes), of one exercise, or round a fifth of the class.
 
 Libraries tried (November 2026, Python 3.11, one core; a made-up class of 200, the four answers of lab 01 each)
-    compare50 1.2.15 cannot be installed beside nbformat: it wants attrs < 21, jsonschema attrs >= 22.2. It is GPL, pulls
-    in lib50 (requests, cryptography, pexpect) and starts a process pool; 4 s. Its fragments of 25 tokens are as long as
-    most of these answers.
+    compare50 1.2.15 cannot be installed beside nbformat: it wants attrs < 21, jsonschema attrs >= 22.2. GPL, pulls in
+    lib50 (requests, cryptography), a process pool; 4 s. Its fragments of 25 tokens are as long as many of these answers.
     copydetect 0.5.0 (its last release, March 2024): 0.9 s for the fingerprints, 6.5 s for the pairs, 0.5 s to import, as
     it imports matplotlib.pyplot. It makes every name V, attributes too: with the weights above, and the score's threshold
     where one wrong pair is flagged in twelve classes of 40, it finds 23 to 53 % of 60 disguised copies (fragments of 12
-    to 8 characters), six tokens with attributes kept 97 %. Its boilerplate option drops repeats that are no boilerplate,
-    and its winnowing differs from process to process (it compares `hash` of str).
+    to 8 characters), six tokens with attributes kept 97 %. Its winnowing differs from process to process (`hash` of str).
     Neither knows what a whole class writes. So: Pygments, which both build on, and the few lines below.
 """
 
@@ -43,7 +41,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, islice
 from math import log2
 from statistics import quantiles
 from typing import Any
@@ -62,14 +60,12 @@ COMMON_STUDENTS = 5
 MAX_FLAGGED = 100
 MAX_CHARACTERS = 50_000
 MAX_LINES = 2_000
+MAX_TOKENS = 5_000
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """A stretch that both wrote. Lines count from 1, the last included; `tokens` is its length.
-
-    `students` is how many of the class wrote its rarest part, these two included.
-    """
+    """A stretch that both wrote: first and last line, from 1; its length; how many students wrote its rarest part."""
 
     left: tuple[int, int]
     right: tuple[int, int]
@@ -104,10 +100,8 @@ class Similarity:
 
     Attributes
     ----------
-    students : int
-        Submissions in the class.
-    compared : int
-        Those with something of their own to compare.
+    students, compared : int
+        Submissions in the class, and those with something of their own to compare.
     median, fence : float
         Of the scores of all pairs of these; `fence` is 0 in a class too small for one.
     flagged : tuple of Pair
@@ -145,16 +139,11 @@ def compare(
     answers: Mapping[str, Mapping[str, str]],
     starter: Mapping[str, str],
     reference: Mapping[str, str] | None = None,
-    *,
-    common_share: float = COMMON_SHARE,
-    common_students: int = COMMON_STUDENTS,
-    floor: float = FLOOR,
-    least_bits: float = LEAST_BITS,
 ) -> Similarity:
     """Find the pairs that stand out; the module's docstring has the rule.
 
     The result depends on the texts only, not on the order of the mappings. Nothing that a student wrote makes it raise;
-    what is beyond `MAX_CHARACTERS` or `MAX_LINES` of an answer is not looked at.
+    what is beyond `MAX_CHARACTERS`, `MAX_LINES` or `MAX_TOKENS` of an answer is not looked at.
 
     Parameters
     ----------
@@ -164,64 +153,61 @@ def compare(
         grade_id → the source as handed out. Only these answers are compared.
     reference : mapping, optional
         grade_id → the course's own solution.
-    common_share, common_students : float, int
-        A fragment is common when more than this share of those who answered, and more than this many, wrote it.
-    floor, least_bits : float
-        The least score, and the least shared weight in bits, of a flagged pair.
 
     Returns
     -------
     Similarity
     """
     read: dict[str, dict[str, _Answer]] = {student: {} for student in sorted(answers)}
+    having: dict[str, dict[tuple, list[str]]] = {}
     weights: dict[str, dict[tuple, float]] = {}
-    writers: dict[str, Counter] = {}
+    own: dict[str, Counter] = defaultdict(Counter)
+    alike: dict[tuple[str, str], Counter] = defaultdict(Counter)
     for grade_id in sorted(starter):
         start = _Starter.read(starter[grade_id])
         given = start.fragments | set(_Answer((reference or {}).get(grade_id, ""), start).fragments)
+        writers = having[grade_id] = defaultdict(list)
+        answered = 0  # those who handed in the starter are no part of the class in which a fragment can be common
         for student, row in read.items():
             row[grade_id] = _Answer(answers[student].get(grade_id, ""), start)
-        # Those who handed in the starter are no part of the class in which a fragment can be common.
-        answered = sum(not start.fragments.issuperset(row[grade_id].fragments) for row in read.values())
-        count = Counter(fragment for row in read.values() for fragment in row[grade_id].fragments)
-        limit, n = max(common_students, common_share * answered), max(answered, SMALL_CLASS)
-        writers[grade_id] = count
+            answered += not start.fragments.issuperset(row[grade_id].fragments)
+            for fragment in row[grade_id].fragments:
+                writers[fragment].append(student)
+        limit, n = max(COMMON_STUDENTS, COMMON_SHARE * answered), max(answered, SMALL_CLASS)
         weights[grade_id] = {
-            fragment: log2(n / m) for fragment, m in count.items() if m <= limit and m < n and fragment not in given
+            fragment: log2(n / len(students))
+            for fragment, students in writers.items()
+            if len(students) <= limit and len(students) < n and fragment not in given
         }
+        for fragment, weight in weights[grade_id].items():
+            for student in writers[fragment]:
+                own[student][grade_id] += weight
+            for pair in combinations(writers[fragment], 2):
+                alike[pair][grade_id] += weight
 
-    own: dict[str, Counter] = {
-        student: Counter({g: sum(weights[g].get(f, 0.0) for f in answer.fragments) for g, answer in row.items()})
-        for student, row in read.items()
-    }
     total = {student: sum(parts.values()) for student, parts in own.items()}
-    alike = _shared_weights(read, weights)
-    students = [student for student in read if total[student] > 0]
-    chance = log2(max(1, len(students) * (len(students) - 1) // 2))
+    chance = log2(max(1, len(total) * (len(total) - 1) // 2))
     dice = {
         pair: min(1.0, 2 * sum(parts.values()) / (total[pair[0]] + total[pair[1]])) for pair, parts in alike.items()
     }
-    median, fence = _quartiles(dice.values(), len(students))
+    median, fence = _quartiles(dice.values(), len(total))
     stands_out = sorted(
         (-score, pair)
         for pair, score in dice.items()
-        if score >= floor and score > fence and sum(alike[pair].values()) / LENGTH >= max(least_bits, chance)
+        if score >= FLOOR and score > fence and sum(alike[pair].values()) / LENGTH >= max(LEAST_BITS, chance)
     )
     flagged = []
-    for score, (left, right) in stands_out[:MAX_FLAGGED]:
+    for negative, (left, right) in stands_out[:MAX_FLAGGED]:
         parts = alike[left, right]
-        matches = [
-            AnswerMatch(
-                grade_id,
-                round(2 * weight / (own[left][grade_id] + own[right][grade_id]), 4),
-                round(weight / LENGTH, 2),
-                _fragments(read[left][grade_id], read[right][grade_id], weights[grade_id], writers[grade_id]),
-            )
-            for grade_id, weight in sorted(parts.items(), key=lambda part: (-part[1], part[0]))
-        ]
-        flagged.append(Pair(left, right, round(-score, 4), round(sum(parts.values()) / LENGTH, 2), tuple(matches)))
-    left_out = len(stands_out) - len(flagged)
-    return Similarity(len(read), len(students), round(median, 4), round(fence, 4), tuple(flagged), left_out)
+        matches = []
+        for grade_id, weight in sorted(parts.items(), key=lambda part: (-part[1], part[0])):
+            score = 2 * weight / (own[left][grade_id] + own[right][grade_id])
+            both = _fragments(read[left][grade_id], read[right][grade_id], weights[grade_id], having[grade_id])
+            matches.append(AnswerMatch(grade_id, round(score, 4), round(weight / LENGTH, 2), both))
+        flagged.append(Pair(left, right, round(-negative, 4), round(sum(parts.values()) / LENGTH, 2), tuple(matches)))
+    return Similarity(
+        len(read), len(total), round(median, 4), round(fence, 4), tuple(flagged), len(stands_out) - len(flagged)
+    )
 
 
 def cut(source: str) -> str:
@@ -256,7 +242,17 @@ class _Answer:
         self.lines = [bisect_right(newlines, place) + 1 for place, _, _ in tokens]
         self.fragments: dict[tuple, list[int]] = defaultdict(list)
         for place in range(len(self.words) - LENGTH + 1):
-            self.fragments[tuple(self.words[place : place + LENGTH])].append(place)
+            self.fragments[self.at(place)].append(place)
+        handed_out = (place for fragment in start.fragments for place in self.fragments.get(fragment, ()))
+        self.given = {place + step for place in handed_out for step in range(LENGTH)}
+
+    def at(self, place: int) -> tuple:
+        return tuple(self.words[place : place + LENGTH])
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """The lines of a run of tokens, less the starter's at its ends."""
+        added = [place for place in range(first, last + 1) if place not in self.given] or [first, last]
+        return self.lines[added[0]], self.lines[added[-1]]
 
 
 def _tokens(text: str) -> list[tuple[int, Any, str]]:
@@ -267,6 +263,8 @@ def _tokens(text: str) -> list[tuple[int, Any, str]]:
             continue
         if kind in String and kind not in String.Interpol and kept and kept[-1][1] is String:
             continue
+        if len(kept) == MAX_TOKENS:
+            break
         kept.append((place, String, "S") if kind in String and kind not in String.Interpol else (place, kind, word))
     return kept
 
@@ -310,23 +308,6 @@ def _normalised(tokens: list[tuple[int, Any, str]], start: _Starter) -> list[str
     return words
 
 
-def _shared_weights(
-    read: Mapping[str, Mapping[str, _Answer]], weights: Mapping[str, Mapping[tuple, float]]
-) -> dict[tuple[str, str], Counter]:
-    """Pair → grade_id → weight of the fragments both have. Common ones weigh nothing, so few pairs meet in each."""
-    alike: dict[tuple[str, str], Counter] = defaultdict(Counter)
-    for grade_id, weight in weights.items():
-        having: dict[tuple, list[str]] = defaultdict(list)
-        for student, row in read.items():
-            for fragment in row[grade_id].fragments:
-                if fragment in weight:
-                    having[fragment].append(student)
-        for fragment, students in having.items():
-            for pair in combinations(students, 2):
-                alike[pair][grade_id] += weight[fragment]
-    return alike
-
-
 def _quartiles(scores: Iterable[float], students: int) -> tuple[float, float]:
     """Median and outer fence of all pairs' scores, those that share nothing included."""
     if students < SMALL_CLASS:
@@ -337,46 +318,32 @@ def _quartiles(scores: Iterable[float], students: int) -> tuple[float, float]:
 
 
 def _fragments(
-    left: _Answer, right: _Answer, weight: Mapping[tuple, float], writers: Mapping[tuple, int]
+    left: _Answer, right: _Answer, weight: Mapping[tuple, float], having: Mapping[tuple, list[str]]
 ) -> tuple[Fragment, ...]:
     """What the two share that counts, as runs that are longest first met, none on both sides twice."""
     found, taken, at = [], set(), 0
     while at < len(left.words):
-        best = (0, 0)
+        run, other = 0, 0
         # A handful of candidates: an answer of one token a thousand times over must not take a million steps.
-        for other in [p for p in right.fragments.get(_at(left, at), ()) if p not in taken][:8]:
-            run = 0
-            while (shared := _at(left, at + run)) in weight and shared == _at(right, other + run):
-                if other + run in taken:
+        for start in islice((p for p in right.fragments.get(left.at(at), ()) if p not in taken), 8):
+            length = 0
+            while (shared := left.at(at + length)) in weight and shared == right.at(start + length):
+                if start + length in taken:
                     break
-                run += 1
-            best = max(best, (run, -other))
-        run, other = best[0], -best[1]
+                length += 1
+            run, other = max((run, other), (length, start), key=lambda it: it[0])
         if run:
             taken.update(range(other, other + run))
             last = run + LENGTH - 2
-            found.append(
-                Fragment(
-                    (left.lines[at], left.lines[at + last]),
-                    (right.lines[other], right.lines[other + last]),
-                    last + 1,
-                    min(writers[_at(left, at + step)] for step in range(run)),
-                )
-            )
+            lines = left.span(at, at + last), right.span(other, other + last)
+            found.append(Fragment(*lines, last + 1, min(len(having[left.at(at + step)]) for step in range(run))))
         at += max(run, 1)
     return tuple(found)
-
-
-def _at(answer: _Answer, place: int) -> tuple:
-    return tuple(answer.words[place : place + LENGTH])
 
 
 def _pair_from_json(pair: Mapping[str, Any]) -> Pair:
     answers = []
     for match in pair["answers"]:
-        fragments = [
-            Fragment(**part | {"left": tuple(part["left"]), "right": tuple(part["right"])})
-            for part in match["fragments"]
-        ]
-        answers.append(AnswerMatch(**match | {"fragments": tuple(fragments)}))
+        parts = [part | {side: tuple(part[side]) for side in ("left", "right")} for part in match["fragments"]]
+        answers.append(AnswerMatch(**match | {"fragments": tuple(Fragment(**part) for part in parts)}))
     return Pair(**pair | {"answers": tuple(answers)})
