@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nbgrader import preprocessors as stock
 
-from autograde.nbgrader_hooks import GradeRunEvidence, ShowRunEvidence
+from autograde.nbgrader_hooks import KeepVerdict, ShowReasons
 
 c = get_config()  # noqa: F821  (nbgrader provides it)
 root = Path(__file__).resolve().parent
@@ -46,19 +46,19 @@ c.Execute.timeout = 1800
 c.LimitOutput.max_lines = 500
 c.LimitOutput.max_traceback = 100
 
-# nbgrader's own steps, and ours: a run's evidence is scored from its files, not from what a cell printed.
+# nbgrader's own steps, and ours: the rubric's cells are scored by verdicts, not by what the cells printed.
 c.Autograde.autograde_preprocessors = [
     stock.Execute,
     stock.IgnorePattern,
     "nbconvert.preprocessors.ClearMetadataPreprocessor",
     stock.LimitOutput,
     stock.SaveAutoGrades,
-    GradeRunEvidence,
+    KeepVerdict,
     stock.AssignLatePenalties,
     stock.CheckCellMetadata,
 ]
 c.GenerateFeedback.preprocessors = [
     stock.GetGrades,
-    ShowRunEvidence,
+    ShowReasons,
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]

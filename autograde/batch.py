@@ -1,17 +1,33 @@
-"""Grading a whole class: one submission after another, none of which can stop the others."""
+"""Grading a whole class: a pool of workers, one writer to the gradebook, and nothing graded twice.
+
+What a batch has done lies in the course folder as verdicts. One that is killed at any moment is therefore resumed by
+running it again: a verdict whose submission, rubric and grader are still the same is taken as it is, and only written
+into the gradebook again, which changes nothing there.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from .gradebook import CourseError, ensure_assignment, nbgrader_settings, open_gradebook, record_verdict
-from .grading import grade_submission
+from course_lib.hardware import available_cores
+
+from .autograded import submitted_at
+from .bench import Bench, course_secret, source_notebook
+from .gradebook import CourseError, ensure_assignment, nbgrader_settings, open_gradebook, record_verdict, source_path
+from .grading import failed_verdict, submission_digest
+from .held_out import check_data
+from .pool import Finished, run_local
 from .quoting import quote
-from .rubric import find_rubric
-from .verdict import Verdict
+from .rubric import Rubric, find_rubric
+from .rubric_check import rubric_problems
+from .sandbox import SandboxError, missing_sandbox
+from .verdict import FOLDER, Flag, Verdict, load_verdict, verdict_path
+from .worker import Setting
 
 __all__ = ["grade_lab", "is_student_id", "submissions"]
 
@@ -63,10 +79,15 @@ def grade_lab(
     course: str | os.PathLike[str],
     students: Iterable[str] | None = None,
     *,
-    done: Callable[[Verdict], None] = lambda verdict: None,
+    jobs: int | None = None,
+    executor: str = "local",
+    sandboxed: bool = True,
+    force: bool = False,
+    begun: Callable[[int, int], None] = lambda to_do, all_: None,
+    done: Callable[[Verdict, bool], None] = lambda verdict, fresh: None,
     skipped: Callable[[str], None] = lambda line: None,
 ) -> list[Verdict]:
-    """Grade the run evidence of a lab's submissions, save the verdicts and write the gradebook.
+    """Grade a lab's submissions, save the verdicts and write the gradebook.
 
     Parameters
     ----------
@@ -76,8 +97,17 @@ def grade_lab(
         The course folder, with ``submitted/STUDENT/LAB``.
     students : iterable of str, optional
         Only these; by default everyone who submitted.
-    done, skipped : callable
-        Told of each verdict as it comes, and of each name that was left out.
+    jobs : int, optional
+        Workers; by default one per core. Jobs of the array, with the executor ``slurm``.
+    executor : str
+        ``local`` or ``slurm``.
+    sandboxed : bool
+        False: students' code runs with your rights, and every result says so.
+    force : bool
+        Grade again what is graded already.
+    begun, done, skipped : callable
+        Told how many there are to grade, and in all; of each verdict as it comes, and whether it is a new one; and of
+        each name that was left out.
 
     Returns
     -------
@@ -88,6 +118,8 @@ def grade_lab(
     ------
     RubricError
         No usable rubric for the lab.
+    SandboxError
+        There is no sandbox on this machine.
     CourseError
         The course folder or its gradebook cannot be used, a student named has no submission; or, once everybody is
         graded, scores that could not be written.
@@ -100,24 +132,117 @@ def grade_lab(
         raise CourseError(f"no submission of {rubric.lab} by {', '.join(absent[:5])} in {course / 'submitted'}")
     if not wanted:
         raise CourseError(f"no submission of {rubric.lab} in {course / 'submitted'}; collect them first")
+    if executor == "local" and sandboxed and (why := missing_sandbox()):
+        raise SandboxError(why)
 
     config = nbgrader_settings(course)
     ensure_assignment(config, rubric)
-    verdicts, unwritten = [], []
+    source = source_path(course, rubric.lab)
+    _see_that_it_can_be_graded(rubric, source)
+    workers = max(1, min(jobs or available_cores(), len(wanted)))
+    setting = Setting(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers))
+
+    known = {} if force else _still_good(setting, wanted)
+    to_do = [student for student in wanted if student not in known]
+    begun(len(to_do), len(wanted))
+    verdicts: dict[str, Verdict] = {}
+    unwritten: list[str] = []
     with open_gradebook(config) as gradebook:
-        for student in wanted:
-            verdict = grade_submission(rubric, course / "submitted" / student / rubric.lab, student)
+        for verdict, fresh in _results(setting, rubric, known, to_do, workers, executor):
             try:
-                verdict.save(course)
-                record_verdict(gradebook, verdict)
+                record_verdict(gradebook, verdict, submitted_at(setting.submission(verdict.student)))
             except Exception as error:
                 gradebook.db.rollback()
-                unwritten.append(f"{student} ({type(error).__name__})")
-            verdicts.append(verdict)
-            done(verdict)
+                unwritten.append(f"{verdict.student} ({type(error).__name__})")
+            verdicts[verdict.student] = verdict
+            done(verdict, fresh)
+    _flag_copies(course, rubric.lab, verdicts)
     if unwritten:
         raise CourseError(
             f"{len(unwritten)} of {len(wanted)} scores could not be written: {', '.join(unwritten[:5])}; "
             f"see that {course} can be written, then grade again"
         )
-    return verdicts
+    return [verdicts[student] for student in wanted]
+
+
+def _see_that_it_can_be_graded(rubric: Rubric, source: Path) -> None:
+    if problems := rubric_problems(rubric, source_notebook(source)):
+        raise CourseError(f"rubric {rubric.lab}: {problems[0]}; `lab grade --check-rubrics` lists everything")
+    if rubric.model is not None:
+        try:
+            check_data(rubric.model)
+        except ValueError as error:
+            raise CourseError(str(error)) from None
+
+
+def _still_good(setting: Setting, students: list[str]) -> dict[str, Verdict]:
+    """Saved verdicts that grading again would only repeat."""
+    bench = Bench(find_rubric(setting.lab), source_notebook(setting.source), course_secret(setting.course), None)
+    sandbox = "bubblewrap" if setting.sandboxed else "none"
+    good = {}
+    for student in students:
+        try:
+            verdict = load_verdict(verdict_path(setting.course, student, setting.lab))
+        except ValueError:
+            continue
+        digests = {"submission": submission_digest(setting.submission(student), setting.lab), **bench.digests}
+        if verdict.student == student and verdict.sandbox == sandbox and digests.items() <= verdict.digests.items():
+            good[student] = verdict
+    return good
+
+
+def _results(
+    setting: Setting, rubric: Rubric, known: dict[str, Verdict], to_do: list[str], workers: int, executor: str
+) -> Iterator[tuple[Verdict, bool]]:
+    yield from ((verdict, False) for verdict in known.values())
+    if not to_do:
+        return
+    seconds = _patience(rubric)
+    if executor == "slurm":
+        from .slurm import run_slurm
+
+        finished: Iterator[Finished] = run_slurm(setting, to_do, workers, seconds)
+    else:
+        finished = run_local(setting, to_do, workers, seconds)
+    for each in finished:
+        if each.verdict is not None:
+            yield each.verdict, True
+            continue
+        # No digests: the next batch tries it again.
+        flag = Flag("grader", f"the grader's worker {each.problem}")
+        verdict = failed_verdict(rubric, each.student, f"the grader's worker {each.problem}; ask your instructor", flag)
+        verdict.save(setting.course)
+        yield verdict, True
+
+
+def _patience(rubric: Rubric) -> float:
+    """Seconds after which a worker that has not answered is given up: all limits together, and a minute."""
+    seconds = 60.0 + rubric.execution.seconds * (len(rubric.exercises) + (rubric.model is not None))
+    return 2 * (seconds + (rubric.rerun.seconds if rubric.rerun else 0.0)) + 120.0
+
+
+def _flag_copies(course: Path, lab: str, fresh: dict[str, Verdict]) -> None:
+    """Flag students whose submitted weights are the same file; training twice never gives that."""
+    everybody = {}
+    for path in sorted((course / FOLDER).glob(f"*/{lab}/verdict.json")):
+        student = path.parent.parent.name
+        if is_student_id(student):
+            try:
+                everybody[student] = load_verdict(path)
+            except ValueError:
+                continue
+    same = defaultdict(list)
+    for student, verdict in everybody.items():
+        if weights := verdict.digests.get("weights"):
+            same[weights].append(student)
+    for student, verdict in everybody.items():
+        others = [other for other in same.get(verdict.digests.get("weights", ""), []) if other != student]
+        flags = [flag for flag in verdict.flags if flag.kind != "copy"]
+        if others:
+            told = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+            flags.append(Flag("copy", f"the same model.safetensors as {told}"))
+        if tuple(flags) != verdict.flags:
+            verdict = replace(verdict, flags=tuple(flags))
+            verdict.save(course)
+        if student in fresh:
+            fresh[student] = verdict

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
-from .batch import grade_lab, is_student_id, submissions
-from .gradebook import CourseError
+from .batch import grade_lab, is_student_id
+from .bench import source_notebook
+from .gradebook import CourseError, source_path
+from .progress import Progress
 from .quoting import quote
 from .report import ReportError, write_report
-from .rubric import RubricError, find_rubric
-from .verdict import Verdict
+from .rubric import RubricError, find_rubric, rubric_names
+from .rubric_check import rubric_problems
+from .sandbox import SandboxError
 
 __all__ = ["grade", "report"]
 
@@ -26,7 +27,15 @@ COURSE = click.option(
 )
 
 
-def _lab(context: click.Context, parameter: click.Parameter, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+UNSANDBOXED = (
+    "WITHOUT A SANDBOX: students' code runs with your rights over this account, the gradebook and the network. "
+    "Every result is marked."
+)
+
+
+def _lab(context: click.Context, parameter: click.Parameter, value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+    if value is None:
+        return None
     try:
         return tuple(find_rubric(lab).lab for lab in value) if isinstance(value, tuple) else find_rubric(value).lab
     except RubricError as error:
@@ -41,34 +50,85 @@ def _students(context: click.Context, parameter: click.Parameter, values: tuple[
 
 
 @click.command()
-@click.argument("lab", callback=_lab)
+@click.argument("lab", callback=_lab, required=False)
 @COURSE
 @click.option("--student", "students", multiple=True, callback=_students, help="Only this student; may be repeated.")
-def grade(lab: str, course: Path, students: tuple[str, ...]) -> None:
-    """Grade the run evidence of LAB's submissions and write nbgrader's gradebook.
+@click.option("--jobs", "-j", type=click.IntRange(1, 1000), help="Submissions graded at a time.  [default: one a core]")
+@click.option("--executor", type=click.Choice(["local", "slurm"]), default="local", show_default=True)
+@click.option("--force", is_flag=True, help="Grade again what is graded already.")
+@click.option("--no-sandbox", is_flag=True, help="Run students' code with your rights. Every result will say so.")
+@click.option("--check-rubrics", is_flag=True, help="Grade nobody; see that rubrics fit their labs. Without LAB: all.")
+def grade(
+    lab: str | None,
+    course: Path,
+    students: tuple[str, ...],
+    jobs: int | None,
+    executor: str,
+    force: bool,
+    no_sandbox: bool,
+    check_rubrics: bool,
+) -> None:
+    """Grade LAB's submissions and write nbgrader's gradebook.
 
-    LAB is 1, 01 or 01_single_gpu. What students wrote is read, never run: exercises' cells get their points from
-    `nbgrader autograde`, questions from formgrader.
+    LAB is 1, 01 or 01_single_gpu. Students' code runs in a sandbox. What is graded already, and has not changed, is not
+    graded again: a batch that was interrupted goes on where it was. Answers in words are left for formgrader.
     """
+    if check_rubrics:
+        _check_rubrics([lab] if lab else rubric_names(), course)
+        return
+    if lab is None:
+        raise click.UsageError("Missing argument 'LAB'.")
+    if no_sandbox:
+        click.secho(UNSANDBOXED, fg="red", bold=True, err=True)
     skipped: list[str] = []
+    progress = Progress(lab)
     try:
-        total = len(set(students)) or len(submissions(course, lab))
-        on_terminal = sys.stdout.isatty()
-        bar = click.progressbar(length=total, label=f"grading {lab}") if on_terminal else nullcontext()
-        with bar:
-            verdicts = grade_lab(
-                lab,
-                course,
-                students or None,
-                done=lambda verdict: bar.update(1) if on_terminal else click.echo(_line(verdict)),
-                skipped=skipped.append,
-            )
-    except (CourseError, RubricError) as error:
+        verdicts = grade_lab(
+            lab,
+            course,
+            students or None,
+            jobs=jobs,
+            executor=executor,
+            sandboxed=not no_sandbox,
+            force=force,
+            begun=progress.begun,
+            done=progress.done,
+            skipped=skipped.append,
+        )
+    except (CourseError, RubricError, SandboxError) as error:
         raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        raise click.ClickException(
+            f"interrupted; {progress.finished} of {progress.to_do} were graded and are kept: the same command goes on"
+        ) from None
     finally:
+        progress.close()
         for line in skipped:
             click.echo(line, err=True)
-    click.echo(f"{lab}: {len(verdicts)} graded, scores in the gradebook; next: lab report {lab.split('_')[0]}")
+    fresh, number = progress.finished, lab.split("_")[0]
+    kept = f" ({len(verdicts) - fresh} of them before)" if fresh < len(verdicts) else ""
+    click.echo(f"{lab}: {len(verdicts)} graded{kept}, scores in the gradebook; next: lab report {number}")
+
+
+def _check_rubrics(labs: list[str], course: Path) -> None:
+    found = 0
+    for lab in labs:
+        try:
+            rubric = find_rubric(lab)
+            source = source_notebook(source_path(course, lab))
+        except (RubricError, CourseError) as error:
+            click.echo(f"{lab}: {error}")
+            found += 1
+            continue
+        problems = rubric_problems(rubric, source)
+        found += len(problems)
+        for line in problems:
+            click.echo(f"{lab}: {line}")
+        if not problems:
+            checks = f"{len(rubric.exercises)} exercises, {len(rubric.criteria)} criteria"
+            click.echo(f"{lab}: fits its notebook ({checks}, {rubric.total:g} points)")
+    if found:
+        raise click.ClickException(f"{found} problem{'s' * (found != 1)} in {len(labs)} rubric{'s' * (len(labs) != 1)}")
 
 
 @click.command()
@@ -86,12 +146,3 @@ def report(labs: tuple[str, ...], course: Path, output: Path | None) -> None:
     except (CourseError, ReportError, RubricError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(path)
-
-
-def _line(verdict: Verdict) -> str:
-    missed = [result for result in verdict.results if not result.passed]
-    why = ", ".join(result.id for result in missed)
-    if len(missed) > 1 and len({result.reason for result in missed}) == 1:
-        why = f"{len(missed)} criteria: {missed[0].reason}"
-    score = f"{verdict.student}: {verdict.score:g}/{verdict.max_score:g}"
-    return f"{score}  missed {why}" if missed else score

@@ -137,6 +137,7 @@ class ExerciseJudge:
                 # The same cells come first in every exercise, and would end the same way.
                 self._failed_before_calls = _ended(error, "while the notebook's answers were executed")
                 raise self._failed_before_calls from None
+            execution.allow(check.seconds)
             ask = _SandboxAsk(exercise.check, execution, outcomes[0], stream)
             try:
                 if check.ranks > 1 and check.process_group:
@@ -166,7 +167,7 @@ class _SandboxAsk:
     def call(self, function: str, given: Any, answers: Mapping[str, Callable[..., Any]] | None = None) -> Any:
         replies = self.execution.call(driver_source(self.check), function, given, answers)
         for rank, reply in enumerate(replies):
-            if "value" not in reply:
+            if reply is not None and "value" not in reply:
                 raise self._failure(reply, f" (on rank {rank})" if len(replies) > 1 else "")
         values = [reply["value"] for reply in replies]
         return values if len(values) > 1 else values[0]

@@ -1,28 +1,23 @@
-"""Writing run-evidence scores into nbgrader's gradebook.
+"""Writing verdicts into nbgrader's gradebook.
 
-Only the score and comment of the rubric's cell (``run-evidence``) are ours. The exercises' cells get theirs from
-``nbgrader autograde``, which runs them; the questions get theirs by hand in formgrader. A score or a comment that a
-person has set for our cell in formgrader (``manual_score``, ``manual_comment``) takes precedence over ours in nbgrader,
-and stays.
+The scores and reasons of the rubric's cells (its exercises and ``run-evidence``) are ours. Written answers get theirs by
+hand in formgrader. A score or a comment that a person has set for one of our cells in formgrader (``manual_score``,
+``manual_comment``) takes precedence over ours in nbgrader, and stays.
 
 Order of `lab grade` and `nbgrader autograde`
 ---------------------------------------------
-Stock ``nbgrader autograde`` executes the student's notebook and then writes the automatic score of *every* grade cell,
-ours included: from the cell's output, which the student's own code produced. A cell that ends without an error is worth
-full points there. So:
+Stock ``nbgrader autograde`` executes the student's notebook, with the rights of whoever typed it, and then writes the
+automatic score of *every* grade cell from the cell's output, which the student's own code produced. A cell that ends
+without an error is worth full points there. So:
 
-* with the repository's ``nbgrader_config.py``, a preprocessor of ours (`autograde.nbgrader_hooks.GradeRunEvidence`)
-  comes right after that step and puts the evidence's score back, graded from ``submitted/``. Either order, and either
-  command alone, gives the same score;
-* under a configuration without it, ``nbgrader autograde`` after ``lab grade`` overwrites our score, and ``lab grade``
+* with the repository's ``nbgrader_config.py``, a preprocessor of ours (`autograde.nbgrader_hooks.KeepVerdict`) comes
+  right after that step and puts our scores back. Either order, and either command alone, gives the same score;
+* under a configuration without it, ``nbgrader autograde`` after ``lab grade`` overwrites our scores, and ``lab grade``
   must be run again; the reverse order needs nothing.
 
-``lab grade`` never changes another cell's score. A submission that is not yet in the database is added the way nbgrader
-adds it, with every other cell waiting for a grade; an assignment that is not there is made by nbgrader's own
-``generate_assignment``.
-
-Stock ``nbgrader autograde`` runs students' code as the user who typed it, with that user's rights over ``submitted/``
-and the gradebook; ``lab grade`` runs none. Where that matters, grade the evidence first and keep the verdicts.
+A submission that is not yet in the database is added the way nbgrader adds it, with its time; an assignment that is not
+there is made by nbgrader's own ``generate_assignment``. An answer in words that is still the starter's text gets 0, as
+nbgrader does it; any other waits for a person.
 
 Comments: nbgrader keeps a comment for an answer or task cell, and its feedback page shows it (through Markdown, see
 `Verdict.comment`). A test cell has none, so for that the reasons become the cell's output in the feedback, which
@@ -35,6 +30,7 @@ import logging
 import os
 import warnings
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from nbgrader.api import Comment, Grade, Gradebook, MissingEntry
@@ -55,6 +51,7 @@ __all__ = [
     "nbgrader_settings",
     "open_gradebook",
     "record_verdict",
+    "source_path",
     "stored_comment",
 ]
 
@@ -96,6 +93,18 @@ def nbgrader_settings(course: Path) -> Config:
     return config
 
 
+def source_path(course: Path, lab: str) -> Path:
+    """A lab's source notebook, by nbgrader's configuration for a course folder.
+
+    Raises
+    ------
+    CourseError
+        As `nbgrader_settings`.
+    """
+    directories = CourseDirectory(config=nbgrader_settings(course))
+    return Path(directories.format_path(directories.source_directory, ".", lab)).resolve() / f"{lab}.ipynb"
+
+
 def open_gradebook(config: Config) -> Gradebook:
     """The course's gradebook; a context manager.
 
@@ -115,7 +124,7 @@ def open_gradebook(config: Config) -> Gradebook:
 
 
 def ensure_assignment(config: Config, rubric: Rubric) -> None:
-    """Make sure that the gradebook knows the lab and its evidence cell, with the rubric's points.
+    """Make sure that the gradebook knows the lab and the rubric's cells, with the rubric's points.
 
     Raises
     ------
@@ -134,33 +143,39 @@ def ensure_assignment(config: Config, rubric: Rubric) -> None:
         if not answer["success"]:
             last = (answer.get("error") or answer.get("log") or "").strip().splitlines()[-1:] or ["no message"]
             raise CourseError(f"nbgrader generate_assignment {rubric.lab} failed: {last[0]}; run it to see its log")
+    wanted = {rubric.cell: rubric.max_points} | {each.cell: each.max_points for each in rubric.exercises}
     with open_gradebook(config) as gradebook:
-        try:
-            cell = gradebook.find_graded_cell(rubric.cell, rubric.lab, rubric.lab)
-        except MissingEntry:
-            raise CourseError(
-                f"notebook {rubric.lab} has no grade cell {rubric.cell!r} in the gradebook; "
-                f"add it and run `nbgrader generate_assignment {rubric.lab} --force`"
-            ) from None
-        if abs(cell.max_score - rubric.max_points) > 1e-9:
-            raise CourseError(
-                f"cell {rubric.cell!r} is worth {cell.max_score:g} points in notebook {rubric.lab} and "
-                f"{rubric.max_points:g} in its rubric; make them equal and run `nbgrader generate_assignment --force`"
-            )
+        for name, points in wanted.items():
+            try:
+                cell = gradebook.find_graded_cell(name, rubric.lab, rubric.lab)
+            except MissingEntry:
+                raise CourseError(
+                    f"notebook {rubric.lab} has no grade cell {name!r} in the gradebook; "
+                    f"add it and run `nbgrader generate_assignment {rubric.lab} --force`"
+                ) from None
+            if abs(cell.max_score - points) > 1e-9:
+                raise CourseError(
+                    f"cell {name!r} is worth {cell.max_score:g} points in notebook {rubric.lab} and "
+                    f"{points:g} in its rubric; make them equal and run `nbgrader generate_assignment --force`"
+                )
 
 
 @dataclass(frozen=True)
 class LabPoints:
-    """How a lab's points divide: run evidence, cells that nbgrader runs, and answers graded by hand."""
+    """How a lab's points divide: run evidence, exercises by hidden checks, other cells, and answers graded by hand.
+
+    `others` are grade cells that the rubric does not name; `nbgrader autograde` scores them.
+    """
 
     evidence: float
-    run_by_nbgrader: float
+    exercises: float
+    others: float
     by_hand: float
 
     @property
     def total(self) -> float:
         """All points of the lab."""
-        return self.evidence + self.run_by_nbgrader + self.by_hand
+        return self.evidence + self.exercises + self.others + self.by_hand
 
 
 def lab_points(config: Config, rubric: Rubric) -> LabPoints | None:
@@ -171,43 +186,71 @@ def lab_points(config: Config, rubric: Rubric) -> LabPoints | None:
         except MissingEntry:
             return None
         answers = {cell.name for cell in notebook.solution_cells}
-        evidence = run = by_hand = 0.0
+        checked = {exercise.cell for exercise in rubric.exercises}
+        evidence = exercises = others = by_hand = 0.0
         for cell in [*notebook.grade_cells, *notebook.task_cells]:
             if cell.name == rubric.cell:
                 evidence += cell.max_score
+            elif cell.name in checked:
+                exercises += cell.max_score
             elif cell in notebook.task_cells or cell.name in answers or cell.cell_type != "code":
                 by_hand += cell.max_score
             else:
-                run += cell.max_score
-        return LabPoints(evidence, run, by_hand)
+                others += cell.max_score
+        return LabPoints(evidence, exercises, others, by_hand)
 
 
-def record_verdict(gradebook: Gradebook, verdict: Verdict) -> None:
-    """Write one verdict's score and reasons; adds student and submission where they are not there yet.
+def record_verdict(gradebook: Gradebook, verdict: Verdict, timestamp: datetime | None = None) -> None:
+    """Write one verdict's scores and reasons; adds student and submission where they are not there yet.
 
-    The same verdict twice leaves the gradebook as once.
+    The same verdict twice leaves the gradebook as once. All of it is one transaction.
+
+    Parameters
+    ----------
+    gradebook : Gradebook
+    verdict : Verdict
+    timestamp : datetime, optional
+        When the lab was handed in, UTC without zone as nbgrader has it.
 
     Raises
     ------
     nbgrader.api.MissingEntry
-        If the lab or its cell is not in the gradebook (see `ensure_assignment`).
+        If the lab or one of its cells is not in the gradebook (see `ensure_assignment`).
     """
     lab, student = verdict.lab, verdict.student
     with warnings.catch_warnings():
         # nbgrader builds a submission's rows outside its session, which SQLAlchemy remarks on each time.
         warnings.simplefilter("ignore", SAWarning)
         gradebook.update_or_create_student(student)
-        gradebook.update_or_create_submission(lab, student)
-    grade = gradebook.find_grade(verdict.cell, lab, lab, student)
-    grade.auto_score = verdict.score
-    # As nbgrader does it: a person's score on top of a new automatic one is to be looked at again.
-    grade.needs_manual_grade = grade.manual_score is not None
-    comment = _comment(gradebook, grade)
-    if comment is None:
-        comment = Comment(cell_id=grade.cell_id, notebook=grade.notebook)
-        gradebook.db.add(comment)
-    comment.auto_comment = verdict.comment()
+        given = {} if timestamp is None else {"timestamp": timestamp}
+        gradebook.update_or_create_submission(lab, student, **given)
+    for cell, results in verdict.cells.items():
+        grade = gradebook.find_grade(cell, lab, lab, student)
+        grade.auto_score = sum(result.points for result in results)
+        # As nbgrader does it: a person's score on top of a new automatic one is to be looked at again.
+        grade.needs_manual_grade = grade.manual_score is not None
+        comment = _comment(gradebook, grade)
+        if comment is None:
+            comment = Comment(cell_id=grade.cell_id, notebook=grade.notebook)
+            gradebook.db.add(comment)
+        comment.auto_comment = verdict.comment(cell)
+    _record_written_answers(gradebook, verdict)
     gradebook.db.commit()
+
+
+def _record_written_answers(gradebook: Gradebook, verdict: Verdict) -> None:
+    lab, student = verdict.lab, verdict.student
+    notebook = gradebook.find_submission_notebook(lab, lab, student)
+    answers = {cell.name for cell in gradebook.find_notebook(lab, lab).solution_cells}
+    for grade in notebook.grades:
+        if grade.name in verdict.cells or grade.name not in answers:
+            continue
+        blank = grade.name in verdict.unanswered
+        grade.auto_score = 0.0 if blank else None
+        grade.needs_manual_grade = not blank or grade.manual_score is not None
+        comment = _comment(gradebook, grade)
+        if comment is not None:
+            comment.auto_comment = "No response." if blank else None
 
 
 def stored_comment(gradebook: Gradebook, cell: str, lab: str, student: str) -> str | None:

@@ -1,11 +1,14 @@
 """Two steps of ours inside nbgrader's own commands, put there by ``nbgrader_config.py``.
 
-`GradeRunEvidence` keeps ``nbgrader autograde`` from scoring the evidence cell by its output; `ShowRunEvidence` puts the
+`KeepVerdict` keeps ``nbgrader autograde`` from scoring the rubric's cells by what they printed; `ShowReasons` puts the
 reasons where a student reads them, in ``nbgrader generate_feedback``. See `autograde.gradebook` for why.
 """
 
 from __future__ import annotations
 
+import atexit
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
@@ -15,51 +18,90 @@ from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 
+from .autograded import show_verdict, submitted_at
+from .bench import Bench, course_secret, source_notebook
 from .gradebook import record_verdict, stored_comment
-from .grading import failed_verdict, grade_submission
+from .grading import failed_verdict, grade_submission, submission_digest
 from .rubric import Rubric, RubricError, find_rubric
-from .verdict import Verdict
+from .sandbox import missing_sandbox
+from .verdict import Verdict, load_verdict, verdict_path
+from .warm import WarmInterpreter
 
-__all__ = ["GradeRunEvidence", "ShowRunEvidence"]
+__all__ = ["KeepVerdict", "ShowReasons"]
 
 
-class GradeRunEvidence(NbGraderPreprocessor):
-    """After `SaveAutoGrades`: the evidence cell's score comes from the run folder, not from the cell's output."""
+class KeepVerdict(NbGraderPreprocessor):
+    """After `SaveAutoGrades`: the rubric's cells get their scores from a verdict, not from the cells' outputs.
+
+    A verdict that `lab grade` saved of this very submission is taken as it is; otherwise the submission is graded now.
+    Without a sandbox on this machine the exercises keep nbgrader's scores, and only the run evidence is ours.
+    """
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Grade the submission's run folder and write the score; other notebooks and cells stay as they are."""
+        """Write the scores of one of our labs; other notebooks stay as they are."""
         rubric = _rubric(resources)
         if rubric is None:
             return nb, resources
         student = resources["nbgrader"]["student"]
-        verdict = self._grade(rubric, student)
+        directories = CourseDirectory(config=self.config)
+        # From submitted/, since nbgrader copied what lies in autograded/ through the student's links.
+        submission = Path(directories.format_path(directories.submitted_directory, student, rubric.lab))
+        verdict = self._verdict(rubric, student, directories, submission)
         with Gradebook(resources["nbgrader"]["db_url"]) as gradebook:
-            record_verdict(gradebook, verdict)
-        self.log.info("run evidence of %s: %g of %g points", student, verdict.score, verdict.max_score)
-        _show(nb, rubric, verdict.comment())
+            record_verdict(gradebook, verdict, submitted_at(submission))
+        self.log.info("%s: %g of %g points by the rubric", student, verdict.score, verdict.max_score)
+        show_verdict(nb, verdict)
         return nb, resources
 
-    def _grade(self, rubric: Rubric, student: str) -> Verdict:
-        # From submitted/, since nbgrader copied what lies in autograded/ through the student's links.
-        directories = CourseDirectory(config=self.config)
+    def _verdict(self, rubric: Rubric, student: str, directories: CourseDirectory, submission: Path) -> Verdict:
         try:
-            submission = directories.format_path(directories.submitted_directory, student, rubric.lab)
-            return grade_submission(rubric, Path(submission), student)
+            source = directories.format_path(directories.source_directory, ".", rubric.lab)
+            course = Path(directories.root, directories.submitted_directory).resolve().parent
+            bench = _bench(rubric.lab, course, Path(source) / f"{rubric.lab}.ipynb")
+            saved = _saved(course, student, rubric)
+            digests = {"submission": submission_digest(submission, rubric.lab), **bench.digests}
+            if saved is not None and digests.items() <= saved.digests.items():
+                return saved
+            verdict = grade_submission(bench, submission, student).verdict
         except Exception as error:
-            return failed_verdict(rubric, student, f"the submission could not be found ({type(error).__name__})")
+            verdict = failed_verdict(rubric, student, f"the submission could not be graded ({type(error).__name__})")
+        return verdict
 
 
-class ShowRunEvidence(NbGraderPreprocessor):
-    """In the feedback: the evidence cell's output is the reasons, as the gradebook has them now."""
+def _saved(course: Path, student: str, rubric: Rubric) -> Verdict | None:
+    try:
+        return load_verdict(verdict_path(course, student, rubric.lab))
+    except ValueError:
+        return None
+
+
+@cache
+def _bench(lab: str, course: Path, source: Path) -> Bench:
+    missing = missing_sandbox()
+    bench = Bench(find_rubric(lab), source_notebook(source), course_secret(course), None if missing else WarmInterpreter())
+    if missing:
+        bench.rubric = replace(bench.rubric, exercises=())
+    atexit.register(bench.close)
+    return bench
+
+
+class ShowReasons(NbGraderPreprocessor):
+    """In the feedback: the output of each of the rubric's cells is its reasons, as the gradebook has them now."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Replace the evidence cell's output by the stored reasons, where there are any."""
+        """Replace the outputs of the cells for which there are reasons."""
         rubric = _rubric(resources)
-        if rubric is not None:
-            with Gradebook(resources["nbgrader"]["db_url"]) as gradebook:
-                text = stored_comment(gradebook, rubric.cell, rubric.lab, resources["nbgrader"]["student"])
-            if text:
-                _show(nb, rubric, text)
+        if rubric is None:
+            return nb, resources
+        student = resources["nbgrader"]["student"]
+        names = {rubric.cell, *(exercise.cell for exercise in rubric.exercises)}
+        with Gradebook(resources["nbgrader"]["db_url"]) as gradebook:
+            for cell in nb.cells:
+                name = cell.metadata.get("nbgrader", {}).get("grade_id")
+                if cell.cell_type != "code" or name not in names:
+                    continue
+                if text := stored_comment(gradebook, name, rubric.lab, student):
+                    cell.outputs = [new_output("stream", name="stdout", text=dedent(text) + "\n")]
         return nb, resources
 
 
@@ -70,9 +112,3 @@ def _rubric(resources: dict) -> Rubric | None:
     except RubricError:
         return None  # an assignment that is not one of ours
     return rubric if names["notebook"] == rubric.lab else None
-
-
-def _show(nb: NotebookNode, rubric: Rubric, text: str) -> None:
-    for cell in nb.cells:
-        if cell.cell_type == "code" and cell.metadata.get("nbgrader", {}).get("grade_id") == rubric.cell:
-            cell.outputs = [new_output("stream", name="stdout", text=dedent(text) + "\n")]

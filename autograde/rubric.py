@@ -23,6 +23,7 @@ __all__ = [
     "RubricError",
     "find_rubric",
     "load_rubric",
+    "rubric_names",
 ]
 
 RUBRICS = Path(__file__).parent / "rubrics"
@@ -166,6 +167,11 @@ class Rubric:
         return by_kind.get("final_accuracy", by_kind.get("best_accuracy"))
 
 
+def rubric_names(folder: Path = RUBRICS) -> list[str]:
+    """The labs that have a rubric, in order."""
+    return sorted(path.stem for path in folder.glob("*.toml"))
+
+
 def find_rubric(lab: str, folder: Path = RUBRICS) -> Rubric:
     """The rubric of a lab.
 
@@ -181,7 +187,7 @@ def find_rubric(lab: str, folder: Path = RUBRICS) -> Rubric:
     RubricError
         No such rubric, or one that cannot be used.
     """
-    names = sorted(path.stem for path in folder.glob("*.toml"))
+    names = rubric_names(folder)
     if re.fullmatch(r"[0-9]{1,2}", lab, re.ASCII):
         found = [name for name in names if name.split("_")[0] == lab.zfill(2)]
     else:

@@ -99,6 +99,8 @@ class Verdict:
         Of ``submission``, ``rubric`` and ``grader``: where all three are the same, grading again gives the same.
     seconds : float
         How long grading took.
+    unanswered : tuple of str
+        Answer cells that still hold the starter's text.
     """
 
     lab: str
@@ -112,6 +114,7 @@ class Verdict:
     sandbox: str = ""
     digests: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    unanswered: tuple[str, ...] = ()
 
     @property
     def score(self) -> float:
@@ -163,6 +166,7 @@ class Verdict:
         fields = {name: whole[name] for name in cls.__dataclass_fields__}
         fields["results"] = tuple(CriterionResult(**result) for result in whole["results"])
         fields["run"] = RunSummary(**whole["run"])
+        fields["unanswered"] = tuple(whole["unanswered"])
         fields["flags"] = tuple(Flag(**flag) for flag in whole["flags"])
         return cls(**fields)
 

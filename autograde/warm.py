@@ -25,13 +25,15 @@ from typing import Any
 from .inside import wire
 from .limits import Exceeded, Limits, Watch
 from .sandbox import DATA, Sandbox, SandboxError
-from .talk import Rank
+from .talk import Later, Rank
 
 __all__ = ["Execution", "WarmInterpreter"]
 
 _INSIDE = Path(__file__).resolve().parent / "inside"
 _WATCH_INTERVAL = 0.05
 START_SECONDS = 120.0
+# When one rank has failed, the others get so long to return: they may be waiting for it.
+GRACE_SECONDS = 3.0
 
 
 class WarmInterpreter:
@@ -256,6 +258,9 @@ class Execution:
         self.ranks: list[Rank] = []
         self.output = bytearray()
         self.deadline = time.monotonic() + limits.seconds
+        self._seconds = limits.seconds
+        self._grace_ends: float | None = None
+        self._later: list[tuple[float, Rank, bytes]] = []
         self._watch = Watch(place.pid, limits) if place.pidfd >= 0 else None
         self._next_look = 0.0
 
@@ -263,6 +268,11 @@ class Execution:
     def peak_bytes(self) -> int:
         """The most memory seen in the sandbox."""
         return self._watch.peak_bytes if self._watch else 0
+
+    def allow(self, seconds: float) -> None:
+        """From now on at most so many seconds, where that is less than what is left."""
+        if time.monotonic() + seconds < self.deadline:
+            self.deadline, self._seconds = time.monotonic() + seconds, seconds
 
     def cells(self, cells: Sequence[Mapping[str, str]]) -> list[list[dict[str, Any]]]:
         """Execute cells, each a mapping with ``id`` and ``source``, on every rank.
@@ -306,12 +316,14 @@ class Execution:
         given : object
             Plain data; where it is a list as long as there are ranks and ranks > 1, each rank gets its own item.
         answers : mapping of str to callable
-            What the driver may ask outside, called here as ``answer(rank, *args)`` with plain data.
+            What the driver may ask outside, called here as ``answer(rank, *args)`` with plain data. It must not wait,
+            which would stop all ranks: it returns a `Later` instead.
 
         Returns
         -------
         list
-            Per rank ``{"value": …}``, ``{"error": {"type", "message", "cell", "line"}}`` or ``{"missing": name}``.
+            Per rank ``{"value": …}``, ``{"error": {"type", "message", "cell", "line"}}`` or ``{"missing": name}``;
+            None where another rank failed and this one did not return in the `GRACE_SECONDS` after that.
 
         Raises
         ------
@@ -328,9 +340,14 @@ class Execution:
                     reply = answers[name](rank, *arguments)
                 except (TypeError, ValueError, AttributeError, IndexError, KeyError):
                     raise Exceeded("answer", "the answer is not in the format") from None
-                self.ranks[rank].queue(wire.encode(reply))
+                if isinstance(reply, Later):
+                    self._later.append((time.monotonic() + reply.seconds, self.ranks[rank], wire.encode(reply.value)))
+                else:
+                    self.ranks[rank].queue(wire.encode(reply))
                 return False
             results[rank] = message if isinstance(message, dict) else {}
+            if "value" not in results[rank] and self._grace_ends is None:
+                self._grace_ends = time.monotonic() + GRACE_SECONDS
             return True
 
         each = given if len(self.ranks) > 1 and isinstance(given, list) else [given] * len(self.ranks)
@@ -375,8 +392,14 @@ class Execution:
         waiting = dict(enumerate(self.ranks[: len(requests)]))
         for number, rank in waiting.items():
             rank.queue(wire.encode(requests[number]))
+        self._grace_ends = None
         while waiting:
-            self._poll()
+            try:
+                self._poll()
+            except Exceeded as error:
+                if error.kind == "time" and len(requests) > 1:
+                    raise Exceeded("time", f"{error}: {_returned(len(requests), list(waiting))}") from None
+                raise
             for number, rank in list(waiting.items()):
                 while number in waiting and (message := rank.message(self.limits.answer_bytes)) is not rank.NOTHING:
                     if took(number, message):
@@ -384,17 +407,22 @@ class Execution:
                 if number in waiting and rank.ended:
                     self._drain()
                     raise Exceeded("ended", self._how_it_ended(rank))
+            if self._grace_ends is not None and time.monotonic() > self._grace_ends:
+                return
 
     def _poll(self) -> None:
         now = time.monotonic()
         if now >= self.deadline:
-            raise Exceeded("time", f"timed out after {self.limits.seconds:g} s")
+            raise Exceeded("time", f"timed out after {self._seconds:g} s")
         if self._watch and now >= self._next_look:
             self._watch.look()
             self._next_look = now + _WATCH_INTERVAL
+        for due in [entry for entry in self._later if entry[0] <= now]:
+            self._later.remove(due)
+            due[1].queue(due[2])
         readers = [rank.socket for rank in self.ranks if not rank.ended] + [r.output for r in self.ranks if r.output >= 0]
         writers = [rank.socket for rank in self.ranks if rank.unsent and not rank.ended]
-        wait = min(self.deadline - now, _WATCH_INTERVAL)
+        wait = min([self.deadline - now, _WATCH_INTERVAL, *(max(0.0, entry[0] - now) for entry in self._later)])
         readable, writable, _ = select.select(readers, writers, [], wait)
         for rank in self.ranks:
             if rank.socket in writable:
@@ -433,3 +461,11 @@ class Execution:
     def place_alive(self) -> bool:
         """Whether the sandbox still stands."""
         return getattr(self.place, "alive", True)
+
+
+def _returned(ranks: int, waiting: Sequence[int]) -> str:
+    """Which ranks had returned when the time was up."""
+    done = [rank for rank in range(ranks) if rank not in waiting]
+    if not done:
+        return "no rank had returned"
+    return f"rank {', '.join(map(str, done))} had returned, rank {', '.join(map(str, waiting))} had not"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,8 +15,19 @@ import numpy as np
 from ..criteria import Finding
 from ..inside.wire import Opaque
 from ..quoting import quote
+from ..talk import Later
 
-__all__ = ["AnswerError", "Ask", "Findings", "HiddenCheck", "driver_source", "find_check", "known_checks", "shape_of"]
+__all__ = [
+    "AnswerError",
+    "Ask",
+    "Findings",
+    "HiddenCheck",
+    "Later",
+    "driver_source",
+    "find_check",
+    "known_checks",
+    "shape_of",
+]
 
 _HERE = Path(__file__).parent
 
@@ -49,7 +61,8 @@ class Ask(Protocol):
         given : object
             Plain data: numbers, strings, lists, dicts, arrays, tensors. With several ranks, a list of one item each.
         answers : mapping of str to callable
-            What the driver may ask by ``outside(name, *args)``; called in the grader as ``answer(rank, *args)``.
+            What the driver may ask by ``outside(name, *args)``; called in the grader as ``answer(rank, *args)``. It
+            must not wait, which would hold up all ranks: `Later` is an answer that comes after a while.
 
         Returns
         -------
@@ -81,13 +94,15 @@ class HiddenCheck:
         Processes to start.
     process_group : bool
         Whether the driver finds a Gloo process group up, when there are several ranks.
+    seconds : float
+        Limit on the calls, where it is less than what the rubric leaves: ranks that wait for each other, wait for ever.
     """
 
     judge: Callable[[Ask], Findings]
     parts: Mapping[str, str]
     ranks: int = 1
     process_group: bool = True
-    remedies: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = math.inf
 
 
 def known_checks() -> list[str]:
@@ -106,9 +121,11 @@ def find_check(name: str) -> HiddenCheck | None:
 
 @cache
 def driver_source(name: str) -> str:
-    """Source text of the driver that belongs to a check's id."""
-    common = (_HERE / "drivers" / "common.py").read_text(encoding="utf-8")
-    return common + "\n\n" + (_HERE / "drivers" / f"{name.partition('.')[0]}.py").read_text(encoding="utf-8")
+    """Source text of the driver that belongs to a check's id: one of its own (``lab02_worker.py``), else the lab's."""
+    folder = _HERE / "drivers"
+    own = folder / f"{name.replace('.', '_').replace('-', '_')}.py"
+    driver = own if own.is_file() else folder / f"{name.partition('.')[0]}.py"
+    return (folder / "common.py").read_text(encoding="utf-8") + "\n\n" + driver.read_text(encoding="utf-8")
 
 
 def shape_of(value: Any) -> str:

@@ -1,0 +1,74 @@
+"""``course/autograded/STUDENT/LAB``: what formgrader and ``nbgrader generate_feedback`` show of a submission.
+
+The notebook there is the repaired one: the lab's cells, the student's answers, the student's own outputs as far as they
+are harmless (plain text and PNG), and under each grade cell the reasons for its points. It was not executed.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from textwrap import dedent
+
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
+from nbgrader.utils import parse_utc
+
+from course_lib.atomic import write_atomically
+
+from .run_folder import EvidenceError, open_submission, read_plain_text
+from .verdict import Verdict
+
+__all__ = ["show_verdict", "submitted_at", "write_autograded"]
+
+TIMESTAMP = "timestamp.txt"
+
+
+def show_verdict(notebook: NotebookNode, verdict: Verdict) -> None:
+    """Make each graded code cell's output the reasons for its points."""
+    cells = verdict.cells
+    for cell in notebook.cells:
+        name = cell.metadata.get("nbgrader", {}).get("grade_id")
+        if cell.cell_type == "code" and name in cells:
+            cell.outputs = [new_output("stream", name="stdout", text=dedent(verdict.comment(name)) + "\n")]
+
+
+def write_autograded(course: Path, verdict: Verdict, notebook: NotebookNode, submission: Path) -> Path:
+    """Write the notebook and the submission's time, each whole or not at all.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be written.
+    """
+    show_verdict(notebook, verdict)
+    folder = Path(course) / "autograded" / verdict.student / verdict.lab
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{verdict.lab}.ipynb"
+    write_atomically(path, nbformat.writes(notebook))
+    if (when := submitted_at(submission)) is not None:
+        write_atomically(folder / TIMESTAMP, when.strftime("%Y-%m-%d %H:%M:%S.%f") + " UTC\n")
+    return path
+
+
+def submitted_at(submission: Path) -> datetime | None:
+    """When a submission was handed in, by the time stamp that ``nbgrader collect`` put there; UTC without zone.
+
+    None where there is none, or none that can be read.
+    """
+    try:
+        folder = open_submission(submission)
+    except (EvidenceError, OSError):
+        return None
+    try:
+        text = read_plain_text(folder, TIMESTAMP, 200, shown=TIMESTAMP, missing="", remedy="")
+        when = parse_utc(text.strip())
+        return when.astimezone(UTC).replace(tzinfo=None) if when.tzinfo else when
+    except Exception:
+        return None
+    finally:
+        os.close(folder)
+
+

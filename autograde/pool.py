@@ -1,0 +1,87 @@
+"""Workers on this machine: spawned processes, each with a warm interpreter (pebble keeps the pool)."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+
+from pebble import ProcessExpired, ProcessPool
+
+from .sandbox import SandboxError
+from .verdict import Verdict
+from .worker import Setting, grade_one, open_bench
+
+__all__ = ["Finished", "run_local"]
+
+ATTEMPTS = 2
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One student's verdict, or in one line what became of the worker that should have reached it."""
+
+    student: str
+    verdict: Verdict | None
+    problem: str = ""
+
+
+def run_local(setting: Setting, students: list[str], workers: int, patience: float) -> Iterator[Finished]:
+    """Grade students by a pool of processes, in the order in which they get done.
+
+    A worker that dies, or takes longer than `patience` seconds, loses the submission that it had and no other; that
+    submission is tried once more.
+
+    Parameters
+    ----------
+    setting : Setting
+    students : list of str
+    workers : int
+    patience : float
+        Seconds.
+
+    Raises
+    ------
+    SandboxError
+        Nothing can be executed here.
+    """
+    context = multiprocessing.get_context("spawn")
+    with ProcessPool(workers, context=context, initializer=open_bench, initargs=(setting,)) as pool:
+        attempts = dict.fromkeys(students, 0)
+        waiting: dict[Future, str] = {}
+        queue = list(reversed(students))
+        try:
+            while queue or waiting:
+                # Few at a time: nothing is lost by it, and an interrupt has little to take back.
+                while queue and len(waiting) < 2 * workers:
+                    student = queue.pop()
+                    attempts[student] += 1
+                    waiting[pool.schedule(grade_one, args=(setting, student), timeout=patience)] = student
+                finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    student = waiting.pop(future)
+                    result = _result(student, future)
+                    if result.verdict is None and attempts[student] < ATTEMPTS:
+                        queue.append(student)
+                    else:
+                        yield result
+        except BaseException:
+            pool.stop()
+            raise
+
+
+def _result(student: str, future: Future) -> Finished:
+    try:
+        return Finished(student, future.result())
+    except SandboxError:
+        raise
+    except FutureTimeoutError:
+        return Finished(student, None, "did not answer in time")
+    except ProcessExpired as error:
+        return Finished(student, None, f"died (exit code {error.exitcode})")
+    except CancelledError:
+        return Finished(student, None, "was cancelled")
+    except Exception as error:
+        return Finished(student, None, f"failed ({type(error).__name__})")

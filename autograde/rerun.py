@@ -1,0 +1,79 @@
+"""Running a submission's notebook again, at the rubric's budget, in the sandbox.
+
+All of the lab's code cells run in order, as the lab has them, with the student's answers in place and the rubric's
+parameters; of cells that the student added or changed, only the definitions. What the run wrote is then read out as
+bytes. The clock is the grader's.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .evidence import LIMITS, RunFiles
+from .exercises import cells_to_run
+from .limits import Exceeded, Limits
+from .notebook_repair import RepairedNotebook
+from .quoting import quote
+from .rubric import Execution as ExecutionRules
+from .run_folder import EvidenceError
+from .verdict import Flag
+
+if TYPE_CHECKING:
+    from .bench import Bench
+
+__all__ = ["Ran", "rerun"]
+
+FOLDER = "run"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a grading run left: its files, seconds of the whole of it, and flags."""
+
+    files: RunFiles
+    seconds: float
+    flags: list[Flag]
+
+
+def rerun(bench: Bench, repaired: RepairedNotebook) -> Ran:
+    """Run a repaired notebook from its top to its end; never raises for what a student wrote."""
+    rules = bench.rubric.rerun
+    everything = tuple(cell.id for cell in repaired.notebook.cells if cell.cell_type == "code")
+    parameters: dict[str, Any] = {**rules.parameters, "output_dir": FOLDER}
+    cells = cells_to_run(repaired, ExecutionRules(run=everything, parameters=parameters))
+    limits = Limits(
+        seconds=rules.seconds,
+        memory_bytes=int(rules.memory_gib * (1 << 30)),
+        disk_bytes=2 << 30,
+        tasks=512,
+        output_bytes=16 << 20,
+        answer_bytes=2 * max(LIMITS.values()),
+    )
+    started = time.monotonic()
+    try:
+        with bench.warm.execute(
+            limits, data=bench.data(rules.data), threads=bench.threads, fork_server=True
+        ) as execution:
+            outcomes = execution.cells(cells)[0]
+            seconds = time.monotonic() - started
+            contents = execution.read([f"{FOLDER}/{name}" for name in LIMITS], max(LIMITS.values()))
+    except Exceeded as error:
+        reason = EvidenceError(f"the grader's own run of the notebook {error}")
+        return Ran(dict.fromkeys(LIMITS, reason), time.monotonic() - started, [Flag("limit", str(reason))])
+    failed = [outcome for outcome in outcomes if outcome["error"] is not None]
+    flags = []
+    if failed:
+        error = failed[0]["error"] if isinstance(failed[0]["error"], dict) else {}
+        kind, told = str(error.get("type", "an error")), str(error.get("message", ""))
+        flags.append(Flag("crash", f"cell {quote(failed[0]['id'])} raised {quote(kind)[1:-1]}: {quote(told, 160)}"))
+    files: RunFiles = {}
+    for name, limit in LIMITS.items():
+        content = contents[f"{FOLDER}/{name}"]
+        if content is None or len(content) > limit:
+            why = f": {flags[0].detail}" if flags else ""
+            files[name] = EvidenceError(f"the grader's own run of the notebook left no {name}{why}")
+        else:
+            files[name] = content
+    return Ran(files, seconds, flags)

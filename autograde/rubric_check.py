@@ -1,0 +1,71 @@
+"""Whether a rubric and its lab fit together: what `lab grade --check-rubrics` says."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from nbformat import NotebookNode
+
+from .checks import find_check, known_checks
+from .held_out import NETWORKS
+from .rubric import Rubric
+
+__all__ = ["rubric_problems"]
+
+
+def rubric_problems(rubric: Rubric, source: NotebookNode) -> list[str]:
+    """Everything that does not fit, one line each; empty where all does.
+
+    Parameters
+    ----------
+    rubric : Rubric
+    source : NotebookNode
+        The lab's source notebook.
+    """
+    problems = []
+    ids = {cell.id for cell in source.cells if cell.cell_type == "code"}
+    graded = [cell.metadata.nbgrader for cell in source.cells if cell.metadata.get("nbgrader", {}).get("grade")]
+    points = {cell["grade_id"]: float(cell.get("points", 0)) for cell in graded}
+    by_hand = {cell["grade_id"] for cell in graded if cell.get("solution")}
+    wanted = {rubric.cell: rubric.max_points} | {each.cell: each.max_points for each in rubric.exercises}
+    for cell, worth in wanted.items():
+        if cell not in points:
+            problems.append(f"the notebook has no grade cell {cell!r}")
+        elif cell in by_hand:
+            problems.append(f"cell {cell!r} is an answer that is graded by hand")
+        elif abs(points[cell] - worth) > 1e-9:
+            problems.append(f"cell {cell!r} is worth {points[cell]:g} points in the notebook, {worth:g} in the rubric")
+    if rubric.exercises:
+        left = [cell for cell in points if cell not in wanted and cell not in by_hand]
+        problems += [f"grade cell {cell!r} of the notebook is in no [[exercise]]" for cell in left]
+    for exercise in rubric.exercises:
+        problems += _exercise_problems(exercise.cell, exercise.check, exercise.points)
+    repeated = [name for name, count in Counter(exercise.check for exercise in rubric.exercises).items() if count > 1]
+    problems += [f"check {name!r} is used for more than one cell" for name in repeated]
+    problems += [f"[execution] run: the notebook has no code cell {cell!r}" for cell in rubric.execution.run if cell not in ids]
+    return problems + _network_problems(rubric)
+
+
+def _exercise_problems(cell: str, name: str, points: dict[str, float]) -> list[str]:
+    check = find_check(name)
+    if check is None:
+        return [f"exercise {cell!r}: there is no check {name!r}; there are {', '.join(known_checks())}"]
+    if set(points) != set(check.parts):
+        missing = sorted(set(check.parts) - set(points))
+        unknown = sorted(set(points) - set(check.parts))
+        what = [f"part {part!r} of check {name!r} has no points" for part in missing]
+        what += [f"check {name!r} has no part {part!r}" for part in unknown]
+        return [f"exercise {cell!r}: {line}" for line in what]
+    return []
+
+
+def _network_problems(rubric: Rubric) -> list[str]:
+    if rubric.model is None:
+        return []
+    kind, _, name = rubric.model.network.partition(":")
+    if kind == "course_lib" and name in NETWORKS:
+        return []
+    if kind == "notebook" and name.isidentifier():
+        return []
+    known = ", ".join(f"course_lib:{network}" for network in NETWORKS)
+    return [f"[model] network is {rubric.model.network!r}, expected {known} or notebook:FUNCTION"]
