@@ -136,9 +136,9 @@ def _check_rubrics(labs: list[str], course: Path) -> None:
 @COURSE
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="The page to write.")
 def report(labs: tuple[str, ...], course: Path, output: Path | None) -> None:
-    """Write one HTML page about the class: scores, learning curves, and every verdict with its reason.
+    """Write HTML pages: one about the class, one about each student with every reason, one about similar answers.
 
-    Without -o it goes to COURSE/reports/.
+    Without -o they go to COURSE/reports/; the students' pages lie beside the class's.
     """
     name = labs[0] if len(labs) == 1 else "labs_" + "_".join(lab.split("_")[0] for lab in labs)
     try:

@@ -14,6 +14,7 @@ from course_lib.atomic import write_atomically
 
 from ..gradebook import CourseError, LabPoints, lab_points, nbgrader_settings
 from ..rubric import Rubric, find_rubric
+from ..similar_submissions import flag_similar, write_similarity
 from .class_results import ClassResults, read_verdicts
 from .curves import student_chart
 from .pages import environment, remove_stale
@@ -27,6 +28,8 @@ class ReportError(RuntimeError):
 
 def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path:
     """Write one page about the class, and a page about each student, from the verdicts that `grade_lab` saved.
+
+    Submissions are compared with each other on the way, which gives a third page, ``LAB_similarity.html``, and flags.
 
     The students' pages are ``LAB/STUDENT.html`` beside `out`. Pages of students without a verdict are removed from
     there. Everything is drawn before anything is written, and the class's page comes after those that it leads to.
@@ -53,7 +56,7 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
         No verdicts on a lab, or a page cannot be written.
     """
     course, out = Path(course), Path(out)
-    results = [_results(find_rubric(lab), course) for lab in dict.fromkeys(labs)]
+    results = [_results(find_rubric(lab), course, out) for lab in dict.fromkeys(labs)]
     jinja = environment()
     common = {
         "written": datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
@@ -74,7 +77,7 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
                 before=before,
                 after=after,
             )
-    similarity = {lab.rubric.lab: _similarity_link(lab.rubric.lab, course, out) for lab in results}
+    similarity = {lab.rubric.lab: _similarity_link(lab.rubric.lab, out) for lab in results}
     class_page = jinja.get_template("page.html").render(common, labs=results, similarity=similarity)
     path = out
     try:
@@ -89,11 +92,20 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
     return out
 
 
-def _results(rubric: Rubric, course: Path) -> ClassResults:
+def _results(rubric: Rubric, course: Path, out: Path) -> ClassResults:
     verdicts, unreadable = read_verdicts(rubric.lab, course)
     if not verdicts:
         why = f"; {unreadable[0]}" if unreadable else f"; run `lab grade {rubric.lab}` first"
         raise ReportError(f"no verdicts on {rubric.lab} in {course}{why}")
+    try:
+        page = _similarity_page(rubric.lab, out)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        similarity = write_similarity(rubric.lab, course, [verdict.student for verdict in verdicts], page)
+        verdicts = flag_similar(verdicts, similarity)
+    except CourseError as error:
+        unreadable = [*unreadable, f"submissions were not compared with each other: {error}"]
+    except OSError as error:
+        raise ReportError(f"{page} cannot be written ({error.strerror}); choose another place with -o FILE") from None
     return ClassResults(rubric, verdicts, unreadable, _points(course, rubric))
 
 
@@ -107,9 +119,11 @@ def _points(course: Path, rubric: Rubric) -> LabPoints | None:
         return None
 
 
-def _similarity_link(lab: str, course: Path, out: Path) -> str | None:
-    page = course / "reports" / f"{lab}_similarity.html"
-    if not page.is_file():
-        return None
-    # Quoted, so that a folder's name with a colon in it is not read as a scheme.
-    return quote(os.path.relpath(page.resolve(), out.parent.resolve()).replace(os.sep, "/"))
+def _similarity_page(lab: str, out: Path) -> Path:
+    return out.parent / f"{lab}_similarity.html"
+
+
+def _similarity_link(lab: str, out: Path) -> str | None:
+    page = _similarity_page(lab, out)
+    # Quoted, so that a name with a colon in it is not read as a scheme.
+    return quote(page.name) if page.is_file() else None

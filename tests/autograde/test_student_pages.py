@@ -185,6 +185,6 @@ def test_another_place_has_its_own_students_pages(course, tmp_path):
     verdict("ada").save(course)
     out = write_report([LAB], course, tmp_path / "deep" / "demo.html")
     assert sorted(str(path.relative_to(out.parent)) for path in out.parent.rglob("*.html")) == [
-        f"{LAB}/ada.html", "demo.html",
+        f"{LAB}/ada.html", f"{LAB}_similarity.html", "demo.html",
     ]  # fmt: skip
     assert not (course / "reports").exists()

@@ -1,0 +1,62 @@
+"""Similarity over a course folder, from notebooks to the flags of the report."""
+
+import nbformat
+import pytest
+from fake_runs import REPOSITORY
+
+from autograde.notebook_repair import release_of
+from autograde.similar_submissions import flag_similar, write_similarity
+from autograde.verdict import RunSummary, Verdict
+
+LAB = "01_single_gpu"
+ODD = """
+def train_step(model, images, labels, optimizer, loss_fn):
+    bag = [p for group in optimizer.param_groups for p in group["params"]]
+    for p in bag:
+        p.grad = None
+    guessed = model.forward(images)
+    cost = loss_fn(guessed, labels)
+    pieces = torch.autograd.grad(cost, bag, allow_unused=True)
+    for p, piece in zip(bag, pieces):
+        p.grad = piece
+    optimizer.step(closure=None)
+    return cost.clone().detach(), guessed.clone().detach()
+"""
+
+
+@pytest.fixture
+def handed_in(tmp_path):
+    source = nbformat.read(REPOSITORY / "labs" / LAB / f"{LAB}.ipynb", as_version=4)
+    (tmp_path / "labs" / LAB).mkdir(parents=True)
+    nbformat.write(source, tmp_path / "labs" / LAB / f"{LAB}.ipynb")
+    (tmp_path / "nbgrader_config.py").write_bytes((REPOSITORY / "nbgrader_config.py").read_bytes())
+
+    def hand_in(student, train_step=None):
+        notebook = release_of(source)
+        for cell, solved in zip(notebook.cells, source.cells, strict=True):
+            if cell.metadata.get("nbgrader", {}).get("solution"):
+                lines = solved.source.splitlines()
+                cell.source = "\n".join(line for line in lines if "### " not in line)
+            if cell.id == "ex-train-step" and train_step:
+                cell.source = train_step
+        folder = tmp_path / "course" / "submitted" / student / LAB
+        folder.mkdir(parents=True)
+        nbformat.write(notebook, folder / f"{LAB}.ipynb")
+
+    hand_in.course = tmp_path / "course"
+    return hand_in
+
+
+def test_a_copy_of_an_odd_answer_is_flagged_on_both_and_shown_and_the_usual_solution_is_not(handed_in):
+    students = [f"s{i:02d}" for i in range(12)]
+    for student in students:
+        handed_in(student)
+    handed_in("copier", ODD.replace("guessed", "out").replace("bag", "weights"))
+    handed_in("odd", ODD)
+    page = handed_in.course / "similar.html"
+    found = write_similarity(LAB, handed_in.course, [*students, "copier", "odd", "absent"], page)
+    assert [(pair.left, pair.right) for pair in found.flagged] == [("copier", "odd")]
+    assert "allow_unused" in page.read_text()
+    verdicts = [Verdict(LAB, "t", name, None, "2026-01-01", (), RunSummary()) for name in ("copier", "odd", "s00")]
+    flags = {verdict.student: [flag.detail for flag in verdict.flags] for verdict in flag_similar(verdicts, found)}
+    assert "those of odd" in flags["copier"][0] and "those of copier" in flags["odd"][0] and flags["s00"] == []
