@@ -180,7 +180,9 @@ class _SandboxAsk:
         if isinstance(reply.get("missing"), str):
             if failed:
                 return _raised(failed["error"], f"cell {quote(failed['id'])} did not execute", "crash")
-            return AnswerError(f"there is no function {quote(reply['missing'])}", "run the notebook from its top", "missing")
+            return AnswerError(
+                f"there is no function {quote(reply['missing'])}", "run the notebook from its top", "missing"
+            )
         error = reply.get("error") if isinstance(reply.get("error"), dict) else {}
         if error.get("type") == _BLANK:
             return AnswerError("not answered: the exercise still has its blank", flag="missing")

@@ -420,7 +420,9 @@ class Execution:
         for due in [entry for entry in self._later if entry[0] <= now]:
             self._later.remove(due)
             due[1].queue(due[2])
-        readers = [rank.socket for rank in self.ranks if not rank.ended] + [r.output for r in self.ranks if r.output >= 0]
+        readers = [rank.socket for rank in self.ranks if not rank.ended] + [
+            r.output for r in self.ranks if r.output >= 0
+        ]
         writers = [rank.socket for rank in self.ranks if rank.unsent and not rank.ended]
         wait = min([self.deadline - now, _WATCH_INTERVAL, *(max(0.0, entry[0] - now) for entry in self._later)])
         readable, writable, _ = select.select(readers, writers, [], wait)

@@ -8,8 +8,17 @@ from torch import nn
 
 def make_model(spec, state=None):
     """A network from plain data: a list of (layer's name, arguments); `state` are its tensors in order."""
-    layers = {"flatten": nn.Flatten, "linear": nn.Linear, "relu": nn.ReLU, "tanh": nn.Tanh, "dropout": nn.Dropout,
-              "conv": nn.Conv2d, "norm1d": nn.BatchNorm1d, "norm2d": nn.BatchNorm2d, "unless_grad": UnlessGrad}
+    layers = {
+        "flatten": nn.Flatten,
+        "linear": nn.Linear,
+        "relu": nn.ReLU,
+        "tanh": nn.Tanh,
+        "dropout": nn.Dropout,
+        "conv": nn.Conv2d,
+        "norm1d": nn.BatchNorm1d,
+        "norm2d": nn.BatchNorm2d,
+        "unless_grad": UnlessGrad,
+    }
     model = nn.Sequential(*[layers[name](*arguments) for name, arguments in spec])
     if state is not None:
         for tensor, value in zip(model.state_dict().values(), state, strict=True):

@@ -18,8 +18,9 @@ def evaluate(student, given, outside):
 
 
 def throughput(student, given, outside):
-    return student("images_per_second")(lambda: outside("step"), given["batch_size"], given["steps"], given["warmup"],
-                                        lambda: outside("synchronize"))
+    return student("images_per_second")(
+        lambda: outside("step"), given["batch_size"], given["steps"], given["warmup"], lambda: outside("synchronize")
+    )
 
 
 def speedup(student, given, outside):

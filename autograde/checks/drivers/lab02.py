@@ -50,7 +50,7 @@ def samplers(student, given, outside):
 
 
 def batches(loader):
-    return [batch[0] for _, batch in zip(range(1000), loader)]
+    return [batch[0] for _, batch in zip(range(1000), loader, strict=False)]
 
 
 def wrap(student, given, outside):
