@@ -1,0 +1,157 @@
+"""Grading a class with `lab grade`, beside stock `nbgrader autograde` on the same submissions.
+
+python benchmarks/grading.py [--submissions 30] [--skip-stock]
+
+The submissions are of lab 01: right, wrong, crashing and hanging ones in a fixed proportion, each with an honest run
+folder. Stock nbgrader executes each student's notebook in a kernel; here the notebooks carry the lab's smoke
+parameters, the shortest that it has, and a cell there may take as long as an exercise here, so that the comparison leans towards nbgrader.
+The gradebooks start equal. What is timed is a whole command, from its start to its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import yaml
+from conditions import conditions
+from nbformat import NotebookNode
+
+from autograde.notebook_repair import release_of
+from autograde.rubric import find_rubric
+
+LAB = "01_single_gpu"
+REPOSITORY = Path(__file__).resolve().parents[1]
+BIN = Path(sys.executable).parent
+# Replaced in the solutions, by kind of submission; of ten, six are right.
+KINDS: dict[str, tuple[str, str]] = {
+    "right": ("", ""),
+    "wrong: gradients add up": ("    optimizer.zero_grad()\n", ""),
+    "wrong: means are added": (" * len(labels)\n    ", "\n    "),
+    "crashing: raises": ("    loss.backward()\n", "    loss.backwards()\n"),
+    "hanging: endless loop": ("    model.eval()\n", "    while True:\n        pass\n"),
+}
+PATTERN = [0, 0, 1, 0, 0, 2, 0, 3, 0, 4]
+STOCK_CONFIG = """
+c = get_config()
+c.CourseDirectory.course_id = "benchmark"
+c.CourseDirectory.source_directory = "labs"
+c.Execute.timeout = {seconds:.0f}
+c.ExecutePreprocessor.timeout = {seconds:.0f}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--submissions", type=int, default=30)
+    parser.add_argument("--skip-stock", action="store_true")
+    options = parser.parse_args()
+    count, limit = options.submissions, find_rubric(LAB).execution.seconds
+    print(conditions(submissions=count, data="fashion-mnist-small (official images, shipped subset)", runs="one of each"))
+    names = list(KINDS)
+    print("submissions:", ", ".join(f"{sum(kind_of(i) == name for i in range(count))} {name}" for name in names))
+    with tempfile.TemporaryDirectory() as folder:
+        rates = {}
+        for workers in (1, 2):
+            course = lay_out(Path(folder, f"ours{workers}"), count, REPOSITORY / "nbgrader_config.py")
+            seconds, memory = timed([BIN / "lab", "grade", "1", "--jobs", str(workers)], course)
+            rates[workers] = 60 * count / seconds
+            print(
+                f"lab grade, {workers} worker(s): {seconds:6.1f} s, {rates[workers]:6.1f} a minute; most memory at a "
+                f"time (proportional set) {memory['workers'] / 2**20:.0f} MiB for {workers} worker(s) with their warm "
+                f"interpreters, {memory['sandbox'] / 2**20:.0f} MiB in sandboxes, {memory['main'] / 2**20:.0f} MiB main"
+            )
+        print(f"from 1 to 2 workers: {rates[2] / rates[1]:.2f} times the submissions a minute")
+        if options.skip_stock:
+            return
+        course = lay_out(Path(folder, "stock"), count, STOCK_CONFIG.format(seconds=limit))
+        seconds, _ = timed([BIN / "nbgrader", "autograde", LAB], course)
+        stock = 60 * count / seconds
+        print(f"nbgrader autograde:     {seconds:6.1f} s, {stock:6.1f} a minute")
+        print(f"lab grade / nbgrader:   {rates[1] / stock:.1f} with 1 worker, {rates[2] / stock:.1f} with 2")
+
+
+def kind_of(index: int) -> str:
+    return list(KINDS)[PATTERN[index % len(PATTERN)]]
+
+
+def lay_out(root: Path, count: int, config: Path | str) -> Path:
+    """A course with its submissions, its lab generated; returns the folder to run commands in."""
+    source = nbformat.read(REPOSITORY / "labs" / LAB / f"{LAB}.ipynb", as_version=4)
+    (root / "labs" / LAB).mkdir(parents=True)
+    nbformat.write(source, root / "labs" / LAB / f"{LAB}.ipynb")
+    stock = isinstance(config, str)
+    (root / "nbgrader_config.py").write_text(config if stock else config.read_text())
+    for index in range(count):
+        folder = root / ("" if stock else "course") / "submitted" / f"student{index:03d}" / LAB
+        folder.mkdir(parents=True)
+        nbformat.write(submission(source, kind_of(index)), folder / f"{LAB}.ipynb")
+        shutil.copytree(REPOSITORY / "tests" / "autograde" / "honest_run", folder / "run")
+    done = subprocess.run(
+        [BIN / "nbgrader", "generate_assignment", LAB], cwd=root, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return root
+
+
+def submission(source: NotebookNode, kind: str) -> NotebookNode:
+    notebook = release_of(source)
+    smoke = yaml.safe_load((REPOSITORY / "labs" / LAB / "profiles.yaml").read_text())["smoke"]
+    for cell, solved in zip(notebook.cells, source.cells, strict=True):
+        if cell.metadata.get("nbgrader", {}).get("solution"):
+            text = "\n".join(line for line in solved.source.splitlines() if "### " not in line)
+            cell.source = text.replace(*KINDS[kind]) if KINDS[kind][0] else text
+        if "parameters" in cell.metadata.get("tags", []):
+            cell.source += "".join(f"\n{name} = {value!r}" for name, value in smoke.items())
+    return notebook
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", "")])}
+
+
+def timed(command: list[object], folder: Path) -> tuple[float, dict[str, int]]:
+    """Seconds that a command takes, and the most memory of its processes, by what they are."""
+    start = time.perf_counter()
+    with open(folder / "log", "w") as log:
+        process = subprocess.Popen(list(map(str, command)), cwd=folder, env=environment(), stdout=log, stderr=log)
+        most = dict.fromkeys(("main", "workers", "sandbox"), 0)
+        ended = threading.Event()
+        watcher = threading.Thread(target=watch, args=(process.pid, most, ended))
+        watcher.start()
+        process.wait()
+        seconds = time.perf_counter() - start
+        ended.set()
+        watcher.join()
+    return seconds, most
+
+
+def watch(pid: int, most: dict[str, int], ended: threading.Event) -> None:
+    while not ended.wait(2.0):
+        now = dict.fromkeys(most, 0)
+        try:
+            processes = psutil.Process(pid).children(recursive=True)
+            now["main"] = psutil.Process(pid).memory_full_info().pss
+        except psutil.Error:
+            continue
+        for process in processes:
+            try:
+                inside = os.readlink(f"/proc/{process.pid}/ns/pid") != os.readlink("/proc/self/ns/pid")
+                now["sandbox" if inside else "workers"] += process.memory_full_info().pss
+            except (psutil.Error, OSError):
+                continue
+        for name, value in now.items():
+            most[name] = max(most[name], value)
+
+
+if __name__ == "__main__":
+    main()
