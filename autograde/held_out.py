@@ -70,7 +70,7 @@ def check_data(rules: ModelEvidence) -> None:
         None is; one line with the remedy.
     """
     problems = []
-    for name in rules.datasets:
+    for name in [rules.held_out] if rules.held_out else rules.datasets:
         try:
             read(name)
             return
@@ -114,7 +114,7 @@ def try_weights(
     if record.data_name not in rules.datasets:
         raise EvidenceError(f"the run's data set {quote(record.data_name)} is not one of {', '.join(rules.datasets)}")
     try:
-        staged = read(record.data_name)
+        staged = read(rules.held_out or record.data_name)
     except DataError as error:
         raise EvidenceError(f"the grader has no such data to try the weights on ({error}); ask your instructor") from None
     chosen = random.permutation(len(staged.arrays["test_labels"]))[: rules.images]
@@ -147,7 +147,7 @@ def try_weights(
         error = reply.get("error") if isinstance(reply.get("error"), dict) else {}
         why = quote(str(error.get("message", "no classes came back")).partition("\n")[0], 120)
         raise EvidenceError(f"model.safetensors does not fit the lab's network of width {width}: {why}")
-    return HeldOut(int((predicted.numpy() == labels).sum()), len(labels), record.data_name, staged.provenance)
+    return HeldOut(int((predicted.numpy() == labels).sum()), len(labels), staged.name, staged.provenance)
 
 
 def augment(images: np.ndarray, random: np.random.Generator) -> np.ndarray:

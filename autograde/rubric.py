@@ -101,12 +101,15 @@ class ModelEvidence:
         How many of them are asked, drawn and ordered by chance.
     tolerance : float
         How far the accuracy on them may lie from the learning curve's last one.
+    held_out : str
+        A staged set of the same kind of images that students have never seen, whose test split is used instead.
     """
 
     network: str
     datasets: tuple[str, ...]
     images: int
     tolerance: float
+    held_out: str = ""
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .cgroup import MemoryGroup, memory_group
 from .inside import wire
-from .limits import Exceeded, Limits, Watch
+from .limits import Exceeded, Limits, Watch, out_of_memory
 from .sandbox import DATA, Sandbox, SandboxError
 from .talk import Later, Rank
 
@@ -31,6 +32,8 @@ __all__ = ["Execution", "WarmInterpreter"]
 
 _INSIDE = Path(__file__).resolve().parent / "inside"
 _WATCH_INTERVAL = 0.05
+# What the kernel's count may lie above ours: the group also holds the processes that wait, and their files' pages.
+_SPARE = 256 << 20
 START_SECONDS = 120.0
 # When one rank has failed, the others get so long to return: they may be waiting for it.
 GRACE_SECONDS = 3.0
@@ -115,18 +118,18 @@ class WarmInterpreter:
         self._wait_until_ready()
         place: Sandbox | _NoSandbox
         place = Sandbox(self.slot, data, limits.disk_bytes) if self.sandboxed else _NoSandbox()
-        execution = Execution(place, limits)
+        group = memory_group(limits.memory_bytes + _SPARE) if self.sandboxed else None
+        execution = Execution(place, limits, group)
         try:
             for rank in range(ranks):
-                execution.ranks.append(self._fork(place, limits, rank, ranks, threads, fork_server))
+                execution.ranks.append(self._fork(execution, rank, ranks, threads, fork_server))
         except BaseException:
             execution.close()
             raise
         return execution
 
-    def _fork(
-        self, place: Sandbox | _NoSandbox, limits: Limits, rank: int, ranks: int, threads: int, fork_server: bool
-    ) -> Rank:
+    def _fork(self, execution: Execution, rank: int, ranks: int, threads: int, fork_server: bool) -> Rank:
+        place, limits, group = execution.place, execution.limits, execution.group
         ours, theirs = socket.socketpair()
         reader, writer = os.pipe()
         environment = {
@@ -148,6 +151,7 @@ class WarmInterpreter:
         request = {
             "user_namespace": place.user_namespace,
             "join": place.pidfd >= 0,
+            "group": group is not None,
             "uid": place.uid,
             "folder": place.folder,
             "threads": threads,
@@ -161,8 +165,11 @@ class WarmInterpreter:
             },
         }
         try:
-            # The third descriptor is always there, so that the order stands.
-            descriptors = [place.pidfd if place.pidfd >= 0 else writer, theirs.fileno(), writer]
+            descriptors = [theirs.fileno(), writer]
+            if place.pidfd >= 0:
+                descriptors.append(place.pidfd)
+            if group is not None:
+                descriptors.append(group.joining)
             socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
             answer = self._answer(10.0)
         except BaseException:
@@ -253,8 +260,8 @@ class Execution:
         The beginning of what they printed.
     """
 
-    def __init__(self, place: Sandbox | _NoSandbox, limits: Limits) -> None:
-        self.place, self.limits = place, limits
+    def __init__(self, place: Sandbox | _NoSandbox, limits: Limits, group: MemoryGroup | None = None) -> None:
+        self.place, self.limits, self.group = place, limits, group
         self.ranks: list[Rank] = []
         self.output = bytearray()
         self.deadline = time.monotonic() + limits.seconds
@@ -381,6 +388,9 @@ class Execution:
         self.place.close()
         for rank in self.ranks:
             rank.close()
+        if self.group is not None:
+            self.group.close()
+            self.group = None
 
     def __enter__(self) -> Execution:
         return self
@@ -416,6 +426,8 @@ class Execution:
             raise Exceeded("time", f"timed out after {self._seconds:g} s")
         if self._watch and now >= self._next_look:
             self._watch.look()
+            if self.group is not None and self.group.ended_one():
+                raise Exceeded("memory", out_of_memory(self.limits))
             self._next_look = now + _WATCH_INTERVAL
         for due in [entry for entry in self._later if entry[0] <= now]:
             self._later.remove(due)
@@ -451,9 +463,11 @@ class Execution:
         status = rank.status
         if status is None or not self.place_alive:
             return "the process and its sandbox were ended from within"
+        if self.group is not None and self.group.ended_one():
+            raise Exceeded("memory", out_of_memory(self.limits))
         if os.WIFSIGNALED(status):
             if os.WTERMSIG(status) == 9 and self._watch and self._watch.peak_bytes > 0.8 * self.limits.memory_bytes:
-                raise Exceeded("memory", f"out of memory at {self.limits.memory_bytes / (1 << 30):g} GiB")
+                raise Exceeded("memory", out_of_memory(self.limits))
             return f"the process was ended by signal {os.WTERMSIG(status)}"
         last = re.sub(rb"[^ -~]", b"?", bytes(self.output[-200:]).strip().split(b"\n")[-1]).decode()
         code = os.WEXITSTATUS(status)

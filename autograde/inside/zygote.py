@@ -2,8 +2,9 @@
 
 Started as ``python -I zygote.py CONTROL`` with a clean environment, `CONTROL` being the descriptor of a sequenced-packet
 socket. It imports the libraries that labs use, once, keeps a single thread, and then answers requests one at a time:
-each is a JSON object with three descriptors, a process's pidfd (whose namespaces to join), the socket that `runner`
-talks over, and the pipe for what the student prints. The answer is ``{"pid": …}`` or ``{"error": …}``.
+each is a JSON object with two to four descriptors: the socket that `runner` talks over, the pipe for what the student
+prints, and where there are such the pidfd of the process whose namespaces to join and a control group's
+``cgroup.procs``. The answer is ``{"pid": …}`` or ``{"error": …}``.
 
 The process holds nothing but public libraries, so that a fork of it has nothing to give away. When the control socket
 closes, it ends.
@@ -74,7 +75,7 @@ def serve(control: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
     control.send(json.dumps({"ready": True}).encode())
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 65536, 3)
+        message, descriptors, _, _ = socket.recv_fds(control, 65536, 4)
         if not message:
             return
         pid = os.fork()
@@ -87,10 +88,12 @@ def serve(control: socket.socket) -> None:
 def _enter_and_run(control: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:
     """In the first fork: join the namespaces, fork the process that runs the student's code, wait for its end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    pidfd, channel, output = descriptors
+    channel, output, *others = descriptors
     try:
+        if request["group"]:
+            os.write(others[-1], b"0")  # the control group: this process, and so its children, count in it
         if request["join"]:
-            confine_module.enter(pidfd, request["user_namespace"])
+            confine_module.enter(others[0], request["user_namespace"])
         pid = os.fork()
     except BaseException as error:
         control.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
@@ -99,8 +102,8 @@ def _enter_and_run(control: socket.socket, request: dict[str, Any], descriptors:
         _become_runner(request, channel, output)  # never returns
     control.send(json.dumps({"pid": pid, "parent": os.getpid()}).encode())
     control.close()
-    os.close(pidfd)
-    os.close(output)
+    for descriptor in (output, *others):
+        os.close(descriptor)
     _, status = os.waitpid(pid, 0)
     # Over the channel, which the runner may have filled: what does not fit now is lost, and the end of the channel
     # tells as much.

@@ -11,6 +11,17 @@ from fake_runs import LAB, REPOSITORY, Run, source_notebook
 
 from autograde.gradebook import ensure_assignment, nbgrader_settings
 from autograde.rubric import find_rubric
+from autograde.sandbox import missing_sandbox
+from autograde.warm import WarmInterpreter
+
+
+@pytest.fixture(scope="session")
+def warm():
+    """An interpreter that forks into sandboxes, started once."""
+    if why := missing_sandbox():
+        pytest.skip(why)
+    with WarmInterpreter() as interpreter:
+        yield interpreter
 
 
 @pytest.fixture
