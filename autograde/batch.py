@@ -23,7 +23,7 @@ from .grading import failed_verdict, submission_digest
 from .held_out import check_data
 from .pool import Finished, run_local
 from .quoting import quote
-from .rubric import Rubric, find_rubric
+from .rubric import RUBRICS, Rubric, find_rubric
 from .rubric_check import rubric_problems
 from .sandbox import SandboxError, missing_sandbox
 from .verdict import FOLDER, Flag, Verdict, load_verdict, verdict_path
@@ -83,6 +83,7 @@ def grade_lab(
     executor: str = "local",
     sandboxed: bool = True,
     force: bool = False,
+    rubrics: Path = RUBRICS,
     begun: Callable[[int, int], None] = lambda to_do, all_: None,
     done: Callable[[Verdict, bool], None] = lambda verdict, fresh: None,
     skipped: Callable[[str], None] = lambda line: None,
@@ -105,6 +106,8 @@ def grade_lab(
         False: students' code runs with your rights, and every result says so.
     force : bool
         Grade again what is graded already.
+    rubrics : Path
+        Folder of the rubrics: yours, or those that ship with the grader.
     begun, done, skipped : callable
         Told how many there are to grade, and in all; of each verdict as it comes, and whether it is a new one; and of
         each name that was left out.
@@ -124,7 +127,7 @@ def grade_lab(
         The course folder or its gradebook cannot be used, a student named has no submission; or, once everybody is
         graded, scores that could not be written.
     """
-    rubric = find_rubric(lab)
+    rubric = find_rubric(lab, rubrics)
     course = Path(course).resolve()
     there = submissions(course, rubric.lab, skipped)
     wanted = there if students is None else sorted(set(students))
@@ -140,7 +143,7 @@ def grade_lab(
     source = source_path(course, rubric.lab)
     _see_that_it_can_be_graded(rubric, source)
     workers = max(1, min(jobs or available_cores(), len(wanted)))
-    setting = Setting(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers))
+    setting = Setting(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers), rubrics)
 
     known = {} if force else _still_good(setting, wanted)
     to_do = [student for student in wanted if student not in known]
@@ -177,7 +180,9 @@ def _see_that_it_can_be_graded(rubric: Rubric, source: Path) -> None:
 
 def _still_good(setting: Setting, students: list[str]) -> dict[str, Verdict]:
     """Saved verdicts that grading again would only repeat."""
-    bench = Bench(find_rubric(setting.lab), source_notebook(setting.source), course_secret(setting.course), None)
+    bench = Bench(
+        find_rubric(setting.lab, setting.rubrics), source_notebook(setting.source), course_secret(setting.course), None
+    )
     sandbox = "bubblewrap" if setting.sandboxed else "none"
     good = {}
     for student in students:

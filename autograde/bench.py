@@ -24,7 +24,7 @@ from data_prep.staged import read
 
 from .gradebook import CourseError
 from .notebook_repair import starter_answers
-from .rubric import Rubric, find_rubric
+from .rubric import Rubric
 from .warm import WarmInterpreter
 
 __all__ = ["Bench", "course_secret", "grader_digest", "source_notebook"]
@@ -68,17 +68,19 @@ class Bench:
         }
 
     @classmethod
-    def open(cls, lab: str, course: Path, source: Path, slot: int = 0, sandboxed: bool = True, threads: int = 1) -> Bench:
+    def open(
+        cls, rubric: Rubric, course: Path, source: Path, slot: int = 0, sandboxed: bool = True, threads: int = 1
+    ) -> Bench:
         """Make a worker's bench; the warm interpreter starts in the background.
 
         Raises
         ------
-        CourseError, RubricError
-            The source notebook, the rubric or the course folder cannot be used.
+        CourseError
+            The source notebook or the course folder cannot be used.
         """
         warm = WarmInterpreter(slot, sandboxed)
         try:
-            return cls(find_rubric(lab), source_notebook(source), course_secret(course), warm, threads)
+            return cls(rubric, source_notebook(source), course_secret(course), warm, threads)
         except BaseException:
             warm.close()
             raise
@@ -131,7 +133,9 @@ def source_notebook(path: Path) -> NotebookNode:
         return nbformat.read(path, as_version=4)
     except Exception as error:
         what = type(error).__name__
-        raise CourseError(f"source notebook {path} cannot be read ({what}); it tells the lab's cells and points") from None
+        raise CourseError(
+            f"source notebook {path} cannot be read ({what}); it tells the lab's cells and points"
+        ) from None
 
 
 def course_secret(course: Path) -> bytes:

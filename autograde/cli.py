@@ -12,7 +12,7 @@ from .gradebook import CourseError, source_path
 from .progress import Progress
 from .quoting import quote
 from .report import ReportError, write_report
-from .rubric import RubricError, find_rubric, rubric_names
+from .rubric import RUBRICS, RubricError, find_rubric, rubric_names
 from .rubric_check import rubric_problems
 from .sandbox import SandboxError
 
@@ -33,7 +33,9 @@ UNSANDBOXED = (
 )
 
 
-def _lab(context: click.Context, parameter: click.Parameter, value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+def _lab(
+    context: click.Context, parameter: click.Parameter, value: str | tuple[str, ...] | None
+) -> str | tuple[str, ...] | None:
     if value is None:
         return None
     try:
@@ -56,6 +58,12 @@ def _students(context: click.Context, parameter: click.Parameter, values: tuple[
 @click.option("--jobs", "-j", type=click.IntRange(1, 1000), help="Submissions graded at a time.  [default: one a core]")
 @click.option("--executor", type=click.Choice(["local", "slurm"]), default="local", show_default=True)
 @click.option("--force", is_flag=True, help="Grade again what is graded already.")
+@click.option(
+    "--rubrics",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=RUBRICS,
+    help="Folder of the rubrics to grade by, in place of those that ship.",
+)
 @click.option("--no-sandbox", is_flag=True, help="Run students' code with your rights. Every result will say so.")
 @click.option("--check-rubrics", is_flag=True, help="Grade nobody; see that rubrics fit their labs. Without LAB: all.")
 def grade(
@@ -65,6 +73,7 @@ def grade(
     jobs: int | None,
     executor: str,
     force: bool,
+    rubrics: Path,
     no_sandbox: bool,
     check_rubrics: bool,
 ) -> None:
@@ -91,6 +100,7 @@ def grade(
             executor=executor,
             sandboxed=not no_sandbox,
             force=force,
+            rubrics=rubrics.resolve(),
             begun=progress.begun,
             done=progress.done,
             skipped=skipped.append,

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from .criteria import KINDS, NEEDS_MODEL
 
 __all__ = [
+    "RUBRICS",
     "Criterion",
     "Execution",
     "Exercise",

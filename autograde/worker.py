@@ -16,6 +16,7 @@ from pathlib import Path
 from .autograded import write_autograded
 from .bench import Bench
 from .grading import grade_submission
+from .rubric import RUBRICS, find_rubric
 from .verdict import Verdict
 
 __all__ = ["Setting", "close_bench", "grade_one", "open_bench"]
@@ -35,6 +36,8 @@ class Setting:
     sandboxed : bool
     threads : int
         That a grading run may compute with: cores divided by workers.
+    rubrics : Path
+        Folder of the rubrics.
     """
 
     lab: str
@@ -42,6 +45,7 @@ class Setting:
     source: Path
     sandboxed: bool = True
     threads: int = 1
+    rubrics: Path = RUBRICS
 
     def submission(self, student: str) -> Path:
         """Where a student's submission lies."""
@@ -58,7 +62,8 @@ def open_bench(setting: Setting) -> None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     # A number of its own among the workers of this machine: user ids of sandboxes come from it.
     slot = os.getpid() % 4000
-    _bench = Bench.open(setting.lab, setting.course, setting.source, slot, setting.sandboxed, setting.threads)
+    rubric = find_rubric(setting.lab, setting.rubrics)
+    _bench = Bench.open(rubric, setting.course, setting.source, slot, setting.sandboxed, setting.threads)
 
 
 def close_bench() -> None:
