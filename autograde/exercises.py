@@ -114,7 +114,7 @@ class ExerciseJudge:
             results.append(
                 CriterionResult(
                     cell=exercise.cell,
-                    id=f"{exercise.cell}.{part}",
+                    id=part,
                     kind=exercise.check,
                     description=check.parts[part],
                     passed=finding.passed,
@@ -199,6 +199,10 @@ def _raised(error: Mapping[str, Any], what: str, flag: str) -> AnswerError:
         return AnswerError("started too many processes or threads", "how many does it start?", "limit")
     if kind == _BLANK:
         return AnswerError("not answered: the exercise still has its blank", flag="missing")
+    if "Connection closed by peer" in message:
+        return AnswerError(
+            f"a rank left while another waited for it: {what}", "do all ranks make the same calls?", flag
+        )
     place = ""
     if isinstance(error.get("cell"), str) and isinstance(error.get("line"), int):
         place = f" (cell {quote(error['cell'])}, line {error['line']})"

@@ -269,7 +269,7 @@ def _lost(exercise: Exercise, reason: str) -> list[CriterionResult]:
     return [
         CriterionResult(
             cell=exercise.cell,
-            id=f"{exercise.cell}.{part}",
+            id=part,
             kind=exercise.check,
             description=check.parts[part],
             passed=False,

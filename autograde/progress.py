@@ -50,7 +50,10 @@ class Progress:
 def line(verdict: Verdict) -> str:
     """One line about a verdict: score, what was missed, flags."""
     missed = [result for result in verdict.results if not result.passed]
-    why = ", ".join(result.id for result in missed)
+    by_cell: dict[str, list[str]] = {}
+    for result in missed:
+        by_cell.setdefault(result.cell, []).append(result.id)
+    why = ", ".join(f"{cell} ({', '.join(parts)})" for cell, parts in by_cell.items())
     if len(missed) > 1 and len({result.reason for result in missed}) == 1:
         why = f"{len(missed)} criteria: {missed[0].reason}"
     text = f"{verdict.student}: {verdict.score:g}/{verdict.max_score:g}"
