@@ -46,7 +46,7 @@ def train_step(ask: Ask) -> Findings:
         "spec": problem["spec"],
         "state": problem["state"],
         "sgd": {"lr": float(ask.random.uniform(0.05, 0.3)), "momentum": float(ask.random.uniform(0.3, 0.9))},
-        "smoothing": float(ask.random.uniform(0, 0.2)),
+        "smoothing": float(ask.random.uniform(0.3, 0.6)),  # enough that no other loss passes for it
         "batches": [(images[i : i + 8], labels[i : i + 8]) for i in (0, 8, 16)],
     }
     expected = by_reference("lab01.train-step", "train_step", given, {"train_step": _train_step})
@@ -115,7 +115,7 @@ def _returned(returned: Any, loss: torch.Tensor, logits: torch.Tensor) -> Findin
         return Finding(False, f"the logits should have shape (batch, classes), they are {shape_of(second)}", look)
     if any(isinstance(value, torch.Tensor) and value.requires_grad for value in returned):
         return Finding(False, "what it returns still carries its graph", look)
-    if not close(first, loss.item(), 1e-3) or not same_tensor(second, logits, 1e-3):
+    if not close(first, loss.item()) or not same_tensor(second, logits):
         return Finding(False, "loss and logits are not those of the weights before the update", look)
     return Finding(True, "returns the loss and the logits of the weights before the update, detached")
 
@@ -282,7 +282,8 @@ def speedup(ask: Ask) -> Findings:
         gains.append(close(gain, times[1] / times[ranks]))
         shares.append(close(share, times[1] / times[ranks] / ranks))
     look = "for 2 ranks that take 60 s where one takes 100 s, write the pair down by hand"
-    wrong = f"should return a pair, it returned {shape_of(pairs[0])}" if pairs[0] is None else "is wrong"
+    is_pair = isinstance(pairs[0], tuple | list) and len(pairs[0]) == 2
+    wrong = "is wrong" if is_pair else f"should return a pair, it returned {shape_of(pairs[0])}"
     return {
         "speedup": Finding(all(gains), "right for times drawn anew" if all(gains) else wrong, look),
         "efficiency": Finding(all(shares), "right for times drawn anew" if all(shares) else wrong, look),

@@ -76,6 +76,8 @@ def _parsed(parsed: Any, given: dict[str, int], epochs: int) -> Finding:
         return _raised(parsed)
     look = "print parse_arguments([]), and parse_arguments of each new argument with a number behind it"
     bare, full = parsed if isinstance(parsed, list) and len(parsed) == 2 else ({}, {})
+    if full == "refused":
+        return Finding(False, "the parser refuses --num-nodes, --node-id or --num-gpus with a number behind it", look)
     if not isinstance(bare, dict) or not isinstance(full, dict):
         return Finding(False, f"should return the parser's namespace, it returned {shape_of(bare)}", look)
     for name, default in _DEFAULTS.items():
@@ -141,12 +143,10 @@ class _Preparation:
 
     def in_order(self) -> str | None:
         """What went wrong, or None."""
-        if not self.begun:
-            return "prepare() was called on no rank"
-        if self.begun[0][0] != 0:
-            return f"rank {self.begun[0][0]} began first, before rank 0"
-        done = self.begun[0][1] + self.seconds
-        early = sorted({rank for rank, clock in self.begun if rank != 0 and clock < done})
+        first = next((clock for rank, clock in self.begun if rank == 0), None)
+        if first is None:
+            return "rank 0 never called prepare()"
+        early = sorted({rank for rank, clock in self.begun if rank != 0 and clock < first + self.seconds})
         return f"rank {early[0]} began before rank 0 had finished" if early else None
 
 

@@ -30,8 +30,10 @@ def script(ask: Ask) -> Findings:
             ran = Finding(False, "the worker's ranks do not see each other in the order of their ranks", look)
         elif not is_int(calls[0].get("token"), token):
             ran = Finding(False, "the worker was not given what parse_arguments returned", look)
-    left = ran.passed and all(one.get("left") is True for one in found)
+    met = all(call.get("numbers") == numbers for one in found for call in one["calls"][:1] if isinstance(call, dict))
+    met = met and all(one["calls"] for one in found)
+    left = met and all(one.get("left") is True for one in found)
     reason = "the process group is left at the end"
     if not left:
-        reason = "at the script's end the process group is still there" if ran.passed else ran.reason
+        reason = "at the script's end the process group is still there" if met else ran.reason
     return {"worker": ran, "leaves": Finding(left, reason, look)}

@@ -1,15 +1,21 @@
-"""A tiny course in nbgrader's layout, to hand runs in to."""
+"""Courses in nbgrader's layout, to hand work in to: one of lab 01 as it is, and one of a tiny lab."""
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
-from fake_runs import LAB, REPOSITORY, Run, source_notebook
+from fake_runs import HONEST_RUN, LAB, REPOSITORY, Run, lab_path, solved_notebook, source_notebook
 
+import autograde.worker
+from autograde.bench import Bench, course_secret
+from autograde.bench import source_notebook as read_source
+from autograde.criteria import NEEDS_MODEL
 from autograde.gradebook import ensure_assignment, nbgrader_settings
+from autograde.pool import Finished
 from autograde.rubric import find_rubric
 from autograde.sandbox import missing_sandbox
 from autograde.warm import WarmInterpreter
@@ -29,27 +35,44 @@ def make_run():
     return Run
 
 
-def lay_out(root: Path) -> Path:
+def lay_out(root: Path, notebook: nbformat.NotebookNode | None = None) -> Path:
+    """A repository of one lab, the real one unless another notebook is given; its course folder."""
     shutil.copy(REPOSITORY / "nbgrader_config.py", root)
     source = root / "labs" / LAB
     source.mkdir(parents=True)
-    nbformat.write(source_notebook(), source / f"{LAB}.ipynb")
+    if notebook is None:
+        shutil.copy(lab_path(), source)
+    else:
+        nbformat.write(notebook, source / f"{LAB}.ipynb")
     (root / "course" / "submitted").mkdir(parents=True)
     return root / "course"
 
 
+def only_what_a_folder_tells(rubric):
+    """The rubric without what needs a sandbox: no exercises, no weights tried."""
+    criteria = tuple(criterion for criterion in rubric.criteria if criterion.kind not in NEEDS_MODEL)
+    points = sum(criterion.points for criterion in criteria)
+    return replace(rubric, exercises=(), model=None, criteria=criteria, max_points=points)
+
+
+@pytest.fixture
+def folder_rubric():
+    """Rubrics that judge the three text files of a run folder and nothing else."""
+    return lambda lab=LAB: only_what_a_folder_tells(find_rubric(lab))
+
+
 @pytest.fixture(scope="session")
 def known_lab(tmp_path_factory) -> Path:
-    """A gradebook that knows the lab: nbgrader takes two seconds to make one, and tests start from copies."""
-    course = lay_out(tmp_path_factory.mktemp("known"))
-    ensure_assignment(nbgrader_settings(course), find_rubric(LAB))
+    """A gradebook that knows the tiny lab: nbgrader takes two seconds to make one, and tests start from copies."""
+    course = lay_out(tmp_path_factory.mktemp("known"), source_notebook())
+    ensure_assignment(nbgrader_settings(course), replace(find_rubric(LAB), exercises=()))
     return course / "gradebook.db"
 
 
 @pytest.fixture
 def fresh_course(tmp_path) -> Path:
     """A repository of one tiny lab: its `course` folder, beside labs/ and the real nbgrader_config.py."""
-    return lay_out(tmp_path)
+    return lay_out(tmp_path, source_notebook())
 
 
 @pytest.fixture
@@ -59,18 +82,67 @@ def course(fresh_course, known_lab) -> Path:
     return fresh_course
 
 
+@pytest.fixture(scope="session")
+def known_lab_01(tmp_path_factory) -> Path:
+    """A gradebook that knows lab 01."""
+    course = lay_out(tmp_path_factory.mktemp("known-01"))
+    ensure_assignment(nbgrader_settings(course), find_rubric(LAB))
+    return course / "gradebook.db"
+
+
 @pytest.fixture
-def submit(tmp_path):
-    """Hand in a run (None: no run folder) with the solved notebook, or its text changed by `answer`."""
+def new_lab_course(tmp_path) -> Path:
+    """A repository of lab 01 alone: its `course` folder, beside labs/ and the real nbgrader_config.py."""
+    return lay_out(tmp_path)
 
-    def submit(student: str, run: Run | None = None, answer: str = "def double(x):\n    return 2 * x", lab: str = LAB):
-        folder = tmp_path / "course" / "submitted" / student / lab
-        folder.mkdir(parents=True)
-        notebook = source_notebook()
-        notebook.cells[1].source = answer
-        nbformat.write(notebook, folder / f"{lab}.ipynb")
-        if run is not None:
-            run.write(folder)
-        return folder
 
-    return submit
+@pytest.fixture
+def lab_course(new_lab_course, known_lab_01) -> Path:
+    """The same, once ``nbgrader generate_assignment`` has run."""
+    shutil.copy(known_lab_01, new_lab_course)
+    return new_lab_course
+
+
+def hand_in_to(course: Path, student: str, notebook=None, run: Path | Run | None = HONEST_RUN, lab: str = LAB) -> Path:
+    """Hand in a notebook (by default solved; False: none) and a run folder (None: none); the submission's folder."""
+    folder = course / "submitted" / student / lab
+    folder.mkdir(parents=True)
+    if notebook is not False:
+        nbformat.write(solved_notebook() if notebook is None else notebook, folder / f"{lab}.ipynb")
+    if isinstance(run, Run):
+        run.write(folder)
+    elif run is not None:
+        shutil.copytree(run, folder / "run")
+    return folder
+
+
+@pytest.fixture
+def hand_in(tmp_path):
+    """Hand in to the course folder of this test; see `hand_in_to`."""
+    return lambda *args, **kwargs: hand_in_to(tmp_path / "course", *args, **kwargs)
+
+
+@pytest.fixture
+def bench_of(warm):
+    """A worker's bench for a course folder, on this session's warm interpreter."""
+
+    def bench_of(course: Path, rubric=None) -> Bench:
+        source = read_source(course.parent / "labs" / LAB / f"{LAB}.ipynb")
+        return Bench(rubric or find_rubric(LAB), source, course_secret(course), warm)
+
+    return bench_of
+
+
+@pytest.fixture
+def graded_here(bench_of, monkeypatch) -> list[str]:
+    """`grade_lab` grades in this process instead of in a pool; the students whom it graded, as they come."""
+    graded: list[str] = []
+
+    def run_here(setting, students, workers, patience):
+        monkeypatch.setattr(autograde.worker, "_bench", bench_of(setting.course))
+        for student in students:
+            graded.append(student)
+            yield Finished(student, autograde.worker.grade_one(setting, student))
+
+    monkeypatch.setattr("autograde.batch.run_local", run_here)
+    return graded
