@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from course_lib.hardware import available_cores
+from data_prep.errors import DataError
+from data_prep.staged import read
 
 from .autograded import submitted_at
 from .bench import Bench, course_secret, source_notebook
@@ -171,6 +173,11 @@ def grade_lab(
 def _see_that_it_can_be_graded(rubric: Rubric, source: Path) -> None:
     if problems := rubric_problems(rubric, source_notebook(source)):
         raise CourseError(f"rubric {rubric.lab}: {problems[0]}; `lab grade --check-rubrics` lists everything")
+    for name in (*rubric.execution.data, *(rubric.rerun.data if rubric.rerun else ())):
+        try:
+            read(name)
+        except DataError as error:
+            raise CourseError(f"rubric {rubric.lab} asks for data set {name}: {error}") from None
     if rubric.model is not None:
         try:
             check_data(rubric.model)

@@ -20,6 +20,7 @@ from nbformat import NotebookNode
 
 from course_lib.atomic import write_atomically
 from data_prep.errors import DataError
+from data_prep.root import data_root
 from data_prep.staged import read
 
 from .gradebook import CourseError
@@ -108,10 +109,10 @@ class Bench:
         folders = {}
         for name in names:
             try:
-                folder = read(name).folder
+                folder = read(name).path
             except DataError as error:
                 raise CourseError(f"rubric {self.rubric.lab} asks for data set {name}: {error}") from None
-            if folder is not None and folder.is_dir():
+            if folder.parent == data_root():
                 folders[name] = folder
         return folders
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 
 from nbformat import NotebookNode
@@ -42,8 +43,29 @@ def rubric_problems(rubric: Rubric, source: NotebookNode) -> list[str]:
         problems += _exercise_problems(exercise.cell, exercise.check, exercise.points)
     repeated = [name for name, count in Counter(exercise.check for exercise in rubric.exercises).items() if count > 1]
     problems += [f"check {name!r} is used for more than one cell" for name in repeated]
-    problems += [f"[execution] run: the notebook has no code cell {cell!r}" for cell in rubric.execution.run if cell not in ids]
-    return problems + _network_problems(rubric)
+    problems += [
+        f"[execution] run: the notebook has no code cell {cell!r}" for cell in rubric.execution.run if cell not in ids
+    ]
+    return problems + _parameter_problems(rubric, source) + _network_problems(rubric)
+
+
+def _parameter_problems(rubric: Rubric, source: NotebookNode) -> list[str]:
+    # A name that the cell does not assign would change nothing, silently.
+    cells = [cell for cell in source.cells if "parameters" in cell.metadata.get("tags", [])]
+    known = {target.id for cell in cells for target in _assigned(cell.source)}
+    tables = {"execution": rubric.execution, "rerun": rubric.rerun}
+    return [
+        f"[{table}] parameters: the notebook's parameters cell has no {name!r}"
+        for table, entries in tables.items()
+        for name in (entries.parameters if entries else ())
+        if name not in known
+    ]
+
+
+def _assigned(text: str) -> list[ast.Name]:
+    statements = ast.parse(text).body
+    targets = [target for each in statements if isinstance(each, ast.Assign) for target in each.targets]
+    return [target for target in targets if isinstance(target, ast.Name)]
 
 
 def _exercise_problems(cell: str, name: str, points: dict[str, float]) -> list[str]:

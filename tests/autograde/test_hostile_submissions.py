@@ -6,10 +6,10 @@ import pickle
 import threading
 
 import pytest
-from fake_runs import LAB
+from fake_runs import LAB, lab_path
 
+from autograde.bench import Bench, source_notebook
 from autograde.grading import grade_submission
-from autograde.rubric import find_rubric
 
 
 @pytest.fixture
@@ -20,12 +20,15 @@ def submission(tmp_path, make_run):
 
 
 @pytest.fixture
-def grade(submission):
+def grade(submission, folder_rubric):
+    """Judges the run folder alone, whose files are worth 18 points; nothing of it is executed."""
+    bench = Bench(folder_rubric(), source_notebook(lab_path()), b"secret", None)
+
     def grade():
         """The verdict, which must come within seconds."""
         found = []
         thread = threading.Thread(
-            target=lambda: found.append(grade_submission(find_rubric(LAB), submission, "mallory")), daemon=True
+            target=lambda: found.append(grade_submission(bench, submission, "mallory").verdict), daemon=True
         )
         thread.start()
         thread.join(20)
@@ -72,7 +75,7 @@ class TestEachFile:
 
     def test_not_utf8(self, grade, submission, name, kind):
         (submission / "run" / name).write_bytes(b"\xff\xfe\x00")
-        assert f"run/{name} is not UTF-8 text (byte 0)" in reasons(grade())[kind]
+        assert f"{name} is not UTF-8 text (byte 0)" in reasons(grade())[kind]
 
     def test_unreadable_for_a_reason_nobody_thought_of(self, grade, monkeypatch, name, kind):
         parser = {"run.json": "parse_run_record", "learning_curve.csv": "parse_learning_curve"}
@@ -112,7 +115,7 @@ def test_no_run_folder(grade, submission, tmp_path, what):
 def test_runs_slash_lab_is_looked_in_after_run(grade, submission):
     (submission / "runs").mkdir()
     (submission / "run").rename(submission / "runs" / LAB)
-    assert grade().score == 20
+    assert grade().score == 18
     (submission / "run").mkdir()
     assert grade().score == 0
 
@@ -126,7 +129,7 @@ def test_a_pickle_is_never_opened(grade, submission, tmp_path):
     Bomb.target = str(tmp_path / "owned")
     for name in ("model.safetensors", "model.pt", "run.pkl"):
         (submission / "run" / name).write_bytes(pickle.dumps(Bomb()))
-    assert grade().score == 20
+    assert grade().score == 18
     for name in FILES:
         (submission / "run" / name).write_bytes(pickle.dumps(Bomb(), protocol=0))
     assert grade().score == 0
@@ -134,9 +137,9 @@ def test_a_pickle_is_never_opened(grade, submission, tmp_path):
 
 
 def test_other_names_in_the_run_folder_are_not_even_looked_at(grade, submission):
-    os.mkfifo(submission / "run" / "model.safetensors")
+    os.mkfifo(submission / "run" / "model.pt")
     (submission / "run" / "link").symlink_to("/etc/passwd")
-    assert grade().score == 20
+    assert grade().score == 18
 
 
 @pytest.mark.parametrize(
@@ -182,12 +185,12 @@ def test_a_criterion_that_breaks_earns_nothing_and_the_others_go_on(grade, monke
     broken = criteria.Kind(lambda evidence, settings: 1 / 0, "x", {})
     monkeypatch.setitem(criteria.KINDS, "monotone", broken)
     verdict = grade()
-    assert verdict.score == 18
+    assert verdict.score == 16
     assert "could not be checked (ZeroDivisionError)" in reasons(verdict)["monotone"]
 
 
 def test_reading_that_breaks_altogether_fails_closed(grade, monkeypatch):
-    monkeypatch.setattr("autograde.grading.read_evidence", lambda *_: 1 / 0)
+    monkeypatch.setattr("autograde.grading.parse_evidence", lambda *_: 1 / 0)
     verdict = grade()
     assert verdict.score == 0
     assert "could not be graded (ZeroDivisionError)" in reasons(verdict)["transcript"]

@@ -49,7 +49,7 @@ def test_labs_one_and_two_ask_for_what_the_course_says():
         rubric = find_rubric(name)
         assert rubric.max_points == 20
         thresholds = {c.kind: c.settings["threshold"] for c in rubric.criteria if "threshold" in c.settings}
-        assert thresholds == {"best_accuracy": 0.85, "final_accuracy": 0.85}
+        assert thresholds == {"best_accuracy": 0.85, "final_accuracy": 0.85, "held_out_accuracy": 0.85}
         minimum = [c.settings["minimum"] for c in rubric.criteria if c.kind == "world_size"]
         assert minimum == ([] if ranks is None else [ranks])
 
@@ -72,7 +72,7 @@ def test_labs_one_and_two_ask_for_what_the_course_says():
         ('lab = "07_tiny"', 'lab = "08_other"', "expected the file's own name"),
         ("max_points = 5", "max_points = inf", "max_points must be"),
         ("max_points = 5", "max_points = 5\nsandbox = true", "unknown key 'sandbox'"),
-        ("[[criterion]]", "[criterion]", "at least one"),
+        ("[[criterion]]", "[criterion]", "criterion must be tables, [[criterion]]"),
         ('title = "Tiny"', "title = ", "is not TOML"),
         ('cell = "run-evidence"\n', "", "cell must be a string"),
     ],
@@ -90,3 +90,79 @@ def test_an_id_twice_is_refused(tmp_path):
     text = GOOD.replace("max_points = 5", "max_points = 10") + GOOD[GOOD.index("[[criterion]]") :]
     with pytest.raises(RubricError, match="'final' is there twice"):
         load_rubric(write(tmp_path, text))
+
+
+TABLES = """
+[model]
+network = "course_lib:wide_resnet"
+datasets = ["fashion-mnist"]
+images = 100
+tolerance = 0.04
+
+[execution]
+run = ["setup"]
+parameters = { dataset = "fashion-mnist-small" }
+seconds = 30
+
+[[exercise]]
+cell = "check-one"
+check = "lab01.train-step"
+points = { update = 3, repeat = 1.5 }
+"""
+
+
+def test_the_tables_are_read_and_what_is_not_given_has_its_default(tmp_path):
+    rubric = load_rubric(write(tmp_path, GOOD + TABLES))
+    assert (rubric.model.images, rubric.model.datasets, rubric.model.held_out) == (100, ("fashion-mnist",), "")
+    assert (rubric.execution.run, rubric.execution.seconds, rubric.execution.memory_gib) == (("setup",), 30, 4.0)
+    assert rubric.exercises[0].points == {"update": 3.0, "repeat": 1.5}
+    assert (rubric.max_points, rubric.total) == (5, 9.5)
+    bare = load_rubric(write(tmp_path, GOOD))
+    assert (bare.model, bare.rerun, bare.exercises, bare.execution.parameters) == (None, None, (), {})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("images = 100", "images = 0", "[model] images must be a whole number above 0"),
+        ("images = 100", "images = true", "[model] images must be a whole number above 0"),
+        ("images = 100", "", "[model] needs images, a whole number above 0"),
+        ("tolerance = 0.04", "tolerance = nan", "[model] tolerance must be a number above 0"),
+        ('datasets = ["fashion-mnist"]', 'datasets = "fashion-mnist"', "[model] datasets must be a list of strings"),
+        ("tolerance = 0.04", "tolerance = 0.04\nsize = 1", "[model] has no entry 'size'; known are network, datasets"),
+        ("seconds = 30", "seconds = -1", "[execution] seconds must be a number above 0"),
+        ("seconds = 30", 'seconds = "30"', "[execution] seconds must be a number above 0"),
+        (
+            'parameters = { dataset = "fashion-mnist-small" }',
+            "parameters = 3",
+            "[execution] parameters must be a table",
+        ),
+        ("[execution]", "[[execution]]", "execution must be a table, [execution]"),
+        ('cell = "check-one"', "", "exercise 1: cell must be a string"),
+        ('cell = "check-one"', 'cell = "run-evidence"', "cell 'run-evidence' is there twice"),
+        ("points = { update = 3, repeat = 1.5 }", "points = {}", "exercise 'check-one': points must be a table"),
+        ("update = 3,", "update = -3,", "exercise 'check-one': points must be a table"),
+        ('check = "lab01.train-step"', 'check = "x"\nweight = 2', "exercise 'check-one': unknown key 'weight'"),
+        ('mode = "evidence"', 'mode = "rerun"', "mode 'rerun' and a table [rerun] with its budget go together"),
+        ("[execution]", "[rerun]\nparameters = {}\nseconds = 9\n[execution]", "mode 'rerun' and a table [rerun]"),
+    ],
+)
+def test_a_broken_table_is_refused_by_name(tmp_path, old, new, expected):
+    assert old in GOOD + TABLES
+    with pytest.raises(RubricError) as caught:
+        load_rubric(write(tmp_path, (GOOD + TABLES).replace(old, new)))
+    assert expected in str(caught.value)
+    assert "07_tiny.toml" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_criterion_of_the_weights_needs_to_know_the_network(tmp_path):
+    text = GOOD.replace('"final_accuracy"', '"held_out_accuracy"')
+    with pytest.raises(RubricError, match=r"needs a table \[model\]"):
+        load_rubric(write(tmp_path, text))
+    assert load_rubric(write(tmp_path, text + TABLES)).criteria[0].kind == "held_out_accuracy"
+
+
+def test_the_digest_is_of_the_whole_file(tmp_path):
+    before = load_rubric(write(tmp_path, GOOD)).digest
+    assert load_rubric(write(tmp_path, GOOD)).digest == before
+    assert load_rubric(write(tmp_path, GOOD + "# a comment\n")).digest != before

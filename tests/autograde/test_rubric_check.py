@@ -1,0 +1,107 @@
+"""`lab grade --check-rubrics`: whether a rubric and its lab's notebook fit together."""
+
+import copy
+from dataclasses import replace
+
+import nbformat
+import pytest
+from click.testing import CliRunner
+from fake_runs import LAB, lab_path
+
+from autograde.cli import grade
+from autograde.rubric import Execution, Exercise, find_rubric, rubric_names
+from autograde.rubric_check import rubric_problems
+
+SOURCE = nbformat.read(lab_path(), as_version=4)
+
+
+@pytest.mark.parametrize("name", rubric_names())
+def test_every_rubric_of_ours_fits_its_notebook(name):
+    rubric = find_rubric(name)
+    assert rubric_problems(rubric, nbformat.read(lab_path(name), as_version=4)) == []
+
+
+def changed(cell_id, **settings):
+    notebook = copy.deepcopy(SOURCE)
+    (cell,) = [cell for cell in notebook.cells if cell.id == cell_id]
+    cell.metadata.nbgrader.update(settings)
+    return notebook
+
+
+@pytest.mark.parametrize(
+    ("notebook", "expected"),
+    [
+        (
+            changed("check-evaluate", points=7),
+            "cell 'check-evaluate' is worth 7 points in the notebook, 5 in the rubric",
+        ),
+        (changed("check-evaluate", grade_id="other"), "the notebook has no grade cell 'check-evaluate'"),
+        (changed("check-evaluate", grade_id="other"), "grade cell 'other' of the notebook is in no [[exercise]]"),
+        (
+            changed("run-evidence", points=19),
+            "cell 'run-evidence' is worth 19 points in the notebook, 20 in the rubric",
+        ),
+        (changed("run-evidence", solution=True), "cell 'run-evidence' is an answer that is graded by hand"),
+    ],
+)
+def test_a_notebook_that_differs_is_told(notebook, expected):
+    assert expected in rubric_problems(find_rubric(LAB), notebook)
+
+
+def with_exercise(**changes):
+    rubric = find_rubric(LAB)
+    first, *others = rubric.exercises
+    return replace(rubric, exercises=(replace(first, **changes), *others))
+
+
+@pytest.mark.parametrize(
+    ("rubric", "expected"),
+    [
+        (with_exercise(check="lab01.nothing"), "exercise 'check-train-step': there is no check 'lab01.nothing'"),
+        (with_exercise(check="lab01.evaluate"), "check 'lab01.evaluate' is used for more than one cell"),
+        (with_exercise(points={"update": 5.0}), "part 'repeat' of check 'lab01.train-step' has no points"),
+        (
+            with_exercise(points={"update": 3.0, "repeat": 1.0, "returns": 0.5, "style": 0.5}),
+            "check 'lab01.train-step' has no part 'style'",
+        ),
+        (
+            replace(find_rubric(LAB), execution=Execution(run=("set-up",))),
+            "[execution] run: the notebook has no code cell 'set-up'",
+        ),
+        (
+            replace(find_rubric(LAB), execution=Execution(run=("setup",), parameters={"data_set": "x"})),
+            "[execution] parameters: the notebook's parameters cell has no 'data_set'",
+        ),
+        (
+            replace(find_rubric(LAB), model=replace(find_rubric(LAB).model, network="course_lib:resnet")),
+            "[model] network is 'course_lib:resnet'",
+        ),
+    ],
+)
+def test_a_rubric_that_differs_is_told(rubric, expected):
+    assert any(expected in line for line in rubric_problems(rubric, SOURCE)), rubric_problems(rubric, SOURCE)
+
+
+def test_a_rubric_without_exercises_leaves_the_other_cells_to_nbgrader():
+    assert rubric_problems(replace(find_rubric(LAB), exercises=()), SOURCE) == []
+    assert rubric_problems(
+        replace(find_rubric(LAB), exercises=(Exercise("check-evaluate", "lab01.evaluate", {}),)), SOURCE
+    )
+
+
+def test_the_command_says_what_fits_and_what_does_not(new_lab_course):
+    def check(*arguments):
+        return CliRunner().invoke(grade, [*arguments, "--check-rubrics", "--course", str(new_lab_course)])
+
+    done = check("1")
+    assert done.exit_code == 0
+    assert done.output == f"{LAB}: fits its notebook (4 exercises, 9 criteria, 40 points)\n"
+    # All of them: this course has the source of the first lab only.
+    done = check()
+    assert done.exit_code == 1
+    assert f"{LAB}: fits" in done.output and "02_ddp: source notebook" in done.output
+    assert done.output.splitlines()[-1] == "Error: 1 problem in 2 rubrics"
+    nbformat.write(changed("check-evaluate", points=7), new_lab_course.parent / "labs" / LAB / f"{LAB}.ipynb")
+    done = check("1")
+    assert done.exit_code == 1 and "is worth 7 points in the notebook" in done.output
+    assert not (new_lab_course / "gradebook.db").exists()  # it only looks
