@@ -215,6 +215,10 @@ WRONG = {
         "prepare-once", "if rank == 0:\n        result = prepare()\n    dist.barrier()\n    if rank != 0:\n",
         "dist.barrier()\n    if True:\n", "order", "began before rank 0 had finished",
     ),
+    "a little later": (
+        "prepare-once", "if rank == 0:\n        result = prepare()\n    dist.barrier()\n    if rank != 0:\n",
+        "dist.barrier()\n    time.sleep(0.1 * (rank > 0))\n    if True:\n", "order", "rank 1 began before rank 0 had finished",
+    ),
     "others first": (
         "prepare-once", "rank == 0:", "rank > 0:", "rank != 0:", "rank == 0:", "order", "began before rank 0 had finished",
     ),
