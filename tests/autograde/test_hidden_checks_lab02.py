@@ -5,6 +5,7 @@ import pytest
 from graded_lab import GradedLab, loses, with_seconds
 
 import autograde.exercises
+from autograde.checks.registry import driver_source
 
 LAB = "02_ddp"
 EXERCISES = [
@@ -445,6 +446,13 @@ def test_a_huge_answer_gets_nothing(lab):
     judged = lab.judge("metrics", "def reduce_metrics(*args):\n    return torch.zeros(30_000_000)\n")
     assert judged.points == 0, judged.reasons
     assert "grader" not in judged.flags
+
+
+@pytest.mark.parametrize("exercise", ["prepare-once", "samplers", "wrap", "throughput", "metrics"])
+def test_driver_of_an_exercise_holds_nothing_to_answer_it_by(exercise):
+    source = driver_source(f"lab02.{exercise}")
+    calls = ("all_reduce", "all_gather", "barrier", "DistributedSampler", "DataLoader", "DistributedDataParallel")
+    assert not [call for call in calls if call in source]
 
 
 LOOKING = """

@@ -21,20 +21,6 @@ def global_rank(student, given, outside):
     return [student("global_rank")(argparse.Namespace(**job), local_rank) for job, local_rank in given]
 
 
-def process_group(student, given, outside):
-    returned = student("start_process_group")("gloo")
-    if not dist.is_initialized():
-        return {"returned": returned, "numbers": None}
-    return {"returned": returned, "numbers": gather(given["number"])}
-
-
-def gather(number):
-    """What every rank brought, in the order of ranks."""
-    places = [torch.zeros(1, dtype=torch.float64) for _ in range(dist.get_world_size())]
-    dist.all_gather(places, torch.tensor([number], dtype=torch.float64))
-    return [place.item() for place in places]
-
-
 def prepare_once(student, given, outside):
     return student("prepare_once")(lambda: outside("prepare"), dist.get_rank())
 
