@@ -3,7 +3,8 @@
 Each exercise gets a sandbox of its own. Into it go, in the notebook's order, the lab's own cells that the rubric lists,
 every answer, and the definitions among what the student added: imports, functions, classes and constants, so that a
 helper in a cell of one's own works, while an experiment of one's own costs nobody's time. Then the check's driver is
-called. An answer that fails to execute loses the exercises that need it, and no other.
+called. An answer that fails to execute loses the exercises that need it, and no other; a cell that ends the execution
+(it never returns, or it ends its process) is left out of the ones that follow.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from .warm import Execution, WarmInterpreter
 __all__ = ["ExerciseJudge", "cells_to_run", "limits_of"]
 
 _BLANK = "NotImplementedError"
+_MOST_LEFT_OUT = 3
 
 
 def limits_of(rules: ExecutionRules) -> Limits:
@@ -42,7 +44,8 @@ def cells_to_run(repaired: RepairedNotebook, rules: ExecutionRules) -> list[dict
     Returns
     -------
     list of dict
-        ``{"id", "source", "definitions"}``: with `definitions` only those of the source are executed.
+        ``{"id", "source", "definitions"}``: with `definitions` only those of the source are executed. An answer has
+        ``"answer": True`` besides.
     """
     found: list[dict[str, Any]] = []
     for cell in repaired.notebook.cells:
@@ -54,7 +57,7 @@ def cells_to_run(repaired: RepairedNotebook, rules: ExecutionRules) -> list[dict
             lines = [f"{name} = {value!r}" for name, value in rules.parameters.items()]
             found.append({"id": "rubric's parameters", "source": "\n".join(lines), "definitions": False})
         elif settings.get("solution"):
-            found.append({"id": settings["grade_id"], "source": cell.source, "definitions": False})
+            found.append({"id": settings["grade_id"], "source": cell.source, "definitions": False, "answer": True})
         elif cell.metadata.get("added"):
             found.append({"id": cell.id, "source": cell.source, "definitions": True})
         elif cell.id in rules.run:
@@ -89,6 +92,7 @@ class ExerciseJudge:
     cells: list[dict[str, Any]]
     seed: list[int]
     flags: list[Flag] = field(default_factory=list)
+    _left_out: list[AnswerError] = field(default_factory=list)
     _failed_before_calls: AnswerError | None = None
 
     def judge(self, exercise: Exercise) -> list[CriterionResult]:
@@ -134,11 +138,10 @@ class ExerciseJudge:
             try:
                 outcomes = execution.cells(self.cells)
             except Exceeded as error:
-                # The same cells come first in every exercise, and would end the same way.
-                self._failed_before_calls = _ended(error, "while the notebook's answers were executed")
-                raise self._failed_before_calls from None
+                self._leave_out(error)
+                return self._findings(exercise)
             execution.allow(check.seconds)
-            ask = _SandboxAsk(exercise.check, execution, outcomes[0], stream)
+            ask = _SandboxAsk(exercise.check, execution, outcomes[0], stream, self._left_out)
             try:
                 if check.ranks > 1 and check.process_group:
                     ask.call("join", [None] * check.ranks)
@@ -154,6 +157,23 @@ class ExerciseJudge:
                 self.flags.append(Flag("grader", f"{exercise.cell}: {type(error).__name__} in the hidden check"))
                 raise AnswerError("your function returned something that could not be compared") from None
 
+    def _leave_out(self, error: Exceeded) -> None:
+        """Go on without the cell that ended an execution: the same cells come first in every exercise.
+
+        Raises
+        ------
+        AnswerError
+            It is one of the lab's own cells, or there have been several: nothing can be judged.
+        """
+        reason = _ended(error, f"in cell {quote(error.cell)}, while the notebook's answers were executed")
+        theirs = [cell for cell in self.cells if cell.get("answer") or cell["definitions"]]
+        remaining = [cell for cell in self.cells if cell not in theirs or cell["id"] != error.cell]
+        if len(remaining) == len(self.cells) or len(self._left_out) == _MOST_LEFT_OUT:
+            self._failed_before_calls = reason
+            raise reason from None
+        self.cells = remaining
+        self._left_out.append(reason)
+
 
 @dataclass
 class _SandboxAsk:
@@ -163,6 +183,7 @@ class _SandboxAsk:
     execution: Execution
     outcomes: list[dict[str, Any]]
     random: np.random.Generator
+    left_out: list[AnswerError]
 
     def call(self, function: str, given: Any, answers: Mapping[str, Callable[..., Any]] | None = None) -> Any:
         replies = self.execution.call(driver_source(self.check), function, given, answers)
@@ -178,6 +199,8 @@ class _SandboxAsk:
     def _failure(self, reply: dict[str, Any], where: str) -> AnswerError:
         failed = next((outcome for outcome in self.outcomes if isinstance(outcome["error"], dict)), None)
         if isinstance(reply.get("missing"), str):
+            if self.left_out:
+                return self.left_out[0]
             if failed:
                 return _raised(failed["error"], f"cell {quote(failed['id'])} did not execute", "crash")
             return AnswerError(

@@ -33,6 +33,10 @@ class Limits:
         What all of them print.
     answer_bytes : int
         Of one answer.
+    files : int
+        In each of ``/tmp`` and ``/dev/shm``: an empty one takes no disk, and a kilobyte of the kernel's memory.
+    sockets : int
+        All of them together: what lies in their buffers is no process's memory.
     """
 
     seconds: float = 60.0
@@ -41,14 +45,18 @@ class Limits:
     tasks: int = 256
     output_bytes: int = 1 * MIB
     answer_bytes: int = 64 * MIB
+    files: int = 100_000
+    sockets: int = 2_048
 
 
 class Exceeded(Exception):
     """An execution that ended before it answered. `kind` is a word for programs, the message one line for people.
 
     Kinds: ``time``, ``memory``, ``disk``, ``tasks``, ``output``, ``answer`` (too large, or not in the format),
-    ``ended`` (the process ended by itself, or was killed).
+    ``ended`` (the process ended by itself, or was killed). `cell` is the id of the cell that was being executed.
     """
+
+    cell = ""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -66,6 +74,7 @@ class Watch:
     """
 
     def __init__(self, pid: int, limits: Limits) -> None:
+        self.process = f"/proc/{pid}"
         self.table = f"/proc/{pid}/root/proc"
         self.limits = limits
         self.peak_bytes = 0
@@ -76,27 +85,40 @@ class Watch:
         Raises
         ------
         Exceeded
-            More memory or tasks than the limits allow.
+            More memory, tasks, files or sockets than the limits allow.
         """
-        tasks = resident = 0
+        self._look_at_files_and_sockets()
+        tasks = resident = tables = 0
         processes = []
         with contextlib.suppress(OSError):  # the sandbox has ended: the caller sees that by itself
             processes = [name for name in os.listdir(self.table) if name.isdigit()]
         for name in processes:
             fields = _fields(f"{self.table}/{name}/status")
             tasks += fields.get(b"Threads", 0)
-            resident += sum(fields.get(key, 0) for key in (b"RssAnon", b"RssShmem", b"VmSwap")) * 1024
+            resident += sum(fields.get(key, 0) for key in (b"RssAnon", b"RssShmem", b"VmSwap", b"VmPTE")) * 1024
+            tables += fields.get(b"VmPTE", 0) * 1024
         if tasks >= self.limits.tasks:
             raise Exceeded("tasks", f"started more than {self.limits.tasks} processes and threads")
         if resident > self.limits.memory_bytes:
             # Forks share most of their pages, which counts them several times; the exact figure costs more to read.
-            resident = 0
+            resident = tables
             for name in processes:
                 fields = _fields(f"{self.table}/{name}/smaps_rollup")
                 resident += sum(fields.get(key, 0) for key in (b"Pss_Anon", b"Pss_Shmem", b"SwapPss")) * 1024
         self.peak_bytes = max(self.peak_bytes, resident)
         if resident > self.limits.memory_bytes:
             raise Exceeded("memory", out_of_memory(self.limits))
+
+
+    def _look_at_files_and_sockets(self) -> None:
+        with contextlib.suppress(OSError):
+            for place in ("tmp", "dev/shm"):
+                status = os.statvfs(f"{self.process}/root/{place}")
+                if status.f_files - status.f_ffree > self.limits.files:
+                    raise Exceeded("disk", f"made more than {self.limits.files:,} files")
+        # Its first line: "sockets: used 12", of this network namespace.
+        if _fields(f"{self.process}/net/sockstat").get(b"sockets", 0) > self.limits.sockets:
+            raise Exceeded("tasks", f"opened more than {self.limits.sockets:,} sockets")
 
 
 def out_of_memory(limits: Limits) -> str:

@@ -293,7 +293,7 @@ class Execution:
         Raises
         ------
         Exceeded
-            A limit was reached, or a process ended.
+            A limit was reached, or a process ended; its `cell` is the one that was being executed.
         """
         started = [time.monotonic()] * len(self.ranks)
         outcomes: list[list[dict[str, Any]]] = [[] for _ in self.ranks]
@@ -306,8 +306,12 @@ class Execution:
             started[rank] = now
             return len(outcomes[rank]) == len(cells)
 
-        if cells:
-            self._exchange([{"do": "cells", "cells": [dict(cell) for cell in cells]}] * len(self.ranks), took)
+        try:
+            if cells:
+                self._exchange([{"do": "cells", "cells": [dict(cell) for cell in cells]}] * len(self.ranks), took)
+        except Exceeded as error:
+            error.cell = cells[min(len(done) for done in outcomes)]["id"]
+            raise
         return outcomes
 
     def call(
