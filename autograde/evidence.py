@@ -16,7 +16,16 @@ from .run_record import RunRecord, parse_run_record
 from .transcript import Transcript, parse_transcript
 from .verdict import RunSummary
 
-__all__ = ["LIMITS", "Evidence", "HeldOut", "RunFiles", "parse_evidence", "read_evidence", "read_run_files", "summarise"]
+__all__ = [
+    "LIMITS",
+    "Evidence",
+    "HeldOut",
+    "RunFiles",
+    "parse_evidence",
+    "read_evidence",
+    "read_run_files",
+    "summarise",
+]
 
 T = TypeVar("T")
 RunFiles = dict[str, "bytes | EvidenceError"]
@@ -27,7 +36,7 @@ LIMITS = {
     "run.json": run_record.MAX_BYTES,
     "learning_curve.csv": learning_curve.MAX_BYTES,
     "assessment.out": transcript.MAX_BYTES,
-    WEIGHTS: 512 << 20,
+    WEIGHTS: 256 << 20,  # several times the largest network of the labs; a worker holds a few copies
 }
 
 

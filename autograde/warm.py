@@ -268,7 +268,7 @@ class Execution:
         self._seconds = limits.seconds
         self._grace_ends: float | None = None
         self._later: list[tuple[float, Rank, bytes]] = []
-        self._watch = Watch(place.pid, limits) if place.pidfd >= 0 else None
+        self._watch = Watch(place.pid, limits, group is not None) if place.pidfd >= 0 else None
         self._next_look = 0.0
 
     @property

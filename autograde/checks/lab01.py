@@ -10,7 +10,7 @@ import torch
 
 from ..criteria import Finding
 from .compare import by_reference, close, is_number, number, same_tensor, same_tensors
-from .registry import Ask, Findings, HiddenCheck, shape_of
+from .registry import Ask, Findings, HiddenCheck, Later, shape_of
 
 __all__ = ["CHECKS"]
 
@@ -215,19 +215,21 @@ class _Device:
         if len(self.calls) > 1000:
             raise ValueError
 
-    def synchronize(self, rank: int) -> None:
-        time.sleep(max(0.0, self.busy_until - time.perf_counter()))
-        self.waits.append((len(self.calls), time.perf_counter()))
+    def synchronize(self, rank: int) -> Later:
+        now = time.perf_counter()
+        self.waits.append((len(self.calls), max(now, self.busy_until)))
         if len(self.waits) > 1000:
             raise ValueError
+        return Later(max(0.0, self.busy_until - now))
 
 
 def throughput(ask: Ask) -> Findings:
     """On a device whose speed and clock are outside."""
     warmup, steps, batch_size = (int(n) for n in ask.random.integers([2, 12, 20], [5, 20, 200]))
-    device = _Device(
-        slow=float(ask.random.uniform(0.06, 0.1)), fast=float(ask.random.uniform(0.012, 0.02)), warmup=warmup
-    )
+    # Ten times faster or slower, so that no guess from the batch size will do; the warm-up lasts as long as the rest.
+    fast = float(0.005 * 10 ** ask.random.uniform())
+    slow = float(ask.random.uniform(0.8, 1.2)) * steps * fast / warmup
+    device = _Device(slow, fast, warmup)
     found = ask.call(
         "throughput",
         {"batch_size": batch_size, "steps": steps, "warmup": warmup},
@@ -256,8 +258,9 @@ def throughput(ask: Ask) -> Findings:
         reason = "the clock was started while the device was still busy with the warm-up"
         return {"calls": calls, "rate": Finding(False, reason, _CLOCK)}
     # The inner clock starts between the device's being ready and its first timed step, and stops between its being done
-    # and the return: bounds that hold however busy the machine is.
-    highest, lowest = (batch_size * steps / t for t in (done[0] - device.calls[warmup], returned - ready[-1]))
+    # and the return: bounds that hold on a busy machine. One who puts off the return cannot widen them at will.
+    latest = min(returned, done[0] + 0.3 * (done[0] - ready[-1]) + 0.05)
+    highest, lowest = (batch_size * steps / t for t in (done[0] - device.calls[warmup], latest - ready[-1]))
     right = lowest * 0.99 < number(found) < highest * 1.01
     reason = "the rate is that of the timed steps"
     if not right:

@@ -26,7 +26,7 @@ from typing import Any
 
 import wire
 
-LIMIT = 256 << 20
+LIMIT = 1 << 30  # of what the grader sends: weights, and a notebook's text
 _EXECUTION = re.compile(r"<ipython-input-(\d+)-")
 
 
@@ -102,7 +102,7 @@ class Runner:
         """The imports, functions, classes and constants at the top level of a cell; all of it where it cannot parse."""
         try:
             tree = ast.parse(self.shell.transform_cell(source))
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             return source
         tree.body = [node for node in tree.body if isinstance(node, _DEFINITIONS) or _is_constant(node)]
         return ast.unparse(tree)
@@ -163,7 +163,7 @@ class Runner:
         header = self._exactly(wire.HEADER.size)
         if header is None:
             return None
-        text, blob = wire.lengths(header, LIMIT)
+        text, blob = wire.lengths(header, LIMIT, LIMIT)
         return wire.decode(self._exactly(text), self._exactly(blob))
 
     def _exactly(self, size: int) -> bytes | None:

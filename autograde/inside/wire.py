@@ -63,13 +63,13 @@ def encode(value: Any) -> bytes:
     return HEADER.pack(len(text), len(blob)) + text + blob
 
 
-def lengths(header: bytes, limit: int) -> tuple[int, int]:
-    """The two lengths of a message from its first 16 bytes; `WireError` where together they exceed `limit` bytes."""
+def lengths(header: bytes, limit: int, text_limit: int = MAX_TEXT) -> tuple[int, int]:
+    """The two lengths of a message from its first 16 bytes; `WireError` where they exceed the limits, in bytes."""
     text, blob = HEADER.unpack(header)
     if text + blob > limit:
         raise WireError(f"the answer has {text + blob:,} bytes, at most {limit:,} are read")
-    if text > MAX_TEXT:
-        raise WireError(f"the answer has {text:,} bytes beside its arrays, at most {MAX_TEXT:,} are read")
+    if text > text_limit:
+        raise WireError(f"the answer has {text:,} bytes beside its arrays, at most {text_limit:,} are read")
     return text, blob
 
 
