@@ -221,15 +221,17 @@ def _with_weights(
 
 def _forged(rubric: Rubric, evidence: Evidence, clock: float | None) -> tuple[str, str] | None:
     """Kind of flag and reason where the evidence as a whole cannot be believed."""
-    if isinstance(evidence.curve_or_error, EvidenceError) or not evidence.curve.accuracies:
-        return None
+    tried = evidence.held_out_or_error
+    if isinstance(evidence.curve_or_error, EvidenceError):
+        # A record that stands alone is a file that anybody can write.
+        alone = isinstance(tried, EvidenceError) and not isinstance(evidence.record_or_error, EvidenceError)
+        return ("missing", f"nothing backs up the run record: {tried}") if alone else None
     claimed, seconds = evidence.curve.accuracies[-1], evidence.curve.rows[-1].time
     if clock is not None and seconds > clock:
         return "forged", f"the learning curve tells of {seconds:.0f} s of training in a run that took {clock:.0f} s"
-    tried = evidence.held_out_or_error
     if isinstance(tried, EvidenceError):
         return "missing", f"nothing backs up the learning curve: {tried}"
-    if tried is not None and abs(tried.accuracy - claimed) > rubric.model.tolerance + tried.uncertainty:
+    if tried is not None and not abs(tried.accuracy - claimed) <= rubric.model.tolerance + tried.uncertainty:
         return (
             "forged",
             f"the learning curve ends at {claimed:.3f}, the submitted weights score {tried.accuracy:.3f} on "
