@@ -62,3 +62,7 @@ c.GenerateFeedback.preprocessors = [
     ShowReasons,
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]
+
+# Feedback pages and formgrader show what students wrote and what their code printed: as text, never as markup.
+c.HTMLExporter.sanitize_html = True
+c.HTMLExporter.filters = {"markdown2html": "autograde.nbgrader_hooks.markdown_without_html"}

@@ -21,7 +21,7 @@ from course_lib.atomic import write_atomically
 from .run_folder import EvidenceError, open_submission, read_plain_text
 from .verdict import Verdict
 
-__all__ = ["show_verdict", "submitted_at", "write_autograded"]
+__all__ = ["remove_autograded", "show_verdict", "submitted_at", "write_autograded"]
 
 TIMESTAMP = "timestamp.txt"
 
@@ -53,6 +53,12 @@ def write_autograded(course: Path, verdict: Verdict, notebook: NotebookNode, sub
     return path
 
 
+def remove_autograded(course: Path, verdict: Verdict) -> None:
+    """Remove a notebook that an earlier grading wrote: it is not of the submission that is there now."""
+    folder = Path(course) / "autograded" / verdict.student / verdict.lab
+    (folder / f"{verdict.lab}.ipynb").unlink(missing_ok=True)
+
+
 def submitted_at(submission: Path) -> datetime | None:
     """When a submission was handed in, by the time stamp that ``nbgrader collect`` put there; UTC without zone.
 
@@ -70,5 +76,3 @@ def submitted_at(submission: Path) -> datetime | None:
         return None
     finally:
         os.close(folder)
-
-

@@ -7,6 +7,7 @@ is not expected earns nothing, says why in one line, and stops nothing.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from nbformat import NotebookNode
+from nbformat.v4 import new_notebook
 
 from .bench import Bench
 from .criteria import KINDS
@@ -36,7 +38,7 @@ __all__ = ["Graded", "failed_verdict", "grade_submission", "judge_evidence", "su
 
 @dataclass(frozen=True)
 class Graded:
-    """A verdict, and the notebook that a person grades by: repaired, with harmless outputs. None where there is none."""
+    """A verdict, and the notebook that a person grades by: repaired, with harmless outputs. None where grading failed."""
 
     verdict: Verdict
     notebook: NotebookNode | None
@@ -46,6 +48,7 @@ class Graded:
 class _Submission:
     notebook: NotebookNode | EvidenceError
     files: RunFiles
+    absent: bool  # there is no file of the notebook's name at all
 
     @property
     def digest(self) -> str:
@@ -109,6 +112,10 @@ def _grade(
     if isinstance(handed_in.notebook, EvidenceError):
         flags.append(Flag("missing", str(handed_in.notebook)))
         results += [result for each in rubric.exercises for result in _lost(each, str(handed_in.notebook))]
+        # What a person sees then is the lab as it was given out, with the reasons.
+        notebook = repair(new_notebook(), bench.source).notebook
+        # What is not there is no answer; in what cannot be read there may be some, which a person must look for.
+        unanswered = tuple(bench.starter) if handed_in.absent else ()
     else:
         repaired = repair(handed_in.notebook, bench.source)
         flags += _repair_flags(repaired)
@@ -175,7 +182,7 @@ def _read(submission: Path, lab: str) -> _Submission:
         notebook: NotebookNode | EvidenceError = read_notebook(submission, lab)
     except EvidenceError as error:
         notebook = error
-    return _Submission(notebook, read_run_files(submission, lab))
+    return _Submission(notebook, read_run_files(submission, lab), not os.path.lexists(submission / f"{lab}.ipynb"))
 
 
 def _evidence(
@@ -285,7 +292,9 @@ def _lost(exercise: Exercise, reason: str) -> list[CriterionResult]:
 
 def _repair_flags(repaired: RepairedNotebook) -> list[Flag]:
     flags = [Flag("tampered", f"{each.cell}: {each.detail}") for each in repaired.repairs if each.kind in _TAMPERING]
-    flags += [Flag("missing", f"{each.cell}: {each.detail}") for each in repaired.repairs if each.kind == "missing-answer"]
+    flags += [
+        Flag("missing", f"{each.cell}: {each.detail}") for each in repaired.repairs if each.kind == "missing-answer"
+    ]
     others = Counter(each.kind for each in repaired.repairs if each.kind in ("duplicate", "cell-type"))
     flags += [Flag("tampered", f"{count} answer cell(s) repaired: {kind}") for kind, count in others.items()]
     if repaired.more_repairs:

@@ -1,17 +1,22 @@
-"""Two steps of ours inside nbgrader's own commands, put there by ``nbgrader_config.py``.
+"""Steps of ours inside nbgrader's own commands, put there by ``nbgrader_config.py``.
 
 `KeepVerdict` keeps ``nbgrader autograde`` from scoring the rubric's cells by what they printed; `ShowReasons` puts the
 reasons where a student reads them, in ``nbgrader generate_feedback``. See `autograde.gradebook` for why.
+`markdown_without_html` keeps what a student wrote in a Markdown cell from being markup of the page that shows it.
 """
 
 from __future__ import annotations
 
 import atexit
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
+from jinja2 import pass_context
+from jinja2.runtime import Context
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader.api import Gradebook
@@ -27,7 +32,7 @@ from .sandbox import missing_sandbox
 from .verdict import Verdict, load_verdict, verdict_path
 from .warm import WarmInterpreter
 
-__all__ = ["KeepVerdict", "ShowReasons"]
+__all__ = ["KeepVerdict", "ShowReasons", "markdown_without_html"]
 
 
 class KeepVerdict(NbGraderPreprocessor):
@@ -78,7 +83,9 @@ def _saved(course: Path, student: str, rubric: Rubric) -> Verdict | None:
 @cache
 def _bench(lab: str, course: Path, source: Path) -> Bench:
     missing = missing_sandbox()
-    bench = Bench(find_rubric(lab), source_notebook(source), course_secret(course), None if missing else WarmInterpreter())
+    bench = Bench(
+        find_rubric(lab), source_notebook(source), course_secret(course), None if missing else WarmInterpreter()
+    )
     if missing:
         bench.rubric = replace(bench.rubric, exercises=())
     atexit.register(bench.close)
@@ -103,6 +110,32 @@ class ShowReasons(NbGraderPreprocessor):
                 if text := stored_comment(gradebook, name, rubric.lab, student):
                     cell.outputs = [new_output("stream", name="stdout", text=dedent(text) + "\n")]
         return nb, resources
+
+
+# The labs' hints fold; without attributes these do nothing else.
+_HARMLESS = re.compile(r"&lt;(/?(?:details|summary))&gt;")
+
+
+class _WithoutHTML(IPythonRenderer):
+    def block_html(self, html: str) -> str:
+        return self.inline_html(html)
+
+    def inline_html(self, html: str) -> str:
+        return _HARMLESS.sub(r"<\1>", self.escape_html(html))
+
+
+@pass_context
+def markdown_without_html(context: Context, source: str) -> str:
+    """nbconvert's ``markdown2html``, which lets raw HTML through, without that: tags are shown as they were typed.
+
+    nbgrader's templates use the filter for every Markdown cell and every comment, and do not look at
+    ``HTMLExporter.sanitize_html``. Markdown itself, mathematics and images stay, and so does ``<details>``.
+    """
+    attachments = context.get("cell", {}).get("attachments", {})
+    renderer = _WithoutHTML(
+        escape=True, allow_harmful_protocols=False, attachments=attachments, exclude_anchor_links=True
+    )
+    return MarkdownWithMath(renderer=renderer).render(source)
 
 
 def _rubric(resources: dict) -> Rubric | None:

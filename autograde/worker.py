@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from .autograded import write_autograded
+from .autograded import remove_autograded, write_autograded
 from .bench import Bench
 from .grading import grade_submission
 from .rubric import RUBRICS, find_rubric
@@ -90,6 +90,8 @@ def grade_one(setting: Setting, student: str) -> Verdict:
     graded = grade_submission(_bench, submission, student)
     if graded.notebook is not None:
         write_autograded(setting.course, graded.verdict, graded.notebook, submission)
+    else:
+        remove_autograded(setting.course, graded.verdict)
     graded.verdict.save(setting.course)  # last: where it lies, the rest is done
     return graded.verdict
 

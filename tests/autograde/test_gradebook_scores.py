@@ -1,11 +1,14 @@
 """Scores in nbgrader's gradebook, read back through nbgrader's own API."""
 
 import json
+import os
+import shutil
+import sqlite3
 import warnings
 
 import nbformat
 import pytest
-from fake_runs import LAB, source_notebook
+from fake_runs import HONEST_RUN, LAB, lab_path, released_notebook, solved_notebook
 from nbgrader.api import Gradebook
 from nbgrader.apps import NbGraderApp
 
@@ -13,9 +16,16 @@ from autograde.batch import grade_lab, is_student_id
 from autograde.gradebook import CourseError
 from autograde.verdict import Verdict, load_verdict, verdict_path
 
+CHECKS = {"check-train-step": 5.0, "check-evaluate": 5.0, "check-throughput": 5.0, "check-speedup": 5.0}
+ESSAYS = {"q-knee": "At 9a/b, where the fixed cost is a tenth.", "q-first-epoch": "The first steps pay for the set-up."}
+
+
+def book(course):
+    return Gradebook(f"sqlite:///{course / 'gradebook.db'}", "distributed-training")
+
 
 def grades(course):
-    with Gradebook(f"sqlite:///{course / 'gradebook.db'}", "distributed-training") as gradebook:
+    with book(course) as gradebook:
         return {
             (submission.student.id, grade.name): (grade.auto_score, grade.manual_score, bool(grade.needs_manual_grade))
             for submission in gradebook.assignment_submissions(LAB)
@@ -23,74 +33,156 @@ def grades(course):
         }
 
 
-def test_scores_reach_the_gradebook_and_grading_twice_changes_nothing(course, submit, make_run):
-    submit("ada", make_run())
-    submit("bob", make_run([0.5] * 8, stopped_early=False))
-    submit("eve")
+def of(student, found):
+    return {name: value for (who, name), value in found.items() if who == student}
+
+
+@pytest.fixture
+def without_transcript(tmp_path):
+    """An honest run folder that lacks assessment.out, which is worth 3 of 20 points."""
+    shutil.copytree(HONEST_RUN, tmp_path / "spoilt")
+    (tmp_path / "spoilt" / "assessment.out").unlink()
+    return tmp_path / "spoilt"
+
+
+def test_scores_reach_the_gradebook_and_grading_twice_changes_nothing(
+    lab_course, hand_in, graded_here, without_transcript
+):
+    hand_in("ada", solved_notebook(ESSAYS))
+    hand_in("bob", released_notebook(), without_transcript)
+    hand_in("eve", False, None)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        verdicts = grade_lab("1", course)
-    assert [(v.student, v.score) for v in verdicts] == [("ada", 20), ("bob", 15), ("eve", 0)]
-    first = grades(course)
-    assert {key[0]: value for key, value in first.items() if key[1] == "run-evidence"} == {
-        "ada": (20.0, None, False),
-        "bob": (15.0, None, False),
-        "eve": (0.0, None, False),
-    }
-    # The other cells wait for nbgrader and for a person.
-    assert {value for key, value in first.items() if key[1] != "run-evidence"} == {(None, None, True)}
-    grade_lab(LAB, course)
-    assert grades(course) == first
+        verdicts = grade_lab("1", lab_course)
+    assert [(v.student, v.score, v.max_score) for v in verdicts] == [("ada", 40, 40), ("bob", 17, 40), ("eve", 0, 40)]
+    first = grades(lab_course)
+    full = {cell: (points, None, False) for cell, points in CHECKS.items()}
+    # An answer in words waits for a person; one that was never given is worth nothing.
+    waits = dict.fromkeys(ESSAYS, (None, None, True))
+    blank = dict.fromkeys(ESSAYS, (0.0, None, False))
+    nothing = dict.fromkeys(CHECKS, (0.0, None, False))
+    assert of("ada", first) == {**full, **waits, "run-evidence": (20.0, None, False)}
+    assert of("bob", first) == {**nothing, **blank, "run-evidence": (17.0, None, False)}
+    assert of("eve", first) == {**nothing, **blank, "run-evidence": (0.0, None, False)}
+    with book(lab_course) as gradebook:
+        assert gradebook.find_comment("q-knee", LAB, LAB, "bob").comment == "No response."
+        assert gradebook.find_comment("q-knee", LAB, LAB, "ada").comment is None
+    grade_lab(LAB, lab_course, force=True)
+    assert grades(lab_course) == first
+    assert graded_here == ["ada", "bob", "eve"] * 2
 
 
-def test_nbgrader_s_own_export_shows_the_scores(course, submit, make_run, monkeypatch, tmp_path):
-    submit("ada", make_run())
-    submit("bob", make_run([0.5] * 8, stopped_early=False))
-    grade_lab("1", course)
-    monkeypatch.chdir(course.parent)
+def test_an_answer_that_is_blanked_or_filled_in_later_is_followed(lab_course, hand_in, graded_here):
+    folder = hand_in("ada", released_notebook(), None)
+    path = folder / f"{LAB}.ipynb"
+    grade_lab("1", lab_course)
+    assert grades(lab_course)["ada", "q-knee"] == (0.0, None, False)
+    notebook = released_notebook()
+    next(cell for cell in notebook.cells if cell.id == "q-knee").source = "Near 200."
+    nbformat.write(notebook, path)
+    grade_lab("1", lab_course)
+    found = grades(lab_course)
+    assert (found["ada", "q-knee"], found["ada", "q-first-epoch"]) == ((None, None, True), (0.0, None, False))
+    with book(lab_course) as gradebook:
+        assert gradebook.find_comment("q-knee", LAB, LAB, "ada").comment is None
+    # In what cannot be read there may be an answer: a person has to look.
+    path.write_text("{")
+    (verdict,) = grade_lab("1", lab_course)
+    assert "is not JSON" in verdict.results[0].reason and [flag.kind for flag in verdict.flags] == ["missing"]
+    assert {grades(lab_course)["ada", name] for name in ESSAYS} == {(None, None, True)}
+
+
+def test_nbgrader_s_own_export_shows_the_scores(
+    lab_course, hand_in, graded_here, without_transcript, monkeypatch, tmp_path
+):
+    hand_in("ada", False)
+    hand_in("bob", False, without_transcript)
+    grade_lab("1", lab_course)
+    monkeypatch.chdir(lab_course.parent)
     NbGraderApp.clear_instance()
     NbGraderApp.launch_instance(["export", "--to", str(tmp_path / "grades.csv")])
     lines = [line.split(",") for line in (tmp_path / "grades.csv").read_text().splitlines()]
     column = {name: index for index, name in enumerate(lines[0])}
     assert {(line[column["student_id"]], line[column["score"]], line[column["max_score"]]) for line in lines[1:]} == {
-        ("ada", "20.0", "28.0"),
-        ("bob", "15.0", "28.0"),
+        ("ada", "20.0", "50.0"),
+        ("bob", "17.0", "50.0"),
     }
 
 
-def test_a_person_s_score_stays(course, submit, make_run):
-    submit("bob", make_run([0.5] * 8, stopped_early=False))
-    grade_lab("1", course)
-    with Gradebook(f"sqlite:///{course / 'gradebook.db'}", "distributed-training") as gradebook:
+def test_a_person_s_score_and_comment_stay(lab_course, hand_in, graded_here, without_transcript):
+    hand_in("bob", released_notebook(), without_transcript)
+    grade_lab("1", lab_course)
+    with book(lab_course) as gradebook:
         gradebook.find_grade("run-evidence", LAB, LAB, "bob").manual_score = 18
-        gradebook.find_grade("ex-double", LAB, LAB, "bob").auto_score = 4
+        gradebook.find_grade("q-knee", LAB, LAB, "bob").manual_score = 4
+        gradebook.find_comment("q-knee", LAB, LAB, "bob").manual_comment = "It stood in your mail."
         gradebook.db.commit()
-    grade_lab("1", course)
-    with Gradebook(f"sqlite:///{course / 'gradebook.db'}", "distributed-training") as gradebook:
-        grade = gradebook.find_grade("run-evidence", LAB, LAB, "bob")
-        assert (grade.auto_score, grade.manual_score, grade.score) == (15, 18, 18)
-        assert gradebook.find_grade("ex-double", LAB, LAB, "bob").auto_score == 4
+    for force in (False, True):
+        grade_lab("1", lab_course, force=force)
+        with book(lab_course) as gradebook:
+            grade = gradebook.find_grade("run-evidence", LAB, LAB, "bob")
+            assert (grade.auto_score, grade.manual_score, grade.score) == (17, 18, 18)
+            assert gradebook.find_grade("q-knee", LAB, LAB, "bob").score == 4
+            assert gradebook.find_comment("q-knee", LAB, LAB, "bob").comment == "It stood in your mail."
+            assert gradebook.find_grade("q-first-epoch", LAB, LAB, "bob").score == 0
 
 
-def test_one_bad_submission_stops_nobody(course, submit, make_run):
-    submit("ada", make_run())
-    folder = submit("bad", make_run())
+def test_a_late_submission_has_its_time_in_the_gradebook(lab_course, hand_in, graded_here):
+    for student, stamp in (
+        ("ada", "2026-11-20 22:30:00 UTC"),
+        ("bob", "2026-11-20 23:30:00 CET"),  # half past ten, too
+        ("cyd", "yesterday"),
+        ("dan", None),
+    ):
+        folder = hand_in(student, False, None)
+        if stamp:
+            (folder / "timestamp.txt").write_text(stamp)
+    with book(lab_course) as gradebook:
+        gradebook.update_or_create_assignment(LAB, duedate="2026-11-20 22:00:00")
+    grade_lab("1", lab_course)
+    with book(lab_course) as gradebook:
+        late = {each.student.id: each.total_seconds_late for each in gradebook.assignment_submissions(LAB)}
+    assert late == {"ada": 1800, "bob": 1800, "cyd": 0, "dan": 0}
+    # Handed in again, and graded again.
+    (lab_course / "submitted" / "ada" / LAB / "timestamp.txt").write_text("2026-11-20 21:59:00 UTC")
+    grade_lab("1", lab_course)
+    with book(lab_course) as gradebook:
+        assert gradebook.find_submission(LAB, "ada").total_seconds_late == 0
+
+
+def test_one_bad_submission_stops_nobody(lab_course, hand_in, graded_here):
+    hand_in("ada", False)
+    folder = hand_in("bad", False)
     (folder / "run" / "learning_curve.csv").write_bytes(b"\xff" * 100)
-    (course / "submitted" / "file").write_text("not a student")
-    (course / "submitted" / "loop").symlink_to("loop")
-    submit("zoe", make_run())
-    scores = {verdict.student: verdict.score for verdict in grade_lab("1", course)}
-    assert scores == {"ada": 20, "bad": 3, "zoe": 20}
+    (lab_course / "submitted" / "file").write_text("not a student")
+    (lab_course / "submitted" / "loop").symlink_to("loop")
+    hand_in("zoe", False)
+    scores = {verdict.student: verdict.score for verdict in grade_lab("1", lab_course)}
+    assert scores == {"ada": 20, "bad": 5, "zoe": 20}  # of the bad one the record and the weights still stand
 
 
-def test_a_score_that_cannot_be_written_is_told_and_the_others_are_written(course, submit, make_run, monkeypatch):
+def test_a_score_that_cannot_be_written_is_told_and_the_others_are_written(
+    lab_course, hand_in, graded_here, monkeypatch
+):
+    from autograde import batch
+
     for student in ("ada", "bob", "zoe"):
-        submit(student, make_run())
-    save = Verdict.save
-    monkeypatch.setattr(Verdict, "save", lambda self, course: 1 / 0 if self.student == "bob" else save(self, course))
+        hand_in(student, False, None)
+    record = batch.record_verdict
+    monkeypatch.setattr(
+        batch,
+        "record_verdict",
+        lambda book, verdict, *rest: 1 / (verdict.student != "bob") and record(book, verdict, *rest),
+    )
     with pytest.raises(CourseError, match=r"1 of 3 scores could not be written: bob \(ZeroDivisionError\)"):
-        grade_lab("1", course)
-    assert {student for student, _ in grades(course)} == {"ada", "zoe"}
+        grade_lab("1", lab_course)
+    assert {student for student, _ in grades(lab_course)} == {"ada", "zoe"}
+    # The verdict was kept: grading again only writes it.
+    monkeypatch.undo()
+    fresh = []
+    monkeypatch.setattr("autograde.batch.run_local", lambda *_: pytest.fail("graded again"))
+    grade_lab("1", lab_course, done=lambda verdict, new: fresh.append(new))
+    assert {student for student, _ in grades(lab_course)} == {"ada", "bob", "zoe"} and not any(fresh)
 
 
 @pytest.mark.parametrize(
@@ -101,13 +193,17 @@ def test_a_score_that_cannot_be_written_is_told_and_the_others_are_written(cours
         ("9", True),
         (".hidden", False),
         ("..", False),
+        (".", False),
         ("-rf", False),
         ("@sum", False),
+        ("=1+1", False),
         ("a b", False),
         ("a/b", False),
         ("<b>", False),
         ("é", False),
         ("a\n", False),
+        ("a\nb", False),
+        ("a\x00", False),
         ("", False),
         ("x" * 101, False),
     ],
@@ -116,48 +212,90 @@ def test_student_ids(name, good):
     assert is_student_id(name) is good
 
 
-def test_names_that_are_no_student_ids_are_skipped_and_named(course, submit, make_run):
-    submit("ada", make_run())
-    submit("<script>alert(1)<", make_run())
-    submit("=cmd()", make_run())
+def test_names_that_are_no_student_ids_are_skipped_and_named_in_one_line_each(lab_course, hand_in, graded_here):
+    hand_in("ada", False, None)
+    for name in ("<script>alert(1)<", "=cmd()", "a\nb", "\x1b[2J"):
+        hand_in(name, False, None)
     skipped = []
-    assert [verdict.student for verdict in grade_lab("1", course, skipped=skipped.append)] == ["ada"]
-    assert len(skipped) == 2 and all("not a student id" in line for line in skipped)
+    assert [verdict.student for verdict in grade_lab("1", lab_course, skipped=skipped.append)] == ["ada"]
+    assert len(skipped) == 4 and all("not a student id" in line for line in skipped)
+    assert all(line.isprintable() and line.isascii() for line in skipped)
 
 
-def test_chosen_students_only(course, submit, make_run):
+def test_chosen_students_only(lab_course, hand_in, graded_here):
     for student in ("ada", "bob"):
-        submit(student, make_run())
-    assert [verdict.student for verdict in grade_lab("1", course, ["bob"])] == ["bob"]
+        hand_in(student, False, None)
+    assert [verdict.student for verdict in grade_lab("1", lab_course, ["bob", "bob"])] == ["bob"]
+    assert graded_here == ["bob"]
     with pytest.raises(CourseError, match="no submission of 01_single_gpu by 'nobody'"):
-        grade_lab("1", course, ["bob", "nobody"])
+        grade_lab("1", lab_course, ["bob", "nobody"])
 
 
-def test_a_lab_without_submissions_or_notebook_is_one_clear_line(course, submit, make_run):
+def test_a_lab_without_submissions_or_notebook_is_one_clear_line(lab_course, hand_in, graded_here):
     with pytest.raises(CourseError, match="collect them first"):
-        grade_lab("1", course)
-    submit("ada", make_run(), lab="02_ddp")
-    with pytest.raises(CourseError, match=r"no source notebook .*02_ddp\.ipynb"):
-        grade_lab("2", course)
+        grade_lab("1", lab_course)
+    hand_in("ada", False, None, lab="02_ddp")
+    with pytest.raises(CourseError, match=r"source notebook .*02_ddp\.ipynb cannot be read"):
+        grade_lab("2", lab_course)
     with pytest.raises(CourseError, match="cannot be read"):
-        grade_lab("1", course / "nowhere")
+        grade_lab("1", lab_course / "nowhere")
 
 
-@pytest.mark.parametrize(("points", "cell", "expected"), [(10, True, "worth 10 points"), (20, False, "no grade cell")])
-def test_notebook_and_rubric_must_agree(fresh_course, submit, make_run, points, cell, expected):
-    course, notebook = fresh_course, source_notebook(points)
-    if not cell:
-        notebook.cells.pop()
-    nbformat.write(notebook, course.parent / "labs" / LAB / f"{LAB}.ipynb")
-    submit("ada", make_run())
+def test_a_folder_of_submissions_that_is_a_link_is_followed_and_a_student_s_own_is_not(
+    lab_course, hand_in, graded_here, tmp_path
+):
+    # Instructors keep submissions on another disk; a student who hands in a link wants to be graded by another's work.
+    hand_in("ada", False)
+    shutil.move(lab_course / "submitted", tmp_path / "disk")
+    (lab_course / "submitted").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "bob").symlink_to("ada")
+    (tmp_path / "disk" / "eve").mkdir()
+    (tmp_path / "disk" / "eve" / LAB).symlink_to(tmp_path / "disk" / "ada" / LAB)
+    verdicts = {verdict.student: verdict for verdict in grade_lab("1", lab_course)}
+    assert {student: verdict.score for student, verdict in verdicts.items()} == {"ada": 20, "bob": 0, "eve": 0}
+    assert "a link or a file" in verdicts["eve"].results[-1].reason
+
+
+@pytest.mark.parametrize(
+    ("cell", "changes", "expected"),
+    [
+        ("run-evidence", {"points": 10}, "cell 'run-evidence' is worth 10 points in the notebook, 20 in the rubric"),
+        ("run-evidence", {"grade_id": "other"}, "the notebook has no grade cell 'run-evidence'"),
+        ("check-speedup", {"points": 4}, "cell 'check-speedup' is worth 4 points in the notebook, 5 in the rubric"),
+        ("check-speedup", {"grade_id": "other"}, "the notebook has no grade cell 'check-speedup'"),
+    ],
+)
+def test_notebook_and_rubric_must_agree_before_anything_is_written(
+    new_lab_course, hand_in, graded_here, cell, changes, expected
+):
+    notebook = nbformat.read(lab_path(), as_version=4)
+    next(each for each in notebook.cells if each.id == cell).metadata.nbgrader.update(changes)
+    nbformat.write(notebook, new_lab_course.parent / "labs" / LAB / f"{LAB}.ipynb")
+    hand_in("ada", False, None)
     with pytest.raises(CourseError, match=expected):
-        grade_lab("1", course)
+        grade_lab("1", new_lab_course)
+    assert graded_here == [] and sorted(os.listdir(new_lab_course)) == ["submitted"]
 
 
-def test_a_verdict_is_saved_whole_and_read_back(course, submit, make_run):
-    submit("ada", make_run())
-    (verdict,) = grade_lab("1", course)
-    path = verdict_path(course, "ada", LAB)
+@pytest.mark.parametrize(
+    ("column", "value", "expected"),
+    [("max_score", "10", "cell 'check-speedup' is worth 10 points"), ("name", "'x'", "no grade cell 'check-speedup'")],
+)
+def test_a_gradebook_of_an_older_notebook_is_told(lab_course, hand_in, graded_here, column, value, expected):
+    with sqlite3.connect(lab_course / "gradebook.db") as database:
+        table = "grade_cells" if column == "max_score" else "base_cell"
+        where = "id IN (SELECT id FROM base_cell WHERE name = 'check-speedup')"
+        database.execute(f"UPDATE {table} SET {column} = {value} WHERE {where}")
+    hand_in("ada", False, None)
+    with pytest.raises(CourseError, match=expected + ".*generate_assignment"):
+        grade_lab("1", lab_course)
+    assert graded_here == []
+
+
+def test_a_verdict_is_saved_whole_and_read_back(lab_course, hand_in, graded_here):
+    hand_in("ada", False)
+    (verdict,) = grade_lab("1", lab_course)
+    path = verdict_path(lab_course, "ada", LAB)
     assert load_verdict(path) == Verdict.from_json(json.loads(json.dumps(verdict.to_json())))
     assert [p.name for p in path.parent.iterdir()] == ["verdict.json"]
     path.write_text("{}")

@@ -1,20 +1,31 @@
-"""Stock nbgrader commands on a tiny lab, mixed with ours, as an instructor would type them."""
+"""Stock nbgrader commands, mixed with ours, as an instructor would type them; and what their pages show."""
 
+import base64
+import copy
 import html
-import re
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 
 import nbformat
-from fake_runs import LAB, REPOSITORY, source_notebook
+import pytest
+from fake_runs import HONEST_RUN, LAB, REPOSITORY, lab_path, solved_notebook
+from nbconvert.exporters import HTMLExporter
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
+from nbgrader.server_extensions.formgrader import handlers
+from traitlets.config import Config
 
 from autograde.batch import grade_lab
 from autograde.gradebook import nbgrader_settings
 
 BIN = Path(sys.executable).parent
+FULL = {"check-train-step": 5, "check-evaluate": 5, "check-throughput": 5, "check-speedup": 5, "run-evidence": 20}
+PIXEL = base64.b64encode(
+    base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+).decode()
 
 
 def nbgrader(course, *arguments):
@@ -32,14 +43,133 @@ def nbgrader(course, *arguments):
     return done.stdout + done.stderr
 
 
+def book(course):
+    return Gradebook(f"sqlite:///{course / 'gradebook.db'}", "distributed-training")
+
+
 def scores(course, student):
-    with Gradebook(f"sqlite:///{course / 'gradebook.db'}", "distributed-training") as gradebook:
+    with book(course) as gradebook:
         submission = gradebook.find_submission(LAB, student)
-        return {grade.name: grade.auto_score for grade in submission.notebooks[0].grades}
+        return {grade.name: grade.score for grade in submission.notebooks[0].grades if not grade.needs_manual_grade}
 
 
 def feedback(course, student):
     return (course / "feedback" / student / LAB / f"{LAB}.html").read_text()
+
+
+def formgrader(course, student):
+    """What formgrader's handler renders: the notebook in autograded/, by its template and our configuration."""
+    config = copy.deepcopy(nbgrader_settings(course))
+    config.HTMLExporter.template_name = "formgrade"
+    config.HTMLExporter.extra_template_basedirs = [handlers.template_path]
+    resources = {
+        "assignment_id": LAB,
+        "notebook_id": LAB,
+        "submission_id": "0",
+        "index": 0,
+        "total": 1,
+        "base_url": "/",
+    }
+    resources |= {
+        "student": student,
+        "last_name": None,
+        "first_name": None,
+        "mathjax_url": "/mathjax",
+        "windows": False,
+    }
+    path = course / "autograded" / student / LAB / f"{LAB}.ipynb"
+    page, _ = HTMLExporter(config=Config(config)).from_filename(str(path), resources=resources)
+    return page
+
+
+def keep(notebook):
+    """Lab 01 without what takes long: stock nbgrader executes all of it."""
+    kept = [
+        cell
+        for cell in notebook.cells
+        if cell.cell_type == "markdown" or "nbgrader" in cell.metadata or cell.id in ("parameters", "setup")
+    ]
+    for cell in kept:
+        if cell.id == "setup":
+            cell.source = "\n".join(line for line in cell.source.splitlines() if not line.startswith("warm_up()"))
+    notebook.cells = kept
+    return notebook
+
+
+@pytest.fixture
+def short_course(new_lab_course):
+    """A course of lab 01 without its experiments, which nbgrader does not yet know."""
+    source = keep(nbformat.read(lab_path(), as_version=4))
+    nbformat.write(source, new_lab_course.parent / "labs" / LAB / f"{LAB}.ipynb")
+    return new_lab_course
+
+
+ESSAY = """At $a < b$ the knee is $$9a/b$$ as **measured** ![plot](attachment.png)
+
+<script>alert('markdown')</script> <img src=x onerror=alert(1)> <iframe src="https://evil.example"></iframe>
+
+[mine](javascript:alert(2)) <a href="javascript:alert(3)" onclick="alert(4)">x</a> <style>body { display: none }</style>
+"""
+
+
+def hostile_notebook():
+    """Right on everything but train_step; markup wherever a student can put some."""
+    answers = {
+        "q-knee": ESSAY,
+        "ex-train-step": "def train_step(model, images, labels, optimizer, loss_fn):\n"
+        "    raise ValueError('<script>alert(5)</script>')  # <script>alert(6)</script>",
+    }
+    notebook = keep(solved_notebook(answers))
+    outputs = [
+        new_output("display_data", {"text/html": "<script>alert(7)</script>", "text/plain": "<b>plain</b>"}),
+        new_output("display_data", {"application/javascript": "alert(8)"}),
+        new_output("display_data", {"image/svg+xml": "<svg onload='alert(9)'></svg>"}),
+        new_output("display_data", {"image/png": PIXEL}),
+        new_output("stream", text="</pre><script>alert(10)</script>"),
+    ]
+    # The cell makes them again where nbgrader executes it.
+    source = (
+        "from IPython.display import HTML, Javascript, SVG, display\n"
+        "display(HTML('<script>alert(7)</script><b onclick=\"alert(11)\">x</b>'), Javascript('alert(8)'))\n"
+        'display(SVG(\'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(9)"></svg>\'))\n'
+        "print('</pre><script>alert(10)</script>')"
+    )
+    mine = new_code_cell(source, outputs=outputs, id="mine")
+    notebook.cells += [mine, new_markdown_cell("<script>alert(12)</script>", id="more")]
+    return notebook
+
+
+class Markup(HTMLParser):
+    """Everything of a page that could run or hide something, outside of nbgrader's own header."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.images = [], []
+        self.feed(page[page.index('id="notebook-container"') :])
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "img":
+            self.images += [value for name, value in attributes if name == "src"]
+        if tag in ("script", "iframe", "style", "object", "embed", "svg", "form", "link", "meta", "base"):
+            self.found.append(tag)
+        for name, value in attributes:
+            if name.startswith("on") or (name in ("href", "src") and "script:" in (value or "").lower()):
+                self.found.append(f"{tag} {name}={value}")
+
+
+def assert_harmless(page):
+    markup = Markup(page)
+    assert [each for each in markup.found if "alert" in each] == []
+    assert set(markup.found) <= {"script"} and "alert(" not in "".join(scripts(page))
+    assert "x" not in markup.images
+    # What a student may write stays: mathematics, emphasis, images, and the tags as text.
+    assert "$a &lt; b$" in page and "$$9a/b$$" in page and "<strong>measured</strong>" in page
+    assert "attachment.png" in markup.images
+    assert "&lt;script&gt;alert('markdown')&lt;/script&gt;" in page
+
+
+def scripts(page):
+    return [piece.partition("</script>")[0] for piece in page.split("<script")[1:]]
 
 
 def test_generate_and_validate(fresh_course):
@@ -55,69 +185,65 @@ def test_generate_and_validate(fresh_course):
     assert "failed" in nbgrader(course, "validate", f"course/release/{LAB}/{LAB}.ipynb")
 
 
-def test_either_order_gives_the_same_scores_and_the_feedback_tells_why(fresh_course, submit, make_run):
-    course = fresh_course
-    submit("ada", make_run())
-    spoilt = make_run()
-    spoilt.lines[1] = "<script>alert('x')</script> $$x$$ [a](javascript:b)"
-    submit("bob", spoilt, answer="def double(x):\n    return x")
-    # The student's cell prints and ends well, which stock nbgrader takes for full marks.
+def test_either_order_gives_the_same_scores_and_the_pages_tell_why(short_course, hand_in, graded_here):
+    course = short_course
+    hand_in("ada", keep(solved_notebook()))
+    folder = hand_in("bob", hostile_notebook())
+    text = (HONEST_RUN / "assessment.out").read_text().splitlines()
+    text[1] = "<script>alert('x')</script> $$x$$ [a](javascript:b)"
+    (folder / "run" / "assessment.out").write_text("\n".join(text) + "\n")
+    # In what a student runs, the cell that checks the run folder fails; bob's first cell, and ada's, end well.
     expected = {
-        "ada": {"run-evidence": 20, "ex-double": 5, "q-why": None},
-        "bob": {"run-evidence": 17, "ex-double": 0, "q-why": None},
+        "ada": {**FULL, "q-knee": 0, "q-first-epoch": 0},
+        "bob": {**FULL, "check-train-step": 0, "run-evidence": 17, "q-first-epoch": 0},
     }
 
     grade_lab("1", course)  # ours first: makes the assignment too
-    nbgrader(course, "autograde", LAB)
     assert {student: scores(course, student) for student in expected} == expected
-
-    grade_lab("1", course)  # ours again, after
-    assert {student: scores(course, student) for student in expected} == expected
-
     nbgrader(course, "generate_feedback", LAB)
-    page = feedback(course, "bob")
-    assert "Run evidence: 17 of 20 points" in page
-    assert "assessment.out line 2" in html.unescape(page)
-    assert "<script>alert(" not in page
-    assert 'href="javascript:' not in page
-    assert "Run evidence: 20 of 20 points" in feedback(course, "ada")
+    assert_harmless(feedback(course, "bob"))
+    assert_harmless(formgrader(course, "bob"))
+    for page in (feedback(course, "bob"), formgrader(course, "bob")):
+        shown = html.unescape(page)
+        assert "17 of 20 points" in shown and "assessment.out line 2" in shown
+        assert "your function raised: ValueError: '<script>alert(5)</script>'" in shown
+        assert "0 of 5 points" in shown and shown.count("5 of 5 points") == 3
+    assert "20 of 20 points" in feedback(course, "ada") and feedback(course, "ada").count("5 of 5 points") == 4
+
+    nbgrader(course, "autograde", LAB, "--force")
+    assert {student: scores(course, student) for student in expected} == expected
+    nbgrader(course, "generate_feedback", LAB, "--force")
+    assert_harmless(feedback(course, "bob"))  # now with what the cells printed when nbgrader executed them
+    assert_harmless(formgrader(course, "bob"))
+    assert "17 of 20 points" in feedback(course, "bob")
+
+    grade_lab("1", course, force=True)  # ours again, after
+    assert {student: scores(course, student) for student in expected} == expected
 
     # What formgrader lists.
     listed = NbGraderAPI(config=nbgrader_settings(course)).get_submissions(LAB)
     assert {row["student"]: (row["score"], row["max_score"], row["needs_manual_grade"]) for row in listed} == {
-        "ada": (25, 28, True),  # the question waits for a person
-        "bob": (17, 28, True),
+        "ada": (40, 50, False),  # no question is answered
+        "bob": (32, 50, True),  # one waits for a person
     }
 
-    # A later submission is graded by either command, and the feedback follows.
-    make_run([0.5] * 8, stopped_early=False).write(course / "submitted" / "ada" / LAB)
-    nbgrader(course, "autograde", LAB, "--student", "ada", "--force")
-    assert scores(course, "ada") == expected["ada"] | {"run-evidence": 15}
+    # A later submission is graded by our command, and the feedback follows.
     (course / "submitted" / "ada" / LAB / "run" / "run.json").unlink()
+    (course / "submitted" / "ada" / LAB / f"{LAB}.ipynb").write_text("{")
     grade_lab("1", course, ["ada"])
     nbgrader(course, "generate_feedback", LAB, "--student", "ada", "--force")
-    assert "run/run.json is missing" in feedback(course, "ada")
+    assert "run/run.json is missing" in feedback(course, "ada") and "is not JSON" in feedback(course, "ada")
 
 
-def test_a_comment_on_an_answer_cell_is_escaped_in_the_feedback(fresh_course, submit, make_run):
-    # There nbgrader shows the stored comment through Markdown, which lets raw HTML through.
-    def change(notebook):
-        notebook.cells[-1].metadata.nbgrader |= {"solution": True, "locked": False}
-        return notebook
-
-    course = fresh_course
-    source = course.parent / "labs" / LAB / f"{LAB}.ipynb"
-    nbformat.write(change(source_notebook()), source)
-    spoilt = make_run()
-    spoilt.lines[1] = "<img src=x onerror=alert(1)> </pre><script>alert(2)</script> `<b>`"
-    folder = submit("bob", spoilt)
-    handed_in = change(source_notebook())
-    handed_in.cells[1].source = "def double(x):\n    return 2 * x"
-    nbformat.write(handed_in, folder / f"{LAB}.ipynb")
-    grade_lab("1", course)
-    nbgrader(course, "autograde", LAB)
-    assert scores(course, "bob")["run-evidence"] == 17
-    nbgrader(course, "generate_feedback", LAB)
-    page = feedback(course, "bob")
-    assert re.search(r"<b>Comments:</b>\s*<pre><code>Run evidence: 17 of 20 points", page)
-    assert "<img src=x" not in page and "<script>alert(" not in page
+def test_nbgrader_s_command_alone_gives_the_same_scores(short_course, hand_in, warm):
+    course = short_course
+    folder = hand_in("bob", hostile_notebook())
+    (folder / "timestamp.txt").write_text("2026-11-20 22:30:00 UTC")
+    (folder / "run" / "model.safetensors").unlink()
+    nbgrader(course, "generate_assignment", LAB)
+    nbgrader(course, "autograde", LAB, "--create")
+    # No weights back the run up: in stock nbgrader nobody would know.
+    assert scores(course, "bob") == {**FULL, "check-train-step": 0, "run-evidence": 0, "q-first-epoch": 0}
+    with book(course) as gradebook:
+        assert str(gradebook.find_submission(LAB, "bob").timestamp) == "2026-11-20 22:30:00"
+        assert gradebook.find_grade("q-knee", LAB, LAB, "bob").needs_manual_grade
