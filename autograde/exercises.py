@@ -19,13 +19,14 @@ import numpy as np
 from .checks import AnswerError, Findings, find_check
 from .checks.registry import driver_source
 from .criteria import Finding
+from .execution import Execution
 from .limits import Exceeded, Limits
 from .notebook_repair import RepairedNotebook
 from .quoting import quote
 from .rubric import Execution as ExecutionRules
 from .rubric import Exercise
 from .verdict import CriterionResult, Flag
-from .warm import Execution, WarmInterpreter
+from .warm import WarmInterpreter
 
 __all__ = ["ExerciseJudge", "cells_to_run", "limits_of"]
 
@@ -234,10 +235,11 @@ def _raised(error: Mapping[str, Any], what: str, flag: str) -> AnswerError:
 
 
 def _ended(error: Exceeded, when: str = "") -> AnswerError:
-    flag = {"ended": "crash", "answer": "escape"}.get(error.kind, "limit")
+    flag = {"ended": "crash", "protocol": "escape"}.get(error.kind, "limit")
     remedy = {
         "time": "does a loop end, and do all ranks make the same calls?",
         "memory": "how large are the tensors that it makes, and are they let go?",
+        "answer": "how large is what it returns?",
         "output": "print less: a line an epoch, not a line a step",
         "ended": "a function that is graded must return; it must not end its process",
     }.get(error.kind, "")

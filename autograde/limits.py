@@ -52,8 +52,8 @@ class Limits:
 class Exceeded(Exception):
     """An execution that ended before it answered. `kind` is a word for programs, the message one line for people.
 
-    Kinds: ``time``, ``memory``, ``disk``, ``tasks``, ``output``, ``answer`` (too large, or not in the format),
-    ``ended`` (the process ended by itself, or was killed). `cell` is the id of the cell that was being executed.
+    Kinds: ``time``, ``memory``, ``disk``, ``tasks``, ``output``, ``answer`` (too large), ``protocol`` (not in the
+    format), ``ended`` (the process ended by itself, or was killed). `cell` is the id of the cell that was being executed.
     """
 
     cell = ""

@@ -103,8 +103,10 @@ class Rank:
             whole = bytes(self._received[size : size + text + blob])
             del self._received[: size + text + blob]
             return wire.decode(whole[:text], whole[text:])
-        except wire.WireError as error:
+        except wire.TooLargeError as error:
             raise Exceeded("answer", str(error)) from None
+        except wire.WireError as error:
+            raise Exceeded("protocol", str(error)) from None
 
     def close_output(self) -> None:
         """Close the pipe."""

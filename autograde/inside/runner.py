@@ -114,12 +114,13 @@ class Runner:
                 self.modules[module] = driver = types.ModuleType("driver")
                 exec(compile(module, "<driver>", "exec"), driver.__dict__)
             value = getattr(self.modules[module], function)(Answers(self.shell.user_ns), given, self.outside)
+            answer = wire.encode({"value": value})  # here, since an odd object may raise when it is looked at
         except MissingAnswerError as error:
             self.send({"missing": str(error)})
         except BaseException as error:
             self.send({"error": self.told(error)})
         else:
-            self.send({"value": value})
+            self.channel.sendall(answer)
         sys.stdout.flush()
 
     def do_read(self, names: list[str], limit: int) -> None:

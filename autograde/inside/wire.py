@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from numpy.lib import format as npy
 
-__all__ = ["HEADER", "Opaque", "WireError", "decode", "encode", "lengths"]
+__all__ = ["HEADER", "Opaque", "TooLargeError", "WireError", "decode", "encode", "lengths"]
 
 HEADER = struct.Struct(">QQ")
 MAX_DEPTH = 40
@@ -43,6 +43,10 @@ _TENSOR_DTYPES = {
 
 class WireError(ValueError):
     """A message that is not in the format, or too large; one line."""
+
+
+class TooLargeError(WireError):
+    """A message beyond its limit."""
 
 
 class Opaque:
@@ -64,12 +68,12 @@ def encode(value: Any) -> bytes:
 
 
 def lengths(header: bytes, limit: int, text_limit: int = MAX_TEXT) -> tuple[int, int]:
-    """The two lengths of a message from its first 16 bytes; `WireError` where they exceed the limits, in bytes."""
+    """The two lengths of a message from its first 16 bytes; `TooLargeError` where they exceed the limits, in bytes."""
     text, blob = HEADER.unpack(header)
     if text + blob > limit:
-        raise WireError(f"the answer has {text + blob:,} bytes, at most {limit:,} are read")
+        raise TooLargeError(f"the answer has {text + blob:,} bytes, at most {limit:,} are read")
     if text > text_limit:
-        raise WireError(f"the answer has {text:,} bytes beside its arrays, at most {text_limit:,} are read")
+        raise TooLargeError(f"the answer has {text:,} bytes beside its arrays, at most {text_limit:,} are read")
     return text, blob
 
 
@@ -84,7 +88,7 @@ def decode(text: bytes, blob: bytes) -> Any:
 
 
 def _plain(value: Any, blobs: list[bytes], depth: int) -> Any:
-    if depth > MAX_DEPTH:
+    if depth >= MAX_DEPTH:  # the decoder refuses what lies deeper
         return {"$object": "too deeply nested"}
     if value is None or isinstance(value, bool):
         return value
