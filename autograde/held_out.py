@@ -34,7 +34,7 @@ MAX_WIDTH = 64
 # its images (lab 01) or only scales them to 0…1 (lab 02).
 NETWORKS = {"wide_resnet_standardised": True, "wide_resnet": False}
 
-DRIVER = '''
+DRIVER = """
 import torch
 
 
@@ -58,7 +58,7 @@ def predict(student, given, outside):
     model = model.to(memory_format=torch.channels_last)
     with torch.no_grad():
         return torch.cat([model(part).float().argmax(1) for part in images.split(250)])
-'''
+"""
 
 
 def check_data(rules: ModelEvidence) -> None:
@@ -116,13 +116,17 @@ def try_weights(
     try:
         staged = read(rules.held_out or record.data_name)
     except DataError as error:
-        raise EvidenceError(f"the grader has no such data to try the weights on ({error}); ask your instructor") from None
+        raise EvidenceError(
+            f"the grader has no such data to try the weights on ({error}); ask your instructor"
+        ) from None
     chosen = random.permutation(len(staged.arrays["test_labels"]))[: rules.images]
     images = augment(staged.arrays["test_images"][chosen], random)
     labels = np.asarray(staged.arrays["test_labels"][chosen])
     width = record.parameters.get("width", 1)
     if type(width) is not int or not 1 <= width <= MAX_WIDTH:
-        raise EvidenceError(f"run.json: parameters.width is {quote(width)}, a whole number up to {MAX_WIDTH} was expected")
+        raise EvidenceError(
+            f"run.json: parameters.width is {quote(width)}, a whole number up to {MAX_WIDTH} was expected"
+        )
     from_notebook = rules.network.startswith("notebook:")
     name = rules.network if from_notebook else rules.network.partition(":")[2]
     given = {

@@ -136,10 +136,11 @@ def interrupted(uninterrupted, tmp_path, known_lab_01):
     return course
 
 
-def graded(course: Path) -> dict[str, int]:
-    """Students whose verdict is there and whole, and when it was written."""
+def graded(course: Path) -> dict[str, tuple]:
+    """Students whose verdict is there and whole, and when it was reached (a flag may be added later)."""
     paths = {student: verdict_path(course, student, LAB) for student in STUDENTS}
-    return {student: load_verdict(path) and path.stat().st_mtime_ns for student, path in paths.items() if path.exists()}
+    found = {student: load_verdict(path) for student, path in paths.items() if path.exists()}
+    return {student: (verdict.graded_at, verdict.seconds) for student, verdict in found.items()}
 
 
 def kill_at(course: Path, more: int, delay: float) -> bool:

@@ -1,0 +1,449 @@
+"""What student code finds around it, what it may use, and that nothing of it outlives its end."""
+
+import os
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from fake_runs import REPOSITORY
+
+from autograde.limits import Exceeded, Limits
+from autograde.sandbox import FIRST_UID, Sandbox, missing_sandbox, python_paths
+from autograde.warm import WarmInterpreter
+
+pytestmark = pytest.mark.skipif(missing_sandbox() is not None, reason="no sandbox on this machine")
+
+MIB = 1 << 20
+AS_ROOT = os.geteuid() == 0
+
+
+def probe(body: str) -> str:
+    return "import os, sys, socket, time\n\ndef probe(student, given, outside):\n" + textwrap.indent(
+        textwrap.dedent(body).strip(), "    "
+    )
+
+
+@pytest.fixture
+def inside(warm):
+    """Run the body of a function inside; what it returns, or what it raised as ``{"type", "message", …}``."""
+
+    def inside(body, given=None, ranks=1, **limits):
+        with warm.execute(Limits(**{"seconds": 20.0, **limits}), ranks) as execution:
+            replies = execution.call(probe(body), "probe", given)
+        values = [reply["value"] if "value" in reply else reply["error"] for reply in replies]
+        return values if ranks > 1 else values[0]
+
+    return inside
+
+
+def test_there_is_no_network_but_loopback(inside):
+    found = inside(
+        """
+        names = sorted(name for _, name in socket.if_nameindex())
+        failed = []
+        for address in given:
+            with socket.socket() as connection:
+                connection.settimeout(2)
+                try:
+                    connection.connect(tuple(address))
+                except OSError as error:
+                    failed.append(type(error).__name__ + str(error.errno))
+        return names, failed, open("/proc/net/route").read().splitlines()[1:]
+        """,
+        [["1.1.1.1", 53], ["169.254.169.254", 80], ["10.0.0.1", 22]],
+    )
+    assert found == (["lo"], ["OSError101"] * 3, [])  # network is unreachable
+
+
+def test_what_listens_on_the_host_is_not_reached_by_loopback_or_by_abstract_names(inside):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+        local.bind("\0lab-grade-test")
+        local.listen()
+        found = inside(
+            """
+            failed = []
+            for family, address in ((socket.AF_INET, ("127.0.0.1", given)), (socket.AF_UNIX, "\\0lab-grade-test")):
+                with socket.socket(family) as connection:
+                    try:
+                        connection.connect(address)
+                    except OSError as error:
+                        failed.append(type(error).__name__)
+            return failed
+            """,
+            server.getsockname()[1],
+        )
+    assert found == ["ConnectionRefusedError", "ConnectionRefusedError"]
+
+
+def test_there_are_no_processes_of_the_host(inside):
+    found = inside(
+        """
+        return {int(name): open(f"/proc/{name}/cmdline").read() for name in os.listdir("/proc") if name.isdigit()}
+        """
+    )
+    # bubblewrap's own two, the fork that waits (outside the process namespace), this one.
+    assert len(found) <= 3 and os.getpid() not in found
+    for line in found.values():
+        assert "pytest" not in line and str(REPOSITORY / "labs") not in line and "grading_secret" not in line
+
+
+def test_of_the_repository_and_of_home_folders_only_the_public_packages_are_there(inside, tmp_path):
+    (tmp_path / "submitted").mkdir()
+    names = ("autograde", "labs", "tests", "course", ".git", "nbgrader_config.py", "docs", "pyproject.toml")
+    hidden = [REPOSITORY / name for name in names] + [tmp_path, Path.home(), Path("/root"), Path("/home")]
+    hidden += [
+        Path("/etc/shadow"),
+        Path("/etc/hostname"),
+        Path("/var"),
+        Path("/run"),
+        Path("/sys/fs"),
+        Path("/sys/class"),
+    ]
+    found = inside(
+        """
+        import importlib.util
+        hidden, shown = given
+        def files(path):
+            # Python itself may be installed below a home folder: the folders on the way to it are there, and empty.
+            if path in shown:
+                return []
+            if not os.path.isdir(path):
+                return [path] if os.path.lexists(path) else []
+            try:
+                return [each for name in os.listdir(path) for each in files(os.path.join(path, name))]
+            except OSError:
+                return []
+        return [each for path in hidden for each in files(path)], importlib.util.find_spec("autograde") is None
+        """,
+        [[str(path) for path in hidden], [str(path) for path in python_paths()]],
+    )
+    assert found == ([], True)
+    assert inside("import course_lib, data_prep.staged, assessment_print; return course_lib.__name__") == "course_lib"
+
+
+def test_the_hidden_checks_and_the_solutions_are_in_no_module_that_is_loaded(inside):
+    found = inside("return [name for name in sys.modules if name.split('.')[0] in ('autograde', 'nbgrader')]")
+    assert found == []
+
+
+def test_the_environment_holds_no_secret(inside, monkeypatch):
+    monkeypatch.setenv("MARKER_TOKEN", "secret-1234")
+    found = inside(
+        """
+        try:
+            first = open("/proc/self/environ").read()
+        except PermissionError:
+            first = ""
+        import subprocess
+        return dict(os.environ), first + subprocess.run("env", capture_output=True, text=True).stdout
+        """
+    )
+    assert set(found[0]) <= {
+        *("PATH", "HOME", "USER", "LANG", "LAB_DATA", "MPLBACKEND", "MPLCONFIGDIR", "OMP_NUM_THREADS", "RANK"),
+        *("LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "LC_CTYPE"),
+    }
+    assert "secret-1234" not in repr(found) and "TOKEN" not in repr(found)
+
+
+def test_an_interpreter_started_with_secrets_around_it_does_not_get_them(monkeypatch):
+    monkeypatch.setenv("MARKER_TOKEN", "secret-1234")
+    with WarmInterpreter(slot=1) as started:
+        assert b"secret-1234" not in Path(f"/proc/{started.pid}/environ").read_bytes()
+
+
+def test_the_system_is_read_only_and_the_working_folder_is_not(inside):
+    found = inside(
+        """
+        import torch, course_lib
+        written = []
+        places = ["/", "/usr", "/etc", "/dev", "/data", "/proc/sys/kernel", os.path.dirname(torch.__file__),
+                  os.path.dirname(course_lib.__file__), sys.prefix, "/proc", "/sys", "/tmp", "/tmp/lab", "/dev/shm"]
+        for place in places:
+            try:
+                with open(place + "/probe", "w") as file:
+                    file.write("x")
+                written.append(place)
+            except OSError:
+                pass
+        return written, os.getcwd()
+        """
+    )
+    assert found == (["/tmp", "/tmp/lab", "/dev/shm"], "/tmp/lab")
+
+
+def test_the_process_is_nobody_and_cannot_become_more(inside):
+    found = inside(
+        """
+        fields = dict(line.rstrip("\\n").split(":\\t", 1) for line in open("/proc/self/status") if ":\\t" in line)
+        became = []
+        for call in (os.setuid, os.setgid):
+            try:
+                call(0)
+                became.append(call.__name__)
+            except OSError:
+                pass
+        return os.getresuid(), os.getresgid(), os.getgroups(), fields, became
+        """
+    )
+    users, groups, others, fields, became = found
+    expected = FIRST_UID if AS_ROOT else 65534
+    assert set(users) == set(groups) == {expected} and others in ([], [65534]) and became == []
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(fields[name], 16) == 0, name
+    assert (fields["NoNewPrivs"], fields["Seccomp"]) == ("1", "2")
+
+
+def test_no_descriptor_is_inherited_but_the_runner_s_own(inside):
+    found = inside(
+        "return sorted((int(n), os.readlink('/proc/self/fd/' + n)) for n in os.listdir('/proc/self/fd') if "
+        "os.path.lexists('/proc/self/fd/' + n))"
+    )
+    kinds = {number: target.partition(":")[0] for number, target in found}
+    assert kinds.pop(0) == "/dev/null" and kinds.pop(1) == kinds.pop(2) == "pipe"
+    assert list(kinds.values()) == ["socket"]
+
+
+FORBIDDEN = """
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+def refused(result):
+    return result == -1 and ctypes.get_errno() in (errno.EPERM, errno.ENOSYS)
+"""
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "libc.unshare(0x10000000)",  # a user namespace of its own
+        "libc.unshare(0x20000)",
+        "libc.setns(0, 0)",
+        "libc.ptrace(16, 1, 0, 0)",
+        "libc.memfd_create(b'x', 0)",
+        "libc.mount(b'none', b'/tmp', b'tmpfs', 0, 0)",
+        "libc.chroot(b'/tmp')",
+        "libc.process_vm_readv(1, 0, 0, 0, 0, 0)",
+        "libc.shmget(0, 4096, 0o1600)",
+        "libc.clone(0, 0, 0x10000000 | 17, 0)",
+        "libc.socket(40, 1, 0)",  # vsock
+        "libc.socket(17, 3, 0)",  # raw packets
+        "libc.socket(38, 5, 0)",  # the kernel's crypto
+        "libc.syscall(425, 1, 0)",  # io_uring_setup
+        "libc.syscall(435, 0, 0)",  # clone3
+    ],
+)
+def test_what_training_has_no_use_for_is_refused(inside, attempt):
+    if "libc.clone" in attempt and os.uname().machine == "x86_64":
+        attempt = "libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0)"
+    assert inside(FORBIDDEN + f"ctypes.set_errno(0)\nreturn refused({attempt})") is True
+
+
+def test_what_a_lab_needs_is_not_refused(inside):
+    found = inside(
+        """
+        import subprocess, threading, torch, multiprocessing.shared_memory as shared
+        thread = threading.Thread(target=lambda: None); thread.start(); thread.join()
+        block = shared.SharedMemory(create=True, size=1000); block.close(); block.unlink()
+        said = subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True, text=True).stdout
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.socketpair()[0]:
+            socket.create_connection(server.getsockname()).close()
+        return said, torch.ones(3).sum().item()
+        """
+    )
+    assert found == ("42\n", 3.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "limits", "kind", "told"),
+    [
+        ("time.sleep(60)", {"seconds": 1.0}, "time", "timed out after 1 s"),
+        ("while True: pass", {"seconds": 1.0}, "time", "timed out after 1 s"),
+        (
+            # Several, so that no single one is beyond its own bound.
+            """
+            for _ in range(8):
+                if os.fork() == 0:
+                    kept = bytearray(80 << 20)
+                    time.sleep(30)
+            time.sleep(30)
+            """,
+            {"memory_bytes": 256 * MIB},
+            "memory",
+            "out of memory at 0.25 GiB",
+        ),
+        (
+            """
+            for _ in range(60):
+                try:
+                    if os.fork() == 0:
+                        time.sleep(30)
+                except BlockingIOError:
+                    break
+            time.sleep(30)
+            """,
+            {"tasks": 40},
+            "tasks",
+            "started more than 40 processes and threads",
+        ),
+        (
+            "os.write(1, b'x' * (3 << 20))\nreturn 1",
+            {"output_bytes": MIB},
+            "output",
+            "printed too much (more than 1 MB)",
+        ),
+        ("while True: print('x' * 1000)", {"output_bytes": MIB}, "output", "printed too much (more than 1 MB)"),
+        ("return b'x' * (3 << 20)", {"answer_bytes": MIB}, "answer", "at most 1,048,576 are read"),
+        ("os._exit(3)", {}, "ended", "ended itself with exit code 3"),
+        ("os.kill(os.getpid(), 9)", {}, "ended", "ended by signal 9"),
+        ("import ctypes\nctypes.string_at(0)", {}, "ended", "ended by signal 11"),
+        ("os.closerange(3, 100)\ntime.sleep(30)", {"seconds": 2.0}, "time", "timed out after 2 s"),
+        ("os.closerange(3, 100)\nos._exit(0)", {}, "ended", "ended itself with exit code 0"),
+        (
+            "kept = b'x' * (2 << 30)\ntime.sleep(30)",
+            {"memory_bytes": 256 * MIB, "seconds": 10.0},
+            "memory",
+            "out of memory",
+        ),
+    ],
+    ids=[
+        "sleep",
+        "spin",
+        "memory",
+        "tasks",
+        "output",
+        "print",
+        "answer",
+        "exit",
+        "kill",
+        "crash",
+        "closed",
+        "closed-exit",
+        "one-process",
+    ],
+)
+def test_every_limit_has_its_own_verdict(inside, body, limits, kind, told):
+    started = time.monotonic()
+    with pytest.raises(Exceeded) as caught:
+        inside(body, **limits)
+    assert caught.value.kind == kind, caught.value
+    assert told in str(caught.value)
+    assert time.monotonic() - started < 45  # by far not as long as it sleeps
+
+
+@pytest.mark.parametrize(
+    ("body", "limits", "told"),
+    [
+        ("open('big', 'wb').write(bytes(30 << 20))", {"disk_bytes": 16 * MIB}, "No space left"),
+        ("for n in range(9): open(f'{n}', 'wb').write(bytes(4 << 20))", {"disk_bytes": 16 * MIB}, "No space left"),
+        ("for n in range(9): open(f'/dev/shm/{n}', 'wb').write(bytes(4 << 20))", {"disk_bytes": 16 * MIB}, "No space"),
+        ("kept = [open('/dev/null') for _ in range(2000)]", {}, "Too many open files"),
+    ],
+)
+def test_a_single_process_meets_its_bounds_as_an_error_of_its_own(inside, body, limits, told):
+    found = inside(body, **limits)
+    assert told in found["type"] + found["message"]
+
+
+def processes_with(marker: str) -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if marker in Path("/proc", name, "cmdline").read_text():
+                    found.append(int(name))
+            except OSError:
+                continue
+    return found
+
+
+def test_a_detached_process_is_gone_with_the_sandbox(warm):
+    marker = f"marker-{time.time_ns()}"
+    body = """
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", given])
+            os._exit(0)
+        return True
+    """
+    with warm.execute(Limits(seconds=30.0)) as execution:
+        assert execution.call(probe(body), "probe", marker) == [{"value": True}]
+        end = time.monotonic() + 20
+        while not (alive := processes_with(marker)) and time.monotonic() < end:
+            time.sleep(0.02)
+        assert len(alive) == 1  # seen from outside, and of no use to anybody
+    assert processes_with(marker) == []
+
+
+def test_two_sandboxes_do_not_see_each_other(warm):
+    write = """
+        for name in ("/tmp/note", "/dev/shm/note", "/tmp/lab/note"):
+            open(name, "w").write("secret")
+        server = socket.create_server(("127.0.0.1", 23456))
+        local = socket.socket(socket.AF_UNIX); local.bind("\\0note"); local.listen()
+        sys.kept = server, local
+        return sorted(name for name in os.listdir("/proc") if name.isdigit())
+    """
+    look = """
+        found = [name for name in ("/tmp/note", "/dev/shm/note", "/tmp/lab/note") if os.path.exists(name)]
+        for family, address in ((socket.AF_INET, ("127.0.0.1", 23456)), (socket.AF_UNIX, "\\0note")):
+            with socket.socket(family) as connection:
+                try:
+                    connection.connect(address)
+                    found.append(address)
+                except OSError:
+                    pass
+        return found, len([name for name in os.listdir("/proc") if name.isdigit()])
+    """
+    with warm.execute(Limits(seconds=30.0)) as first, warm.execute(Limits(seconds=30.0)) as second:
+        (reply,) = first.call(probe(write), "probe", None)
+        assert second.call(probe(look), "probe", None) == [{"value": ([], len(reply["value"]))}]
+    with warm.execute(Limits(seconds=30.0)) as later:  # nor does the next one see the last
+        assert later.call(probe(look), "probe", None)[0]["value"][0] == []
+
+
+ALL_REDUCE = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+tensor = torch.full((given,), float(dist.get_rank() + 1))
+for _ in range(4):
+    dist.all_reduce(tensor)
+    tensor /= 2
+dist.destroy_process_group()
+return tensor.unique().tolist()
+"""
+
+
+def test_ranks_meet_on_loopback_and_the_kernel_counts_their_bytes(warm):
+    size = 250_000  # float32: 1 MB
+    with warm.execute(Limits(seconds=60.0), ranks=2) as execution:
+        quiet = execution.bytes_on_loopback()
+        replies = execution.call(probe(ALL_REDUCE), "probe", [size, size])
+        sent = execution.bytes_on_loopback() - quiet
+    assert [reply["value"] for reply in replies] == [[1.5], [1.5]]
+    # Each rank must send at least half of the sum to the other, four times; a ring sends all of it once over.
+    assert 4 * 4 * size <= sent < 3 * 4 * 4 * size
+    assert quiet < 1000
+
+
+def test_one_thing_that_is_broken_is_seen(warm, monkeypatch):
+    """The tests above can fail: without its network namespace the sandbox shows the host's interfaces."""
+    arguments = Sandbox._arguments
+    monkeypatch.setattr(
+        Sandbox, "_arguments", lambda self, *rest: [each for each in arguments(self, *rest) if each != "--unshare-net"]
+    )
+    with warm.execute(Limits(seconds=20.0)) as execution:
+        (reply,) = execution.call(probe("return os.readlink('/proc/self/ns/net')"), "probe", None)
+    assert reply["value"] == os.readlink("/proc/self/ns/net")
+    monkeypatch.undo()
+    with warm.execute(Limits(seconds=20.0)) as execution:
+        (reply,) = execution.call(probe("return os.readlink('/proc/self/ns/net')"), "probe", None)
+    assert reply["value"] != os.readlink("/proc/self/ns/net")
+
+
+def test_a_sandbox_that_cannot_be_made_is_one_line_with_the_remedy(monkeypatch):
+    monkeypatch.setattr("autograde.sandbox.shutil.which", lambda name: None)
+    assert "\n" not in missing_sandbox() and "apt-get install bubblewrap" in missing_sandbox()
