@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from course_lib.hardware import available_cores
 from data_prep.errors import DataError
@@ -83,12 +85,14 @@ def grade_lab(
     *,
     jobs: int | None = None,
     executor: str = "local",
+    slurm: Mapping[str, str] = MappingProxyType({}),
     sandboxed: bool = True,
     force: bool = False,
     rubrics: Path = RUBRICS,
     begun: Callable[[int, int], None] = lambda to_do, all_: None,
     done: Callable[[Verdict, bool], None] = lambda verdict, fresh: None,
     skipped: Callable[[str], None] = lambda line: None,
+    told: Callable[[str], None] = lambda line: None,
 ) -> list[Verdict]:
     """Grade a lab's submissions, save the verdicts and write the gradebook.
 
@@ -104,15 +108,17 @@ def grade_lab(
         Workers; by default one per core. Jobs of the array, with the executor ``slurm``.
     executor : str
         ``local`` or ``slurm``.
+    slurm : mapping
+        Options for sbatch, as `autograde.slurm_options.slurm_option` reads them.
     sandboxed : bool
         False: students' code runs with your rights, and every result says so.
     force : bool
         Grade again what is graded already.
     rubrics : Path
         Folder of the rubrics: yours, or those that ship with the grader.
-    begun, done, skipped : callable
-        Told how many there are to grade, and in all; of each verdict as it comes, and whether it is a new one; and of
-        each name that was left out.
+    begun, done, skipped, told : callable
+        Told how many there are to grade, and in all; of each verdict as it comes, and whether it is a new one; of each
+        name that was left out; and how the jobs fare, with the executor ``slurm``.
 
     Returns
     -------
@@ -147,13 +153,22 @@ def grade_lab(
     workers = max(1, min(jobs or available_cores(), len(wanted)))
     setting = Setting(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers), rubrics)
 
+    def finished(students: list[str]) -> Iterator[Finished]:
+        seconds = _patience(rubric)
+        if executor == "slurm":
+            from .slurm import run_slurm
+
+            return run_slurm(setting, students, workers, seconds, slurm, told)
+        return run_local(setting, students, workers, seconds)
+
     known = {} if force else _still_good(setting, wanted)
     to_do = [student for student in wanted if student not in known]
     begun(len(to_do), len(wanted))
     verdicts: dict[str, Verdict] = {}
     unwritten: list[str] = []
-    with open_gradebook(config) as gradebook:
-        for verdict, fresh in _results(setting, rubric, known, to_do, workers, executor):
+    # Closed at once when interrupted: jobs are then cancelled.
+    with open_gradebook(config) as gradebook, closing(_results(setting, rubric, known, to_do, finished)) as results:
+        for verdict, fresh in results:
             try:
                 record_verdict(gradebook, verdict, submitted_at(setting.submission(verdict.student)))
             except Exception as error:
@@ -204,19 +219,16 @@ def _still_good(setting: Setting, students: list[str]) -> dict[str, Verdict]:
 
 
 def _results(
-    setting: Setting, rubric: Rubric, known: dict[str, Verdict], to_do: list[str], workers: int, executor: str
-) -> Iterator[tuple[Verdict, bool]]:
+    setting: Setting,
+    rubric: Rubric,
+    known: dict[str, Verdict],
+    to_do: list[str],
+    finished: Callable[[list[str]], Iterator[Finished]],
+) -> Generator[tuple[Verdict, bool], None, None]:
     yield from ((verdict, False) for verdict in known.values())
     if not to_do:
         return
-    seconds = _patience(rubric)
-    if executor == "slurm":
-        from .slurm import run_slurm
-
-        finished: Iterator[Finished] = run_slurm(setting, to_do, workers, seconds)
-    else:
-        finished = run_local(setting, to_do, workers, seconds)
-    for each in finished:
+    for each in finished(to_do):
         if each.verdict is not None:
             yield each.verdict, True
             continue

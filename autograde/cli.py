@@ -15,6 +15,7 @@ from .report import ReportError, write_report
 from .rubric import RUBRICS, RubricError, find_rubric, rubric_names
 from .rubric_check import rubric_problems
 from .sandbox import SandboxError
+from .slurm_options import slurm_option
 
 __all__ = ["grade", "report"]
 
@@ -51,12 +52,27 @@ def _students(context: click.Context, parameter: click.Parameter, values: tuple[
     return values
 
 
+def _slurm(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    try:
+        return dict(slurm_option(value) for value in values)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @click.command()
 @click.argument("lab", callback=_lab, required=False)
 @COURSE
 @click.option("--student", "students", multiple=True, callback=_students, help="Only this student; may be repeated.")
 @click.option("--jobs", "-j", type=click.IntRange(1, 1000), help="Submissions graded at a time.  [default: one a core]")
 @click.option("--executor", type=click.Choice(["local", "slurm"]), default="local", show_default=True)
+@click.option(
+    "--slurm",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_slurm,
+    help="Option of sbatch for the jobs, such as partition=short, account=cs101, time=60 (minutes a job), mem=8G or "
+    "cpus-per-task=4 (default 2); may be repeated.",
+)
 @click.option("--force", is_flag=True, help="Grade again what is graded already.")
 @click.option(
     "--rubrics",
@@ -72,6 +88,7 @@ def grade(
     students: tuple[str, ...],
     jobs: int | None,
     executor: str,
+    slurm: dict[str, str],
     force: bool,
     rubrics: Path,
     no_sandbox: bool,
@@ -87,6 +104,8 @@ def grade(
         return
     if lab is None:
         raise click.UsageError("Missing argument 'LAB'.")
+    if slurm and executor != "slurm":
+        raise click.UsageError("--slurm goes with --executor slurm.")
     if no_sandbox:
         click.secho(UNSANDBOXED, fg="red", bold=True, err=True)
     skipped: list[str] = []
@@ -98,12 +117,14 @@ def grade(
             students or None,
             jobs=jobs,
             executor=executor,
+            slurm=slurm,
             sandboxed=not no_sandbox,
             force=force,
             rubrics=rubrics.resolve(),
             begun=progress.begun,
             done=progress.done,
             skipped=skipped.append,
+            told=lambda line: click.echo(line, err=True),
         )
     except (CourseError, RubricError, SandboxError) as error:
         raise click.ClickException(str(error)) from None

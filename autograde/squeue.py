@@ -1,0 +1,74 @@
+"""Asking Slurm which tasks of a batch live, and cancelling them: squeue and scancel, by the jobs' name.
+
+squeue answers from the controller's memory, so no accounting is needed; the controller forgets a job some minutes after
+its end (``MinJobAge``). By the name, because it is known before the jobs are, and because an unknown job id is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+
+__all__ = ["TaskState", "cancel", "tasks_of"]
+
+_OVER = re.compile("BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|REVOKED|TIMEOUT")
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """A task as squeue shows it: its state, such as ``RUNNING``, and why it waits."""
+
+    name: str
+    reason: str
+
+    @property
+    def live(self) -> bool:
+        """Whether it runs, or may yet run."""
+        return _OVER.fullmatch(self.name) is None
+
+    @property
+    def running(self) -> bool:
+        """Whether it is on a node."""
+        return self.live and self.name != "PENDING"
+
+
+def tasks_of(name: str, job: str = "") -> dict[int, TaskState] | None:
+    """Tasks of your jobs of a name, those that ended a short time ago included.
+
+    Parameters
+    ----------
+    name : str
+        The jobs'.
+    job : str, optional
+        Only of this array.
+
+    Returns
+    -------
+    dict or None
+        Index in the array to state; 0 for a job that is no array. None where squeue does not answer.
+    """
+    command = ["squeue", "--noheader", "--array", "--states=all", "--user", str(os.getuid())]
+    try:
+        answer = subprocess.run(
+            [*command, "--name", name, "--format", "%F|%K|%T|%r"],
+            capture_output=True, text=True, errors="replace", timeout=60, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = {}
+    for line in answer.stdout.splitlines():
+        fields = line.strip().split("|")
+        if len(fields) == 4 and job in ("", fields[0]):
+            found[int(fields[1]) if fields[1].isdigit() else 0] = TaskState(fields[2], fields[3])
+    return found
+
+
+def cancel(name: str) -> bool:
+    """Cancel your jobs of a name; False where Slurm does not answer."""
+    command = ["scancel", "--user", str(os.getuid()), "--name", name]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
