@@ -149,7 +149,8 @@ def try_weights(
     predicted = reply.get("value")
     if not isinstance(predicted, torch.Tensor) or predicted.shape != labels.shape or predicted.is_floating_point():
         error = reply.get("error") if isinstance(reply.get("error"), dict) else {}
-        why = quote(str(error.get("message", "no classes came back")).partition("\n")[0], 120)
+        # PyTorch's first line only says that something is wrong; the next ones say what.
+        why = quote(" ".join(str(error.get("message", "no classes came back")).split()), 160)
         raise EvidenceError(f"model.safetensors does not fit the lab's network of width {width}: {why}")
     return HeldOut(int((predicted.numpy() == labels).sum()), len(labels), staged.name, staged.provenance)
 

@@ -1,0 +1,251 @@
+"""Submitted weights on held-out images: honest ones score what their curve says, and nothing else earns the points."""
+
+import json
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from fake_runs import HONEST_RUN, LAB, solved_notebook
+from safetensors.torch import load_file, save_file
+
+from autograde.grading import grade_submission
+from autograde.held_out import augment, check_data
+from autograde.rubric import ModelEvidence, find_rubric
+from course_lib.models import WideResNet
+from data_prep.staged import read
+
+
+@pytest.fixture
+def course(tmp_path):
+    (tmp_path / "course").mkdir()
+    return tmp_path / "course"
+
+
+@pytest.fixture
+def folder(course):
+    """A submission without a notebook, whose run folder is an honest one to spoil."""
+    submission = course / "submitted" / "ada" / LAB
+    submission.mkdir(parents=True)
+    shutil.copytree(HONEST_RUN, submission / "run")
+    return submission / "run"
+
+
+@pytest.fixture
+def judge(new_lab_course, folder, bench_of):
+    def judge(rubric=None, student="ada"):
+        """Flags, and the results of the run evidence by their kinds."""
+        verdict = grade_submission(bench_of(new_lab_course, rubric), folder.parent, student).verdict
+        found = {result.kind: result for result in verdict.results if result.cell == "run-evidence"}
+        return verdict, found
+
+    return judge
+
+
+@pytest.fixture
+def new_lab_course(tmp_path, course):
+    from fake_runs import lab_path
+
+    (tmp_path / "labs" / LAB).mkdir(parents=True)
+    shutil.copy(lab_path(), tmp_path / "labs" / LAB)
+    return course
+
+
+def forged_flags(verdict):
+    return [flag.detail for flag in verdict.flags if flag.kind == "forged"]
+
+
+def refused(verdict, found):
+    """That the run evidence earned nothing; the reason of all of it."""
+    assert sum(result.points for result in found.values()) == 0
+    (reason,) = {result.reason for result in found.values()}
+    assert reason.isprintable() and len(reason) < 500
+    return reason
+
+
+def edit_record(folder, **changes):
+    record = json.loads((folder / "run.json").read_text())
+    for name, value in changes.items():
+        (record["data"] if name in record["data"] else record["parameters"])[name] = value
+    (folder / "run.json").write_text(json.dumps(record))
+
+
+def test_honest_weights_score_what_their_curve_says(judge):
+    verdict, found = judge()
+    assert sum(result.points for result in found.values()) == 20
+    assert abs(verdict.run.held_out_accuracy - 0.871) < 0.04 and verdict.run.held_out_images == 1000
+    assert [flag.kind for flag in verdict.flags] == ["missing"]  # the notebook
+    again, _ = judge()
+    assert again.run.held_out_accuracy == verdict.run.held_out_accuracy  # the same images for the same submission
+    other, _ = judge(student="bob")
+    assert abs(other.run.held_out_accuracy - 0.871) < 0.04  # others for another student
+
+
+def test_the_grader_s_figure_is_that_of_plain_pytorch(judge):
+    data = read("fashion-mnist-small")
+    model = WideResNet((16, 32, 64), 1, 10)
+    model.load_state_dict(load_file(HONEST_RUN / "model.safetensors"))
+    images = torch.from_numpy(np.array(data.arrays["test_images"])).permute(0, 3, 1, 2).float() / 255
+    with torch.no_grad():
+        predicted = model.eval()((images - data.mean[0]) / data.std[0]).argmax(1)
+    accuracy = (predicted.numpy() == data.arrays["test_labels"]).mean()
+    assert accuracy == pytest.approx(0.871, abs=0.0015)  # the run's own last one
+    assert judge()[0].run.held_out_accuracy == pytest.approx(accuracy, abs=0.015)  # lightly augmented
+
+
+def changed_weights(change):
+    state = load_file(HONEST_RUN / "model.safetensors")
+    return {name: change(name, tensor).contiguous() for name, tensor in state.items()}
+
+
+def random_like(name, tensor):
+    return torch.randn(tensor.shape).mul(0.05).to(tensor.dtype) if tensor.is_floating_point() else tensor
+
+
+@pytest.mark.parametrize(
+    ("change", "low"),
+    [(lambda name, tensor: torch.zeros_like(tensor), 0.05), (random_like, 0.0)],
+    ids=["zeros", "random"],
+)
+def test_weights_of_another_network_do_not_back_the_curve_up(judge, folder, change, low):
+    torch.manual_seed(0)
+    save_file(changed_weights(change), folder / "model.safetensors")
+    verdict, found = judge()
+    reason = refused(verdict, found)
+    assert "the learning curve ends at 0.871, the submitted weights score 0." in reason
+    assert forged_flags(verdict) == [reason] and low <= verdict.run.held_out_accuracy < 0.3
+
+
+def test_nan_weights_do_not_back_the_curve_up(judge, folder):
+    save_file(
+        changed_weights(lambda name, t: t * float("nan") if t.is_floating_point() else t), folder / "model.safetensors"
+    )
+    verdict, found = judge()
+    assert "the submitted weights score 0." in refused(verdict, found) and forged_flags(verdict)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (lambda good: good[: len(good) // 2], "does not fit the lab's network of width 1"),
+        (lambda good: good[:5], "does not fit the lab's network of width 1"),
+        (lambda good: b"", "does not fit the lab's network of width 1"),
+        (lambda good: pickle.dumps({"state": 1}), "does not fit the lab's network of width 1"),
+        (lambda good: (1 << 60).to_bytes(8, "little") + b"{}", "does not fit the lab's network of width 1"),
+        (lambda good: None, "run/model.safetensors is missing"),
+    ],
+    ids=["half", "five-bytes", "empty", "pickle", "huge-header", "missing"],
+)
+def test_a_file_that_holds_no_weights_is_a_reason(judge, folder, content, expected):
+    path = folder / "model.safetensors"
+    new = content(path.read_bytes())
+    path.unlink()
+    if new is not None:
+        path.write_bytes(new)
+    verdict, found = judge()
+    assert expected in refused(verdict, found)
+    assert forged_flags(verdict) == []
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda: WideResNet((32, 64, 128), 1, 10).state_dict(), "size mismatch"),
+        (lambda: {"weight": torch.zeros(3)}, "Missing key(s)"),
+        (lambda: {}, "Missing key(s)"),
+    ],
+    ids=["width-2", "another-name", "nothing"],
+)
+def test_weights_of_another_shape_are_a_reason(judge, folder, build, expected):
+    save_file({name: tensor.contiguous() for name, tensor in build().items()}, folder / "model.safetensors")
+    verdict, found = judge()
+    reason = refused(verdict, found)
+    assert "does not fit the lab's network of width 1" in reason and expected in reason
+
+
+@pytest.mark.parametrize("width", [0, 65, 10**9, -1, 1.0, "1", None, True])
+def test_a_width_that_is_none_is_a_reason(judge, folder, width):
+    edit_record(folder, width=width)
+    assert "parameters.width is" in refused(*judge())
+
+
+def forge_curve(folder, accuracy="0.95"):
+    rows = (folder / "learning_curve.csv").read_text().splitlines()
+    last = rows[-1].split(",")
+    last[6] = accuracy
+    (folder / "learning_curve.csv").write_text("\n".join([*rows[:-1], ",".join(last)]) + "\n")
+    out = (folder / "assessment.out").read_text()
+    (folder / "assessment.out").write_text(out.replace("Validation Accuracy = 0.871", "Validation Accuracy = 0.950"))
+
+
+def test_a_forged_curve_loses_all_run_evidence_and_is_flagged(judge, folder):
+    forge_curve(folder)
+    verdict, found = judge()
+    reason = refused(verdict, found)
+    assert reason.startswith("the learning curve ends at 0.950, the submitted weights score 0.8")
+    assert forged_flags(verdict) == [reason]
+
+
+def test_a_curve_that_is_forged_downwards_is_refused_too(judge, folder):
+    forge_curve(folder, "0.75")
+    verdict, found = judge()
+    refused(verdict, found)
+    assert forged_flags(verdict)
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "../fashion-mnist", "<b>", "FASHION-MNIST-SMALL"])
+def test_another_data_set_s_name_is_a_reason(judge, folder, name):
+    edit_record(folder, name=name)
+    assert "is not one of fashion-mnist, fashion-mnist-small" in refused(*judge())
+
+
+def test_without_a_record_the_weights_are_not_tried(judge, folder):
+    (folder / "run.json").unlink()
+    assert "run/run.json is missing" in refused(*judge())
+
+
+def test_too_low_weights_with_an_honest_curve_lose_their_own_points_only(judge, folder):
+    rubric = find_rubric(LAB)
+    criteria = tuple(
+        type(each)(**{**vars(each), "settings": {"threshold": 0.95}}) if each.kind == "held_out_accuracy" else each
+        for each in rubric.criteria
+    )
+    _, found = judge(type(rubric)(**{**vars(rubric), "criteria": criteria}))
+    assert [kind for kind, result in found.items() if not result.passed] == ["held_out_accuracy"]
+    assert "asked for 0.95" in found["held_out_accuracy"].reason
+
+
+def test_a_network_of_the_notebook_is_built_there_and_cannot_answer_by_heart(new_lab_course, folder, bench_of):
+    import nbformat
+
+    rubric = find_rubric(LAB)
+    model = ModelEvidence("notebook:make_net", ("fashion-mnist-small",), 500, 0.04)
+    rubric = type(rubric)(**{**vars(rubric), "model": model, "exercises": ()})
+    net = "from course_lib.models import WideResNet\n\ndef make_net():\n    return WideResNet((16, 32, 64), 1, 10)"
+
+    def graded(text):
+        notebook = solved_notebook({"ex-speedup": text})
+        nbformat.write(notebook, folder.parent / f"{LAB}.ipynb")
+        return grade_submission(bench_of(new_lab_course, rubric), folder.parent, "ada").verdict
+
+    # Without the standardisation of lab 01 the weights fare worse, but they are tried.
+    assert graded(net).run.held_out_images == 500
+    liar = net.replace("return WideResNet((16, 32, 64), 1, 10)", "raise SystemExit('no')")
+    assert graded(liar).score == 0
+    assert graded("x = 1").score == 0
+
+
+def test_augmented_images_are_new_and_nearly_the_same():
+    images = np.array(read("fashion-mnist-small").arrays["test_images"])
+    found = augment(images, np.random.default_rng(0))
+    assert found.dtype == np.uint8 and found.shape == images.shape
+    assert not any(np.array_equal(new, old) for new, old in zip(found, images, strict=True))
+    assert np.abs(found.astype(int) - images).mean() < 8
+
+
+def test_a_machine_without_the_data_is_told_before_anybody_is_graded(monkeypatch, tmp_path):
+    monkeypatch.setenv("LAB_DATA", str(tmp_path))
+    check_data(ModelEvidence("course_lib:wide_resnet", ("fashion-mnist", "fashion-mnist-small"), 10, 0.1))
+    with pytest.raises(ValueError, match=r"cannot be tried: fashion-mnist is not staged .*lab data fetch"):
+        check_data(ModelEvidence("course_lib:wide_resnet", ("fashion-mnist",), 10, 0.1))
