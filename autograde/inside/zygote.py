@@ -17,6 +17,7 @@ import gc
 import importlib
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -147,4 +148,7 @@ if __name__ == "__main__":
     sys.path.remove(here)
     warm()
     serve(socket.socket(fileno=int(sys.argv[1])))
+    # The grader may have been ended without a chance to clean up.
+    if os.path.basename(home := os.environ.get("HOME", "")).startswith("lab-warm-"):
+        shutil.rmtree(home, ignore_errors=True)
     os._exit(0)

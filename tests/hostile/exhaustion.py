@@ -1,0 +1,289 @@
+"""Using up time, memory, processes, disk and patience. The rubric's limits are made small for the test."""
+
+from __future__ import annotations
+
+import os
+
+from exhibits import Submission, World, exhibit
+
+
+@exhibit(train_step=0, flags="limit", reason="timed out after .* while the notebook's answers were executed")
+def sleeps_in_a_cell(submission: Submission, world: World) -> None:
+    """Sleeps for ever in a cell of definitions: it costs one limit's time, not one for each exercise."""
+    submission.before("train-step", "import time\ntime.sleep(1e6)")
+
+
+@exhibit(speedup=0, flags="limit", reason="timed out")
+def loop_that_ignores_signals(submission: Submission, world: World) -> None:
+    """An endless loop in a function, with every signal ignored and every exception caught."""
+    submission.answer(
+        "speedup",
+        """
+        import signal
+
+        def speedup_and_efficiency(times, ranks):
+            for number in range(1, 65):
+                try:
+                    signal.signal(number, signal.SIG_IGN)
+                except (OSError, ValueError):
+                    pass
+            while True:
+                try:
+                    while True:
+                        pass
+                except BaseException:
+                    pass
+        """,
+    )
+
+
+@exhibit(
+    train_step=0, evaluate=None, throughput=None, speedup=None, flags="limit", reason="processes|threads|timed out"
+)
+def fork_bomb(submission: Submission, world: World) -> None:
+    """Every process forks for ever."""
+    submission.before(
+        "train-step",
+        """
+import os
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass
+""",
+    )
+
+
+@exhibit(
+    train_step=0, evaluate=None, throughput=None, speedup=None, flags="limit", reason="processes|threads", slow=True
+)
+def zombies(submission: Submission, world: World) -> None:
+    """Children that end at once and are never waited for."""
+    submission.before(
+        "train-step",
+        """
+import os
+for _ in range(100_000):
+    if os.fork() == 0:
+        os._exit(0)
+""",
+    )
+
+
+@exhibit(
+    train_step=0,
+    evaluate=None,
+    throughput=None,
+    speedup=None,
+    flags="limit",
+    reason="processes|threads|memory",
+    slow=True,
+)
+def threads(submission: Submission, world: World) -> None:
+    """Threads that sleep, without end."""
+    submission.before(
+        "train-step",
+        """
+import threading, time
+while True:
+    threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+""",
+    )
+
+
+@exhibit(train_step=0, flags="limit", reason="out of memory")
+def memory_in_one_process(submission: Submission, world: World) -> None:
+    """One process takes and fills memory until there is none."""
+    submission.answer(
+        "train-step",
+        """
+        def train_step(model, images, labels, optimizer, loss_fn):
+            kept = []
+            while True:
+                kept.append(torch.ones(1 << 24))
+        """,
+    )
+
+
+@exhibit(train_step=0, flags="limit", reason="out of memory")
+def memory_in_many_processes(submission: Submission, world: World) -> None:
+    """Twenty children, each within the limit of one process."""
+    submission.before(
+        "train-step",
+        """
+import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        kept = [bytearray(b"x" * (1 << 20)) for _ in range(300)]
+        time.sleep(60)
+time.sleep(60)
+""",
+    )
+
+
+@exhibit(train_step=0, flags="limit", reason="out of memory|disk")
+def memory_that_is_not_mapped(submission: Submission, world: World) -> None:
+    """Shared memory that is filled and taken out of the process's own tables, where only the kernel still counts it."""
+    submission.before(
+        "train-step",
+        """
+import mmap, time
+kept = []
+while True:
+    kept.append(mmap.mmap(-1, 1 << 28))
+    for start in range(0, 1 << 28, 1 << 20):
+        kept[-1][start : start + (1 << 20)] = bytes([1]) * (1 << 20)
+    kept[-1].madvise(mmap.MADV_DONTNEED)
+""",
+    )
+
+
+@exhibit(train_step=0, flags="limit", reason="filled its disk", slow=True)
+def fills_the_disk(submission: Submission, world: World) -> None:
+    """Writes until the disk is full, and lets the error through."""
+    submission.before(
+        "train-step",
+        """
+for number in range(1000):
+    with open(f"/tmp/{number}", "wb") as file:
+        file.write(bytes(100 << 20))
+""",
+    )
+
+
+@exhibit(train_step=0, flags="limit", reason="files|disk|memory")
+def files_without_number(submission: Submission, world: World) -> None:
+    """Empty files without end: they take no disk, and a kilobyte of the kernel's memory each."""
+    submission.before(
+        "train-step",
+        """
+import os
+for number in range(100_000_000):
+    os.close(os.open(f"/dev/shm/{number}", os.O_CREAT))
+""",
+    )
+
+
+@exhibit(train_step=0, flags="limit", reason="printed too much")
+def prints_a_gigabyte(submission: Submission, world: World) -> None:
+    """A gigabyte to standard output and to standard error."""
+    submission.before(
+        "train-step",
+        """
+import os
+for _ in range(1000):
+    os.write(1, b"x" * (1 << 20))
+    os.write(2, b"x" * (1 << 20))
+""",
+    )
+
+
+@exhibit(train_step=0, flags="crash", reason="did not execute: RuntimeError|printed too much|did not execute")
+def huge_exception(submission: Submission, world: World) -> None:
+    """An exception whose message is as large as the memory allows."""
+    submission.before(
+        "train-step",
+        'import os, sys\nsys.stderr = sys.stdout = open(os.devnull, "w")\nraise RuntimeError("x" * 2_000_000)',
+    )
+
+
+@exhibit(train_step=0, reason=".")
+def huge_representation(submission: Submission, world: World) -> None:
+    """Returns objects whose type's name and representation are megabytes."""
+    submission.answer(
+        "train-step",
+        """
+        Huge = type("H" * 5_000_000, (), {"__repr__": lambda self: "r" * 100_000_000})
+
+        def train_step(model, images, labels, optimizer, loss_fn):
+            return Huge(), {Huge(): Huge()}
+        """,
+    )
+
+
+@exhibit(speedup=0, flags="crash", reason="RecursionError")
+def deep_recursion(submission: Submission, world: World) -> None:
+    """Recursion in Python without end."""
+    submission.answer(
+        "speedup", "def speedup_and_efficiency(times, ranks):\n    return speedup_and_efficiency(times, ranks)"
+    )
+
+
+@exhibit(speedup=0, flags="crash", reason="signal 11")
+def overflow_of_the_stack(submission: Submission, world: World) -> None:
+    """Recursion through C without a limit, which ends the interpreter."""
+    submission.answer(
+        "speedup",
+        """
+        import sys
+
+        def speedup_and_efficiency(times, ranks):
+            sys.setrecursionlimit(10**9)
+            class Deep:
+                def __getattr__(self, name):
+                    return getattr(self, name + "x")
+            deep = []
+            for _ in range(10**6):
+                deep = [deep]
+            return repr(deep), Deep().x
+        """,
+    )
+
+
+@exhibit(speedup=0, reason=".")
+def giant_integer(submission: Submission, world: World) -> None:
+    """An integer whose decimal digits take years to write down."""
+    submission.answer(
+        "speedup", "def speedup_and_efficiency(times, ranks):\n    return 1 << 200_000_000, 1 << 200_000_000"
+    )
+
+
+@exhibit(train_step=0, flags="limit", reason="sockets|memory")
+def memory_in_sockets(submission: Submission, world: World) -> None:
+    """Bytes that lie in sockets' buffers, which belong to no process."""
+    submission.before(
+        "train-step",
+        """
+import os, socket, time
+for _ in range(10):
+    if os.fork() == 0:
+        break
+kept = []
+try:
+    while True:
+        kept += socket.socketpair()
+        kept[-1].setblocking(False)
+        kept[-1].send(bytes(1 << 14))
+except OSError:
+    time.sleep(1e6)
+""",
+    )
+
+
+@exhibit(train_step=None, evaluate=None, throughput=None, speedup=None, slow=True)
+def hogs_the_processor(submission: Submission, world: World) -> None:
+    """A hundred processes that compute while its own answers, and an honest neighbour's, are timed."""
+    submission.before(
+        "speedup",
+        """
+import os
+for _ in range(100):
+    if os.fork() == 0:
+        os.setsid()  # a scheduling group each
+        while True:
+            pass
+""",
+    )
+
+
+@exhibit(flags="missing", reason="at most .* are read|could not be tried")
+def weights_of_a_gigabyte(submission: Submission, world: World) -> None:
+    """A sparse file of a gigabyte as weights."""
+    os.truncate(submission.run() / "model.safetensors", 1 << 30)
+
+
+@exhibit(flags="missing", reason="at most .* are read|could not be tried|does not fit")
+def weights_of_300_megabytes(submission: Submission, world: World) -> None:
+    """A sparse file just as large as might still be read."""
+    os.truncate(submission.run() / "model.safetensors", 300 << 20)

@@ -1,0 +1,156 @@
+"""What an exhibit is: one hostile submission, and what it may earn.
+
+An exhibit is a function that changes an honest submission; its docstring says what it tries. It is handed a
+`Submission` and the `World` that it would like to reach, and is registered with what is expected of it: the points of
+each cell (an honest notebook without a run folder where nothing else is said), the kinds of flags, and a pattern that
+one of the reasons for a lost point must match.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
+
+from autograde.notebook_repair import release_of
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LAB = "01_single_gpu"
+SOURCE = REPOSITORY / "labs" / LAB / f"{LAB}.ipynb"
+HONEST_RUN = REPOSITORY / "tests" / "autograde" / "honest_run"
+CELLS = {
+    "train_step": "check-train-step",
+    "evaluate": "check-evaluate",
+    "throughput": "check-throughput",
+    "speedup": "check-speedup",
+    "run": "run-evidence",
+}
+HONEST = {"train_step": 5, "evaluate": 5, "throughput": 5, "speedup": 5, "run": 20}
+NONE_OF_THEM = {"train_step": 0, "evaluate": 0, "throughput": 0, "speedup": 0}
+
+EXHIBITS: dict[str, Exhibit] = {}
+
+
+@dataclass(frozen=True)
+class World:
+    """What lies outside of every sandbox, for exhibits to reach for; each secret text begins with ``canary-``.
+
+    Attributes
+    ----------
+    folder : Path
+        Readable and writable by everybody on the host. Holds ``secret.txt``.
+    course : Path
+        The course folder, with the gradebook, the secret and the other submissions.
+    port, udp_port : int
+        Something listens there on the host's loopback.
+    socket_name : str
+        Of an abstract Unix socket of the host, without its leading zero byte.
+    mark : str
+        A word for command lines of processes that an exhibit would leave behind.
+    """
+
+    folder: Path
+    course: Path
+    port: int
+    udp_port: int
+    socket_name: str
+    mark: str
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A hostile submission and what is expected of it; see the module's docstring."""
+
+    build: Callable[[Submission, World], None]
+    points: Mapping[str, float]
+    flags: frozenset[str]
+    reason: str
+    slow: bool = False
+
+    @property
+    def student(self) -> str:
+        """Its student's id."""
+        return self.build.__name__.replace("_", "-")
+
+
+def exhibit(*, flags: str = "", reason: str = "", slow: bool = False, **points: float) -> Callable:
+    """Register a function as an exhibit; `points` are by the names in `CELLS`, 5 for an exercise and 0 for the run."""
+
+    def register(build: Callable[[Submission, World], None]) -> Callable[[Submission, World], None]:
+        assert build.__doc__ and not set(points) - set(CELLS)
+        expected = {CELLS[name]: (HONEST | {"run": 0} | points)[name] for name in CELLS}
+        EXHIBITS[build.__name__] = Exhibit(build, expected, frozenset(flags.split()), reason, slow)
+        return build
+
+    return register
+
+
+class Submission:
+    """A student's folder of the lab: the release with the right answers, without a run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+        source = nbformat.read(SOURCE, as_version=4)
+        self.notebook = release_of(source)
+        for cell, original in zip(self.notebook.cells, source.cells, strict=True):
+            if cell.cell_type == "code" and original.metadata.get("nbgrader", {}).get("solution"):
+                cell.source = "\n".join(line for line in original.source.splitlines() if "### " not in line)
+
+    @property
+    def path(self) -> Path:
+        """Where the notebook belongs."""
+        return self.folder / f"{LAB}.ipynb"
+
+    def cell(self, grade_id: str):
+        """The cell with that grade id."""
+        return next(c for c in self.notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") == grade_id)
+
+    def answer(self, exercise: str, code: str) -> None:
+        """Replace an exercise's answer (``train-step``)."""
+        self.cell(f"ex-{exercise}").source = dedent(code).strip()
+
+    def before(self, exercise: str, code: str) -> None:
+        """Put code above the right answer, in its cell, which is executed whole."""
+        cell = self.cell(f"ex-{exercise}")
+        cell.source = dedent(code).strip() + "\n\n\n" + cell.source
+
+    def add(self, text: str, kind: str = "code", at: int = 3) -> None:
+        """Add a cell of the student's own."""
+        make = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}[kind]
+        self.notebook.cells.insert(at, make(dedent(text).strip()))
+
+    def run(self) -> Path:
+        """Hand in the honest run's folder."""
+        return Path(shutil.copytree(HONEST_RUN, self.folder / "run"))
+
+    def save(self) -> None:
+        """Write the notebook, where nothing lies in its place yet."""
+        if not self.path.is_symlink() and not self.path.exists():
+            self.path.write_text(json.dumps(self.notebook))
+
+
+# A function for the sandbox: talk to the grader over the runner's own socket, which any code of that process can find.
+FIND_THE_RUNNER = """
+import gc, json, os, struct, sys, time
+
+def find_the_runner():
+    for thing in gc.get_objects():
+        if type(thing).__name__ == "Runner" and hasattr(thing, "channel"):
+            return thing
+    frame = sys._getframe()
+    while frame is not None:
+        if type(frame.f_locals.get("self")).__name__ == "Runner":
+            return frame.f_locals["self"]
+        frame = frame.f_back
+
+def say(value, blob=b""):
+    text = json.dumps(value).encode()
+    find_the_runner().channel.sendall(struct.pack(">QQ", len(text), len(blob)) + text + blob)
+"""

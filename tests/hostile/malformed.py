@@ -1,0 +1,158 @@
+"""Submissions that are no notebooks, or not the lab's."""
+
+from __future__ import annotations
+
+import json
+
+from exhibits import LAB, NONE_OF_THEM, Submission, World, exhibit
+from nbformat.v4 import new_code_cell
+
+
+def _text(submission: Submission, text: str) -> None:
+    submission.path.write_text(text)
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="is not JSON")
+def not_json(submission: Submission, world: World) -> None:
+    """A file of another program."""
+    _text(submission, "PK\x03\x04 a word processor's file")
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="is not JSON")
+def empty_file(submission: Submission, world: World) -> None:
+    """A notebook of no bytes."""
+    _text(submission, "")
+
+
+@exhibit(**NONE_OF_THEM, reason="no submission|is missing|hand in")
+def nothing_at_all(submission: Submission, world: World) -> None:
+    """A folder with nothing in it."""
+    submission.save = lambda: None
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="is not UTF-8|is not JSON")
+def not_text(submission: Submission, world: World) -> None:
+    """A notebook of bytes that are no text."""
+    submission.path.write_bytes(b"\xff\xfe" + bytes(range(256)))
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="is not a plain file")
+def notebook_is_a_folder(submission: Submission, world: World) -> None:
+    """A folder in the notebook's place."""
+    submission.path.mkdir()
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="at most 20,000,000 are read")
+def notebook_of_100_megabytes(submission: Submission, world: World) -> None:
+    """A notebook with 100 MB in one cell."""
+    submission.add("#" * 100_000_000)
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="nested too deeply")
+def nested_json(submission: Submission, world: World) -> None:
+    """JSON that is nested 100,000 deep."""
+    _text(submission, '{"nbformat": 4, "cells": ' + "[" * 100_000 + "]" * 100_000 + "}")
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="50,0.. cells|cells, at most")
+def cells_without_end(submission: Submission, world: World) -> None:
+    """A notebook of 50,000 cells."""
+    submission.notebook.cells += [new_code_cell("x = 1") for _ in range(50_000)]
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="number that is too long")
+def number_of_a_million_digits(submission: Submission, world: World) -> None:
+    """JSON numbers that take long to read."""
+    _text(submission, '{"nbformat": 4, "nbformat_minor": ' + "9" * 1_000_000 + "}")
+
+
+@exhibit()
+def old_format(submission: Submission, world: World) -> None:
+    """nbformat 3, as notebooks were ten years ago: read, and the answers count."""
+    cells = []
+    for cell in submission.notebook.cells:
+        old = {"cell_type": cell.cell_type, "metadata": cell.metadata}
+        if cell.cell_type == "code":
+            cells.append(old | {"input": cell.source, "language": "python", "outputs": [], "collapsed": False})
+        else:
+            cells.append(old | {"source": cell.source})
+    _text(
+        submission, json.dumps({"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": cells}]})
+    )
+
+
+@exhibit(flags="tampered")
+def points_of_one_s_own(submission: Submission, world: World) -> None:
+    """Every grade cell is worth 1000 points, and every answer is declared a grade cell."""
+    for cell in submission.notebook.cells:
+        if "nbgrader" in cell.metadata:
+            cell.metadata["nbgrader"] |= {"points": 1000, "grade": True, "locked": False}
+
+
+@exhibit(flags="tampered")
+def grade_cells_rewritten(submission: Submission, world: World) -> None:
+    """Grade cells that check nothing, and one that is deleted; the answers are right and keep their points."""
+    for name in ("check-train-step", "check-evaluate", "run-evidence"):
+        submission.cell(name).source = "print('5 of 5 points')"
+    submission.notebook.cells.remove(submission.cell("check-throughput"))
+
+
+@exhibit(**NONE_OF_THEM, flags="tampered missing", reason="not answered|NotImplementedError")
+def answers_in_locked_cells(submission: Submission, world: World) -> None:
+    """Answers are deleted, and the code stands in the locked grade cells, where it is not looked for."""
+    for name in ("train-step", "evaluate", "throughput", "speedup"):
+        answer = submission.cell(f"ex-{name}")
+        submission.cell(f"check-{name}").source = answer.source
+        submission.notebook.cells.remove(answer)
+
+
+@exhibit(train_step=0, flags="tampered", reason="returned nothing|weights are where they were|raised")
+def duplicated_ids(submission: Submission, world: World) -> None:
+    """A grade id that is there fifty times, with another answer each time: the first counts."""
+    first = submission.cell("ex-train-step")
+    place = submission.notebook.cells.index(first)
+    for number in range(50):
+        copy = new_code_cell(f"def train_step(*a):\n    return {number}")
+        copy.metadata = first.metadata
+        submission.notebook.cells.insert(place, copy)
+
+
+@exhibit(flags="tampered")
+def cells_of_other_types(submission: Submission, world: World) -> None:
+    """Answers turned to raw and text, grade cells turned to text: their text is taken as what it should be."""
+    for cell in submission.notebook.cells:
+        if cell.cell_type == "code" and "nbgrader" in cell.metadata:
+            cell.cell_type = "raw" if cell.metadata["nbgrader"].get("solution") else "markdown"
+            del cell["outputs"], cell["execution_count"]
+
+
+@exhibit(
+    train_step=0, flags="crash", reason="SyntaxError|did not execute|null bytes|there is no function|could not start"
+)
+def code_that_hurts_the_parser(submission: Submission, world: World) -> None:
+    """Code with zero bytes, a hundred thousand brackets, and an expression nested as deep as it gets."""
+    submission.answer("train-step", "x = \x00 1\n" + "(" * 100_000)
+    submission.add("x = " + "-" * 100_000 + "1")
+    submission.add("x = " + "+".join(["1"] * 100_000))
+    submission.add("x = " + "a." * 50_000 + "b")
+
+
+@exhibit()
+def two_thousand_long_cells(submission: Submission, world: World) -> None:
+    """As many cells of one's own as are read, alike and long, so that whatever compares them has much to do."""
+    for number in range(1_500):
+        submission.add("# " + "alike and long " * 100 + str(number), at=5)
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="cell 1 is no cell|no cell, but|has the type")
+def cells_that_are_no_cells(submission: Submission, world: World) -> None:
+    """Lists, numbers and null where a cell, a source, an id or metadata should be."""
+    _text(submission, json.dumps({"nbformat": 4, "cells": [None, 7, [], {"cell_type": ["code"], "source": {"a": 1}}]}))
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="lacks this answer|not answered|NotImplementedError")
+def notebook_of_another_lab(submission: Submission, world: World) -> None:
+    """The notebook of another lab, under this one's name."""
+    other = submission.notebook
+    other.cells = [new_code_cell("print('hello')")]
+    assert LAB in submission.path.name

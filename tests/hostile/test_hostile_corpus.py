@@ -1,0 +1,339 @@
+"""The corpus of hostile submissions, graded in one batch beside three honest students by the real command."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+
+import escape
+import exhaustion
+import forgery
+import injection
+import malformed
+import pytest
+from exhibits import CELLS, EXHIBITS, HONEST, LAB, REPOSITORY, Exhibit, Submission, World
+from safetensors.torch import load_file, save_file
+
+from autograde.gradebook import nbgrader_settings, open_gradebook
+from autograde.rubric import RUBRICS
+from autograde.sandbox import missing_sandbox
+from autograde.verdict import Verdict, load_verdict, verdict_path
+
+MISSING = missing_sandbox()
+pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
+
+THEMES = (escape, exhaustion, forgery, injection, malformed)
+HONEST_STUDENTS = ("ada", "mia", "zoe")
+SECONDS, MEMORY_GIB = 6, 1.5
+BINARIES = Path(sys.executable).parent
+
+
+@dataclass
+class Batch:
+    """What one batch left behind."""
+
+    world: World
+    listeners: dict[str, socket.socket]
+    bystander: subprocess.Popen
+    session: int = 0
+    code: int = 0
+    output: str = ""
+    errors: str = ""
+    seconds: float = 0.0
+    exhibits: list[Exhibit] = field(default_factory=list)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+
+    @property
+    def root(self) -> Path:
+        return self.world.course.parent
+
+    def command(self, *arguments: object) -> subprocess.CompletedProcess:
+        """Run one of the course's commands in its folder."""
+        environment = os.environ | {"PATH": f"{BINARIES}{os.pathsep}{os.environ['PATH']}"}
+        return subprocess.run(
+            [str(BINARIES / str(arguments[0])), *map(str, arguments[1:])],
+            cwd=self.root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+
+def lay_out(root: Path, world: World) -> None:
+    """A course of the real lab 01, with the rubric's limits made small."""
+    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
+    (root / "labs" / LAB).mkdir(parents=True)
+    shutil.copy(REPOSITORY / "labs" / LAB / f"{LAB}.ipynb", root / "labs" / LAB)
+    (root / "rubrics").mkdir()
+    rubric = (RUBRICS / f"{LAB}.toml").read_text()
+    for name, value in (("seconds", SECONDS), ("memory_gib", MEMORY_GIB)):
+        rubric, count = re.subn(rf"^{name} = .*$", f"{name} = {value}", rubric, flags=re.MULTILINE)
+        assert count == 1
+    (root / "rubrics" / f"{LAB}.toml").write_text(rubric)
+    world.course.mkdir()
+    secret = world.course / "grading_secret"
+    secret.write_text("canary-grading-secret")
+    secret.chmod(0o600)
+    world.folder.mkdir()
+    world.folder.chmod(0o777)
+    (world.folder / "secret.txt").write_text("canary-outside\n")
+    (root / "tmp").mkdir()
+
+
+def hand_in(world: World, exhibits: list[Exhibit]) -> None:
+    """Everybody's submission."""
+    for student in HONEST_STUDENTS:
+        submission = Submission(world.course / "submitted" / student / LAB)
+        submission.cell("ex-speedup").source += "\n# canary-answer-of-" + student
+        weights = submission.run() / "model.safetensors"
+        if student != "ada":  # hers are the ones that others take
+            save_file(load_file(weights), weights, metadata={"student": student})
+        submission.save()
+    for exhibit in exhibits:
+        submission = Submission(world.course / "submitted" / exhibit.student / LAB)
+        exhibit.build(submission, world)
+        submission.save()
+    injection.folders_that_are_no_students(world)
+
+
+def selected(items: list[pytest.Item]) -> list[Exhibit]:
+    """The exhibits whose tests are going to run; all that are not slow, where none's is."""
+    names = [item.callspec.params["name"] for item in items if item.name.startswith("test_exhibit[")]
+    return [EXHIBITS[name] for name in names] or [exhibit for exhibit in EXHIBITS.values() if not exhibit.slow]
+
+
+@pytest.fixture(scope="session")
+def batch(tmp_path_factory, request):
+    root = tmp_path_factory.mktemp("hostile")
+    name = f"hostile-{uuid.uuid4().hex}"
+    listeners = {
+        "tcp": socket.socket(),
+        "udp": socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+        "unix": socket.socket(socket.AF_UNIX),
+    }
+    for kind in ("tcp", "udp"):
+        listeners[kind].bind(("127.0.0.1", 0))
+    listeners["unix"].bind("\0" + name)
+    for kind, there in listeners.items():
+        there.setblocking(False)
+        if kind != "udp":
+            there.listen()
+    ports = [listeners[kind].getsockname()[1] for kind in ("tcp", "udp")]
+    world = World(root / "outside", root / "course", *ports, socket_name=name, mark=name)
+    lay_out(root, world)
+    exhibits = selected(request.session.items)
+    hand_in(world, exhibits)
+    bystander = subprocess.Popen(["sleep", "3600"], env={"CANARY": "canary-of-a-bystander"})
+    found = Batch(world, listeners, bystander, exhibits=exhibits)
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [BINARIES / "lab", "grade", "1", "--course", world.course, "--jobs", "2", "--rubrics", root / "rubrics"],
+        cwd=root,
+        env=os.environ | {"CANARY": "canary-environment", "TMPDIR": str(root / "tmp")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    found.session = process.pid
+    found.output, found.errors = process.communicate(timeout=600)
+    found.code, found.seconds = process.returncode, time.monotonic() - started
+    for student in (*HONEST_STUDENTS, *(exhibit.student for exhibit in exhibits)):
+        path = verdict_path(world.course, student, LAB)
+        if path.exists():
+            found.verdicts[student] = load_verdict(path)
+    yield found
+    bystander.kill()
+    bystander.wait()
+    for there in listeners.values():
+        there.close()
+
+
+def points(verdict: Verdict) -> dict[str, float]:
+    return {cell: sum(result.points for result in results) for cell, results in verdict.cells.items()}
+
+
+# --- what each earns --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if each.slow else ()) for name, each in EXHIBITS.items()]
+)
+def test_exhibit(batch, name):
+    exhibit = EXHIBITS[name]
+    verdict = batch.verdicts[exhibit.student]
+    found = points(verdict)
+    lost = [result.reason for result in verdict.results if not result.passed]
+    told = f"{found}\n{verdict.flags}\n" + "\n".join(dict.fromkeys(lost))
+    assert {cell: found[cell] for cell, most in exhibit.points.items() if most is not None} == {
+        cell: most for cell, most in exhibit.points.items() if most is not None
+    }, told
+    kinds = {flag.kind for flag in verdict.flags}
+    assert exhibit.flags <= kinds, told
+    assert "grader" not in kinds, told  # the grader has an answer to all of them
+    if exhibit.reason:
+        assert any(re.search(exhibit.reason, reason) for reason in lost), told
+
+
+def test_there_are_at_least_thirty_and_each_says_what_it_tries():
+    assert len(EXHIBITS) >= 30
+    assert all(len(exhibit.build.__doc__) > 20 for exhibit in EXHIBITS.values())
+    assert {exhibit.build.__module__ for exhibit in EXHIBITS.values()} == {theme.__name__ for theme in THEMES}
+
+
+# --- what all of them together do -------------------------------------------------------------------------------------
+
+
+def test_the_batch_ends_and_grades_everybody(batch):
+    assert batch.code == 0, batch.errors
+    assert len(batch.verdicts) == len(batch.exhibits) + len(HONEST_STUDENTS)
+    assert f"{len(batch.verdicts)} graded, scores in the gradebook" in batch.output
+    assert all(len(line) < 1000 and line.isprintable() for line in (batch.output + batch.errors).splitlines())
+
+
+@pytest.mark.parametrize("student", HONEST_STUDENTS)
+def test_honest_students_have_full_marks(batch, student):
+    verdict = batch.verdicts[student]
+    assert points(verdict) == {CELLS[name]: most for name, most in HONEST.items()}, [
+        (result.id, result.reason) for result in verdict.results if not result.passed
+    ]
+    assert {flag.kind for flag in verdict.flags} <= {"copy"}
+
+
+def test_every_reason_is_one_printable_line_and_holds_no_secret(batch):
+    for student, verdict in batch.verdicts.items():
+        for text in [result.reason for result in verdict.results] + [flag.detail for flag in verdict.flags]:
+            assert text.isprintable() and len(text) < 800, student
+        assert "canary-" not in json.dumps(verdict.to_json()), student
+
+
+def test_the_gradebook_holds_the_expected_scores(batch):
+    with open_gradebook(nbgrader_settings(batch.world.course)) as gradebook:
+        for student, verdict in batch.verdicts.items():
+            for cell, score in points(verdict).items():
+                assert gradebook.find_grade(cell, LAB, LAB, student).auto_score == score
+        assert {student.id for student in gradebook.students} == set(batch.verdicts)
+
+
+def test_nothing_outside_was_touched(batch):
+    world = batch.world
+    assert [path.name for path in world.folder.iterdir()] == ["secret.txt"]
+    assert (world.folder / "secret.txt").read_text() == "canary-outside\n"
+    assert (world.course / "grading_secret").read_text() == "canary-grading-secret"
+    assert batch.bystander.poll() is None
+    for kind, there in batch.listeners.items():
+        with pytest.raises(BlockingIOError):  # nobody has knocked
+            there.recv(1) if kind == "udp" else there.accept()
+
+
+def test_nothing_is_left_running_or_lying_about(batch):
+    left = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+            state, _, _, session, *_ = (process / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        # A zombie waits for whoever adopted it.
+        if batch.world.mark.encode() in command or (int(session) == batch.session and state != "Z"):
+            left.append(command)
+    assert left == []
+    ends = time.monotonic() + 10  # the warm interpreters clean up behind workers that were ended
+    while (lying := list((batch.root / "tmp").glob("lab-*"))) and time.monotonic() < ends:
+        time.sleep(0.1)
+    assert lying == []
+
+
+# --- who reads it -----------------------------------------------------------------------------------------------------
+
+
+class Reader(HTMLParser):
+    """Finds markup of the exhibits that is markup."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._element = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self._element = tag
+        for name, value in attributes:
+            value = (value or "").lower()
+            loaded = name in ("src", "action", "formaction", "srcdoc", "style", "data") and "hostile" in value
+            run = "hostile()" in value and (name.startswith("on") or value.strip().startswith("javascript"))
+            if loaded or run:
+                self.found.append(f"<{tag} {name}={value!r}>")
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        self._element = ""
+
+    def handle_endtag(self, tag):
+        self._element = ""
+
+    def handle_data(self, data):
+        if self._element in ("script", "style") and ("hostile" in data or "display: none }" in data):
+            self.found.append(f"<{self._element}>{data}")
+
+
+def test_the_reader_of_markup_finds_it():
+    assert len(Reader(injection.MARK).found) == 3
+
+
+def test_no_page_of_the_report_holds_their_markup(batch):
+    done = batch.command("lab", "report", "1", "--course", batch.world.course)
+    assert done.returncode == 0, done.stderr
+    pages = list((batch.world.course / "reports").rglob("*.html"))
+    assert len(pages) > len(batch.exhibits)
+    for page in pages:
+        html = page.read_text(encoding="utf-8")
+        assert Reader(html).found == [], page
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", html), page
+        assert "<script" not in html
+
+
+def test_no_cell_of_the_table_is_a_formula(batch):
+    done = batch.command("lab", "export", "1", "--to", "nbgrader", "--course", batch.world.course)
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.reader(io.StringIO((batch.world.course / "exports" / f"{LAB}_nbgrader.csv").read_text())))
+    assert len(rows) == 1 + len(batch.verdicts)
+    for row in rows:
+        assert len(row) == len(rows[0])
+        assert not any(re.match(r"[=+@\t\r]|-[^0-9]", cell) or "<" in cell for cell in row)
+
+
+@pytest.fixture(scope="session")
+def feedback(batch):
+    done = batch.command("nbgrader", "generate_feedback", LAB, "--student", "markup-*")
+    assert done.returncode == 0, done.stderr
+    return list((batch.world.course / "feedback").rglob("*.html"))
+
+
+def test_no_page_of_feedback_holds_their_markup(batch, feedback):
+    assert len(feedback) == sum(exhibit.student.startswith("markup-") for exhibit in batch.exhibits)
+    for page in feedback:
+        assert Reader(page.read_text(encoding="utf-8")).found == [], page
+
+
+def test_the_notebooks_for_formgrader_hold_no_markup_either(batch):
+    from nbconvert.exporters import HTMLExporter
+
+    exporter = HTMLExporter(config=nbgrader_settings(batch.world.course))
+    for student in (each.student for each in batch.exhibits if each.student.startswith("markup-")):
+        html, _ = exporter.from_filename(str(batch.world.course / "autograded" / student / LAB / f"{LAB}.ipynb"))
+        assert Reader(html).found == [], student
