@@ -147,9 +147,9 @@ def grade_lab(
         raise SandboxError(why)
 
     config = nbgrader_settings(course)
-    ensure_assignment(config, rubric)
     source = source_path(course, rubric.lab)
     _see_that_it_can_be_graded(rubric, source)
+    ensure_assignment(config, rubric)
     workers = max(1, min(jobs or available_cores(), len(wanted)))
     setting = Setting(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers), rubrics)
 

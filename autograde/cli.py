@@ -100,7 +100,7 @@ def grade(
     graded again: a batch that was interrupted goes on where it was. Answers in words are left for formgrader.
     """
     if check_rubrics:
-        _check_rubrics([lab] if lab else rubric_names(), course)
+        _check_rubrics([lab] if lab else rubric_names(rubrics), course, rubrics)
         return
     if lab is None:
         raise click.UsageError("Missing argument 'LAB'.")
@@ -141,11 +141,11 @@ def grade(
     click.echo(f"{lab}: {len(verdicts)} graded{kept}, scores in the gradebook; next: lab report {number}")
 
 
-def _check_rubrics(labs: list[str], course: Path) -> None:
+def _check_rubrics(labs: list[str], course: Path, rubrics: Path) -> None:
     found = 0
     for lab in labs:
         try:
-            rubric = find_rubric(lab)
+            rubric = find_rubric(lab, rubrics)
             source = source_notebook(source_path(course, lab))
         except (RubricError, CourseError) as error:
             click.echo(f"{lab}: {error}")

@@ -1,12 +1,22 @@
 """`lab grade` and `lab report` as commands: exit codes, one-line errors, what they print."""
 
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import replace
 from importlib.metadata import entry_points
 
 import pytest
 from click.testing import CliRunner
-from fake_runs import LAB
+from fake_runs import LAB, REPOSITORY, released_notebook, solved_notebook
+from nbgrader.api import Gradebook
 
-from autograde.cli import grade, report
+from autograde.batch import grade_lab
+from autograde.cli import UNSANDBOXED, grade, report
+from autograde.gradebook import CourseError
+from autograde.sandbox import SandboxError
+from autograde.verdict import load_verdict, verdict_path
 
 
 def run(command, *arguments):
@@ -20,19 +30,26 @@ def test_both_are_commands_of_lab():
     assert found == {"grade": grade, "report": report}
 
 
-def test_grading_and_reporting(course, submit, make_run, tmp_path):
-    submit("ada", make_run())
-    submit("eve")
-    submit("<b>", make_run())
-    done = run(grade, "01", "--course", course)
+def test_grading_and_reporting(lab_course, hand_in, graded_here, tmp_path):
+    hand_in("ada", solved_notebook())
+    hand_in("bob", released_notebook())
+    hand_in("eve", False, None)
+    hand_in("<b>\nx", False, None)
+    done = run(grade, "01", "--course", lab_course)
     assert done.exit_code == 0, done.output
-    assert "ada: 20/20\n" in done.output
-    assert "eve: 0/20  missed 8 criteria: no run folder in the submission" in done.output
-    assert "skipped submitted/'<b>'" in done.output
-    done = run(report, LAB, "--course", course)
+    lines = done.output.splitlines()
+    assert lines[0].startswith("[1/3, ") and lines[0].endswith("ada: 40/40")
+    assert "bob: 20/40  missed 11 criteria: not answered: the exercise still has its blank  [missing" in lines[1]
+    assert "eve: 0/40  missed " in lines[2] and "[missing]" in lines[2]
+    assert f"{LAB}: 3 graded, scores in the gradebook; next: lab report 01" in lines
+    assert len([line for line in lines if "skipped submitted/" in line and "not a student id" in line]) == 1
+    again = run(grade, "01", "--course", lab_course)
+    assert f"{LAB}: 3 of 3 are graded already and have not changed" in again.output
+    assert f"{LAB}: 3 graded (3 of them before), scores in the gradebook" in again.output
+    done = run(report, LAB, "--course", lab_course)
     assert done.exit_code == 0
-    assert (course / "reports" / f"{LAB}.html").is_file()
-    assert run(report, "1", "--course", course, "-o", tmp_path / "mine.html").exit_code == 0
+    assert (lab_course / "reports" / f"{LAB}.html").is_file()
+    assert run(report, "1", "--course", lab_course, "-o", tmp_path / "mine.html").exit_code == 0
     assert (tmp_path / "mine.html").is_file()
 
 
@@ -43,19 +60,126 @@ def test_grading_and_reporting(course, submit, make_run, tmp_path):
         (grade, ["99"]),
         (grade, ["01_single_gpu/../x"]),
         (grade, ["1", "--student", "../ada"]),
+        (grade, ["1", "--student", ".."]),
+        (grade, ["1", "--student", "a\nb"]),
         (grade, ["1", "--student", ".ada"]),
-        (grade, ["1", "--jobs", "4"]),
+        (grade, ["1", "--jobs", "0"]),
+        (grade, ["1", "--jobs", "two"]),
+        (grade, ["1", "--executor", "cloud"]),
         (report, []),
         (report, ["99"]),
     ],
 )
-def test_bad_arguments_are_exit_code_2(course, command, arguments):
-    assert run(command, *arguments, "--course", course).exit_code == 2
+def test_bad_arguments_are_exit_code_2(lab_course, command, arguments):
+    assert run(command, *arguments, "--course", lab_course).exit_code == 2
 
 
 @pytest.mark.parametrize(("command", "expected"), [(grade, "collect"), (report, "lab grade")])
-def test_work_that_cannot_be_done_is_exit_code_1_in_one_line(course, command, expected):
-    done = run(command, "1", "--course", course)
+def test_work_that_cannot_be_done_is_exit_code_1_in_one_line(lab_course, command, expected):
+    done = run(command, "1", "--course", lab_course)
     assert done.exit_code == 1
     assert len(done.output.strip().splitlines()) == 1
     assert expected in done.output
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (SandboxError("no sandbox: install it"), "Error: no sandbox: install it"),
+        (CourseError("gradebook.db cannot be opened"), "Error: gradebook.db cannot be opened"),
+        (KeyboardInterrupt(), "Error: interrupted; 0 of 1 were graded and are kept: the same command goes on"),
+    ],
+)
+def test_what_ends_a_batch_is_one_line(lab_course, hand_in, monkeypatch, error, expected):
+    hand_in("ada", False, None)
+
+    def end(*_):
+        raise error
+        yield
+
+    monkeypatch.setattr("autograde.batch.run_local", end)
+    monkeypatch.setattr("autograde.batch.missing_sandbox", lambda: None)
+    done = run(grade, "1", "--course", lab_course)
+    assert (done.exit_code, done.output.strip()) == (1, expected)
+
+
+def test_no_sandbox_on_the_machine_is_one_line_and_nobody_is_graded(lab_course, hand_in, monkeypatch):
+    hand_in("ada", False, None)
+    monkeypatch.setattr("autograde.sandbox.shutil.which", lambda name: None)
+    done = run(grade, "1", "--course", lab_course)
+    assert done.exit_code == 1 and len(done.output.strip().splitlines()) == 1
+    assert "bubblewrap" in done.output and "--no-sandbox" in done.output
+    assert not verdict_path(lab_course, "ada", LAB).exists()
+
+
+def test_no_sandbox_is_said_aloud_and_marks_every_result(lab_course, hand_in, warm):
+    """Through the real pool, whose worker then makes no namespaces."""
+    hand_in("ada", solved_notebook())
+    done = run(grade, "1", "--course", lab_course, "--no-sandbox", "--jobs", "1")
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[0] == UNSANDBOXED and done.output.count("[unsandboxed]") == 1
+    verdict = load_verdict(verdict_path(lab_course, "ada", LAB))
+    assert (verdict.score, verdict.sandbox, verdict.flags[0].kind) == (40, "none", "unsandboxed")
+    with Gradebook(f"sqlite:///{lab_course / 'gradebook.db'}", "distributed-training") as gradebook:
+        grades = gradebook.find_submission(LAB, "ada").notebooks[0].grades
+        assert sum(grade.auto_score or 0 for grade in grades) == 40
+    for cell in verdict.cells:
+        assert "graded without the sandbox" in verdict.comment(cell)
+    path = lab_course / "autograded" / "ada" / LAB / f"{LAB}.ipynb"
+    assert path.read_text().count("graded without the sandbox") == len(verdict.cells)
+    run(report, "1", "--course", lab_course)
+    assert "sandbox" in (lab_course / "reports" / f"{LAB}.html").read_text()
+
+
+def test_a_result_without_the_sandbox_is_not_taken_for_one_with_it(lab_course, hand_in, graded_here):
+    hand_in("ada", False, None)
+    (verdict,) = grade_lab("1", lab_course)
+    replace(verdict, sandbox="none").save(lab_course)
+    (again,) = grade_lab("1", lab_course)
+    assert graded_here == ["ada", "ada"] and again.sandbox == "bubblewrap"
+
+
+ON_A_TERMINAL = """
+from autograde.progress import Progress
+from autograde.verdict import RunSummary, Verdict
+verdict = Verdict("01_single_gpu", "t", "ada", None, "2026-11-20T10:00:00+00:00", (), RunSummary())
+progress = Progress("01_single_gpu")
+progress.begun(3, 4)
+progress.done(verdict, False)
+for _ in range(3):
+    progress.done(verdict, True)
+progress.close()
+print("after")
+"""
+
+
+def test_a_terminal_shows_a_bar_and_gets_its_line_back():
+    controller, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_A_TERMINAL], stdout=terminal, stderr=terminal, cwd=REPOSITORY, env=environment
+    )
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(controller, 4096)
+        except OSError:  # Linux's way to say that the other end is closed
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(controller)
+    assert process.wait() == 0
+    text = shown.decode()
+    assert "1 of 4 are graded already" in text
+    assert "grading 01_single_gpu" in text and "3/3" in text
+    assert text.endswith("\r\nafter\r\n") and "\x1b[?25h" in text  # a line of its own, and the cursor is back
+    assert "ada" not in text
+
+
+def test_a_log_gets_a_line_for_each_submission():
+    done = subprocess.run([sys.executable, "-c", ON_A_TERMINAL], capture_output=True, text=True, cwd=REPOSITORY)
+    lines = done.stdout.splitlines()
+    assert [line.split(",")[0] for line in lines[1:4]] == ["[1/3", "[2/3", "[3/3"]
+    assert lines[3].endswith("0 s left] ada: 0/0") and lines[4] == "after"

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from fake_runs import LAB, lab_path
 
 from autograde.cli import grade
-from autograde.rubric import Execution, Exercise, find_rubric, rubric_names
+from autograde.rubric import RUBRICS, Execution, Exercise, find_rubric, rubric_names
 from autograde.rubric_check import rubric_problems
 
 SOURCE = nbformat.read(lab_path(), as_version=4)
@@ -105,3 +105,13 @@ def test_the_command_says_what_fits_and_what_does_not(new_lab_course):
     done = check("1")
     assert done.exit_code == 1 and "is worth 7 points in the notebook" in done.output
     assert not (new_lab_course / "gradebook.db").exists()  # it only looks
+
+
+def test_rubrics_of_one_s_own_are_the_ones_that_are_checked(new_lab_course, tmp_path):
+    text = (RUBRICS / f"{LAB}.toml").read_text()
+    (tmp_path / f"{LAB}.toml").write_text(text.replace('run = ["setup"]', 'run = ["elsewhere"]'))
+    arguments = ["--check-rubrics", "--course", str(new_lab_course), "--rubrics", str(tmp_path)]
+    for lab in ([], ["1"]):
+        done = CliRunner().invoke(grade, [*lab, *arguments])
+        assert done.exit_code == 1 and "has no code cell 'elsewhere'" in done.output
+        assert done.output.splitlines()[-1] == "Error: 1 problem in 1 rubric"
