@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 from pebble import ProcessExpired, ProcessPool
@@ -17,6 +18,7 @@ from .worker import Setting, grade_one, open_bench
 __all__ = ["Finished", "run_local"]
 
 ATTEMPTS = 2
+POOLS = 4
 
 
 @dataclass(frozen=True)
@@ -47,35 +49,60 @@ def run_local(setting: Setting, students: list[str], workers: int, patience: flo
     SandboxError
         Nothing can be executed here.
     """
+    attempts = dict.fromkeys(students, 0)
+    queue = list(reversed(students))
+    for _ in range(POOLS):
+        yield from _run_pool(setting, queue, attempts, workers, patience)
+        if not queue:
+            return
+    yield from (Finished(student, None, "could not be kept alive") for student in reversed(queue))
+
+
+def _run_pool(
+    setting: Setting, queue: list[str], attempts: dict[str, int], workers: int, patience: float
+) -> Iterator[Finished]:
+    """Grade from the end of the queue until it is empty, or the pool breaks: what it then had is back in the queue.
+
+    pebble gives a pool up when a worker dies while none has a task; no submission is to blame for that.
+    """
     context = multiprocessing.get_context("spawn")
     with ProcessPool(workers, context=context, initializer=open_bench, initargs=(setting,)) as pool:
-        attempts = dict.fromkeys(students, 0)
         waiting: dict[Future, str] = {}
-        queue = list(reversed(students))
         try:
             while queue or waiting:
                 # Few at a time: nothing is lost by it, and an interrupt has little to take back.
                 while queue and len(waiting) < 2 * workers:
-                    student = queue.pop()
-                    attempts[student] += 1
-                    waiting[pool.schedule(grade_one, args=(setting, student), timeout=patience)] = student
+                    future = _schedule(pool, setting, queue[-1], patience)
+                    waiting[future] = queue.pop()
                 finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in finished:
-                    student = waiting.pop(future)
+                    student = waiting[future]
                     result = _result(student, future)
+                    del waiting[future]
+                    attempts[student] += 1
                     if result.verdict is None and attempts[student] < ATTEMPTS:
                         queue.append(student)
                     else:
                         yield result
+        except BrokenProcessPool:
+            queue += waiting.values()
+            pool.stop()
         except BaseException:
             pool.stop()
             raise
 
 
+def _schedule(pool: ProcessPool, setting: Setting, student: str, patience: float) -> Future:
+    try:
+        return pool.schedule(grade_one, args=(setting, student), timeout=patience)
+    except RuntimeError as error:  # how pebble says that the pool is broken
+        raise BrokenProcessPool(str(error)) from None
+
+
 def _result(student: str, future: Future) -> Finished:
     try:
         return Finished(student, future.result())
-    except SandboxError:
+    except (SandboxError, BrokenProcessPool):
         raise
     except FutureTimeoutError:
         return Finished(student, None, "did not answer in time")

@@ -139,7 +139,8 @@ def graded_here(bench_of, monkeypatch) -> list[str]:
     graded: list[str] = []
 
     def run_here(setting, students, workers, patience):
-        monkeypatch.setattr(autograde.worker, "_bench", bench_of(setting.course))
+        bench = bench_of(setting.course, find_rubric(setting.lab, setting.rubrics))
+        monkeypatch.setattr(autograde.worker, "_bench", bench)
         for student in students:
             graded.append(student)
             yield Finished(student, autograde.worker.grade_one(setting, student))

@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,8 +19,8 @@ import pytest
 from conftest import hand_in_to, lay_out
 from fake_runs import LAB, REPOSITORY, released_notebook, solved_notebook
 
-from autograde import rubric as rubric_module
 from autograde.batch import grade_lab
+from autograde.rubric import RUBRICS
 from autograde.sandbox import missing_sandbox
 from autograde.verdict import load_verdict, verdict_path
 
@@ -236,17 +237,14 @@ def test_a_changed_submission_is_graded_again_and_no_other(three):
     assert students == ["bob"]
 
 
-def test_a_changed_rubric_grades_all(three, tmp_path, monkeypatch):
+def test_a_changed_rubric_grades_all(three, tmp_path):
     course, students = three
     changed = tmp_path / "rubrics"
     changed.mkdir()
-    text = (rubric_module.RUBRICS / f"{LAB}.toml").read_text()
+    text = (RUBRICS / f"{LAB}.toml").read_text()
     (changed / f"{LAB}.toml").write_text(text.replace("tolerance = 0.04", "tolerance = 0.05"))
-    find_rubric = rubric_module.find_rubric
-    monkeypatch.setattr("autograde.batch.find_rubric", lambda lab: find_rubric(lab, changed))
-    monkeypatch.setattr("conftest.find_rubric", lambda lab: find_rubric(lab, changed))
-    grade_lab("1", course)
-    grade_lab("1", course)
+    grade_lab("1", course, rubrics=changed)
+    grade_lab("1", course, rubrics=changed)
     assert students == ["ada", "bob", "cyd"]
 
 
@@ -275,21 +273,34 @@ def test_another_student_s_verdict_is_nobody_s(three):
     assert students == ["cyd"]
 
 
-def test_a_worker_that_is_killed_loses_nothing(lab_course, hand_in):
-    """Through the real pool: the worker's submission is tried once more, and the others do not notice."""
-    students = ["ada", "bob", "cyd", "dan"]
-    for student in students:
+def worker_that(busy: bool) -> int | None:
+    """A worker of this process's pool that has, or has not, a sandbox open."""
+    for pid in descendants(os.getpid()):
+        if "spawn_main" in named(pid) and busy == any("bwrap" in named(each) for each in descendants(pid)):
+            return pid
+    return None
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_worker_that_is_killed_loses_nothing(lab_course, hand_in, busy):
+    """Through the real pool: what the worker had is tried once more, and the others do not notice."""
+    for student in ("ada", "bob", "cyd"):
         hand_in(student, False, None)
-    hand_in("eve", solved_notebook(), None)  # takes long enough to be met
+    hand_in("dan", solved_notebook(), None)  # takes long enough to be met
     killed = []
+    over = threading.Event()
 
-    def kill_a_worker(verdict, fresh):
-        workers = [pid for pid in descendants(os.getpid()) if "spawn_main" in named(pid)]
-        if not killed and workers:
-            killed.append(workers[0])
-            os.kill(workers[0], signal.SIGKILL)
+    def kill_once():
+        while not killed and not over.wait(0.01):
+            if (pid := worker_that(busy)) is not None:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
 
-    found = grade_lab("1", lab_course, jobs=1, done=kill_a_worker)
-    assert killed and [verdict.student for verdict in found] == [*students, "eve"]
-    assert [verdict.score for verdict in found] == [0, 0, 0, 0, 20]
+    killer = threading.Thread(target=kill_once)
+    killer.start()
+    found = grade_lab("1", lab_course, jobs=1)
+    over.set()
+    killer.join()
+    assert len(killed) == 1
+    assert {verdict.student: verdict.score for verdict in found} == {"ada": 0, "bob": 0, "cyd": 0, "dan": 20}
     assert not any(flag.kind == "grader" for verdict in found for flag in verdict.flags)
