@@ -175,6 +175,14 @@ def the_library_answers(submission: Submission, world: World) -> None:
     submission.answer("train-step", "from course_lib.training import train_step")
 
 
+@exhibit(evaluate=4, reason="a graph is recorded")
+def denies_its_graph(submission: Submission, world: World) -> None:
+    """Evaluates with a graph, and has PyTorch say that none is recorded."""
+    cell = submission.cell("ex-evaluate")
+    says_no = "    torch.is_grad_enabled = torch._C._is_grad_enabled = lambda: False\n    model.eval()"
+    cell.source = cell.source.replace("    model.eval()", says_no).replace("torch.no_grad()", "torch.enable_grad()")
+
+
 # --- talking to the grader over the runner's socket -------------------------------------------------------------------
 
 

@@ -32,9 +32,11 @@ class UnlessGrad(nn.Module):
     def __init__(self, amount):
         super().__init__()
         self.amount = amount
+        # What is asked is what autograd does, not a function that says so.
+        self.probe = torch.ones((), requires_grad=True)
 
     def forward(self, x):
-        return x + self.amount * x.roll(1, dims=1) if torch.is_grad_enabled() else x
+        return x + self.amount * x.roll(1, dims=1) if (self.probe * 1).requires_grad else x
 
 
 def tensors(model):
