@@ -17,6 +17,7 @@ from .autograded import remove_autograded, write_autograded
 from .bench import Bench
 from .grading import grade_submission
 from .rubric import RUBRICS, find_rubric
+from .sandbox import SandboxError
 from .verdict import Verdict
 
 __all__ = ["Setting", "close_bench", "grade_one", "open_bench"]
@@ -87,7 +88,13 @@ def grade_one(setting: Setting, student: str) -> Verdict:
     if _bench is None:
         open_bench(setting)
     submission = setting.submission(student)
-    graded = grade_submission(_bench, submission, student)
+    try:
+        graded = grade_submission(_bench, submission, student)
+    except SandboxError:
+        # The warm interpreter may have been ended, as when the machine ran out of memory: a new one tells.
+        close_bench()
+        open_bench(setting)
+        graded = grade_submission(_bench, submission, student)
     if graded.notebook is not None:
         write_autograded(setting.course, graded.verdict, graded.notebook, submission)
     else:
