@@ -8,6 +8,7 @@ call ends by the deadline.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -31,6 +32,7 @@ _INSIDE = Path(__file__).resolve().parent / "inside"
 # What the kernel's count may lie above ours: the group also holds the processes that wait, and their files' pages.
 _SPARE = 256 << 20
 START_SECONDS = 120.0
+FORK_SECONDS = 60.0  # far more than it takes, for a machine that is busy with other things
 
 
 class WarmInterpreter:
@@ -164,8 +166,9 @@ class WarmInterpreter:
                 descriptors.append(place.pidfd)
             if group is not None:
                 descriptors.append(group.joining)
-            socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
-            answer = self._answer(10.0)
+            with contextlib.suppress(OSError):  # it has ended: the answer that does not come says so
+                socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
+            answer = self._answer(FORK_SECONDS)
         except BaseException:
             ours.close()
             os.close(reader)
@@ -186,8 +189,10 @@ class WarmInterpreter:
             self._ready = True
 
     def _answer(self, seconds: float) -> dict[str, Any]:
-        readable, _, _ = select.select([self._control], [], [], seconds)
-        message = self._control.recv(65536) if readable else b""
+        message = b""
+        if select.select([self._control], [], [], seconds)[0]:
+            with contextlib.suppress(OSError):
+                message = self._control.recv(65536)
         if not message:
             self._process.kill()
             said = self._process.communicate()[1].decode(errors="replace").strip().splitlines()
