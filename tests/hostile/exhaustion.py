@@ -115,7 +115,7 @@ def memory_in_many_processes(submission: Submission, world: World) -> None:
 import os, time
 for _ in range(20):
     if os.fork() == 0:
-        kept = [bytearray(b"x" * (1 << 20)) for _ in range(300)]
+        kept = b"x" * (300 << 20)
         time.sleep(60)
 time.sleep(60)
 """,
@@ -181,10 +181,10 @@ for _ in range(1000):
 
 @exhibit(train_step=0, flags="crash", reason="did not execute: RuntimeError|printed too much|did not execute")
 def huge_exception(submission: Submission, world: World) -> None:
-    """An exception whose message is as large as the memory allows."""
+    """An exception with a message of a hundred kilobytes, which a reason quotes, with the output thrown away."""
     submission.before(
         "train-step",
-        'import os, sys\nsys.stderr = sys.stdout = open(os.devnull, "w")\nraise RuntimeError("x" * 2_000_000)',
+        'import os, sys\nsys.stderr = sys.stdout = open(os.devnull, "w")\nraise RuntimeError("x" * 100_000)',
     )
 
 

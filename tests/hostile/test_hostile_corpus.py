@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
 THEMES = (escape, exhaustion, forgery, injection, malformed)
 HONEST_STUDENTS = ("ada", "mia", "zoe")
-SECONDS, MEMORY_GIB = 6, 1.5
+SECONDS, MEMORY_GIB = 8, 1
 BINARIES = Path(sys.executable).parent
 
 
