@@ -134,6 +134,11 @@ class Sandbox:
         shown |= {Path("/etc", name): _INSIDE / "etc" / name for name in ("passwd", "hosts")}
         shown |= {path: path for path in python_paths()}
         shown |= {Path(DATA, name): path for name, path in data.items()}
+        # The writable places come first: the environment may itself lie below /tmp.
+        size = ["--size", str(disk_bytes)]
+        arguments += ["--proc", "/proc", "--dev", "/dev"]
+        arguments += [*size, "--perms", "1777", "--tmpfs", "/tmp", *size, "--perms", "1777", "--tmpfs", "/dev/shm"]
+        arguments += ["--perms", "1777", "--dir", FOLDER]
         # bubblewrap makes the folders on the way for its own user alone.
         for folder in sorted({folder for path in shown for folder in path.parents if folder != Path("/")}):
             arguments += ["--perms", "0755", "--dir", str(folder)]
@@ -141,10 +146,6 @@ class Sandbox:
             arguments += ["--ro-bind-try", str(path), str(inside)]
         for path in _masked():
             arguments += ["--tmpfs", str(path), "--remount-ro", str(path)]
-        arguments += ["--proc", "/proc", "--dev", "/dev"]
-        size = ["--size", str(disk_bytes)]
-        arguments += [*size, "--perms", "1777", "--tmpfs", "/tmp", *size, "--perms", "1777", "--tmpfs", "/dev/shm"]
-        arguments += ["--perms", "1777", "--dir", FOLDER]
         # Root and /dev are bubblewrap's own tmpfs, writable by whoever owns the namespace: not for us.
         return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/"]
 

@@ -448,3 +448,13 @@ def test_one_thing_that_is_broken_is_seen(warm, monkeypatch):
 def test_a_sandbox_that_cannot_be_made_is_one_line_with_the_remedy(monkeypatch):
     monkeypatch.setattr("autograde.sandbox.shutil.which", lambda name: None)
     assert "\n" not in missing_sandbox() and "apt-get install bubblewrap" in missing_sandbox()
+
+
+def test_an_environment_below_tmp_is_still_there(tmp_path, monkeypatch):
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "marker").write_text("seen")
+    monkeypatch.setattr("autograde.sandbox.python_paths", lambda: (tmp_path / "venv",))
+    with Sandbox() as sandbox:
+        inside = Path(f"/proc/{sandbox.pid}/root")
+        assert Path(f"{inside}{tmp_path}/venv/marker").read_text() == "seen"
+        assert (inside / "tmp" / "lab").is_dir()
