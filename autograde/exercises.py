@@ -223,7 +223,7 @@ def _raised(error: Mapping[str, Any], what: str, flag: str) -> AnswerError:
         return AnswerError("started too many processes or threads", "how many does it start?", "limit")
     if kind == _BLANK:
         return AnswerError("not answered: the exercise still has its blank", flag="missing")
-    if "Connection closed by peer" in message:
+    if "Connection closed by peer" in message or "Connection reset by peer" in message:
         return AnswerError(
             f"a rank left while another waited for it: {what}", "do all ranks make the same calls?", flag
         )

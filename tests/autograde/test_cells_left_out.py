@@ -2,7 +2,7 @@
 
 import pytest
 
-from autograde.exercises import ExerciseJudge
+from autograde.exercises import ExerciseJudge, _raised
 from autograde.rubric import Execution, Exercise
 
 SPEEDUP = """
@@ -53,3 +53,9 @@ def test_three_are_left_out_and_no_more(warm):
     assert points == {"speedup": 0, "evaluate": 0}
     assert "in cell 'ex-3'" in results["speedup"][0].reason
     assert judge(warm, *hanging[1:], ("ex-speedup", SPEEDUP), seconds=0.5)[0]["speedup"] == 5
+
+
+@pytest.mark.parametrize("how", ["closed", "reset"])
+def test_both_ways_in_which_a_rank_is_missed_are_told_alike(how):
+    error = {"type": "RuntimeError", "message": f"Read error: Connection {how} by peer"}
+    assert "a rank left while another waited" in str(_raised(error, "your function raised", "crash"))
