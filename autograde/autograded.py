@@ -72,7 +72,7 @@ def submitted_at(submission: Path) -> datetime | None:
         text = read_plain_text(folder, TIMESTAMP, 200, shown=TIMESTAMP, missing="", remedy="")
         when = parse_utc(text.strip())
         return when.astimezone(UTC).replace(tzinfo=None) if when.tzinfo else when
-    except Exception:
+    except (EvidenceError, OSError, ValueError, OverflowError, TypeError):  # the latter from what is no date
         return None
     finally:
         os.close(folder)

@@ -125,7 +125,7 @@ def driver_source(name: str) -> str:
     folder = _HERE / "drivers"
     own = folder / f"{name.replace('.', '_').replace('-', '_')}.py"
     driver = own if own.is_file() else folder / f"{name.partition('.')[0]}.py"
-    return (folder / "common.py").read_text(encoding="utf-8") + "\n\n" + driver.read_text(encoding="utf-8")
+    return (folder / "prelude.py").read_text(encoding="utf-8") + "\n\n" + driver.read_text(encoding="utf-8")
 
 
 def shape_of(value: Any) -> str:
