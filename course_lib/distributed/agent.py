@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 import types
 import uuid
@@ -22,7 +23,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from course_lib.distributed import rank_process
-from course_lib.distributed.errors import LaunchTimeoutError, RankFailedError
+from course_lib.distributed.errors import LaunchStoppedError, LaunchTimeoutError, RankFailedError
 from course_lib.distributed.process_state import changing_the_process, environment
 
 __all__ = ["MONITOR_INTERVAL", "OneNodeRendezvous", "WatchingAgent"]
@@ -51,11 +52,20 @@ class WatchingAgent(LocalElasticAgent):
     looks at the clock.
     """
 
-    def __init__(self, *args: Any, folder: Path, world_size: int, timeout: float | None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        folder: Path,
+        world_size: int,
+        timeout: float | None,
+        stop: threading.Event | None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.folder = folder
         self.world_size = world_size
         self.timeout = timeout
+        self.stop = stop
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.error: Exception | None = None
 
@@ -73,6 +83,8 @@ class WatchingAgent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         processes = self._pcontext._pc.processes  # public pids() cannot tell a dead process from a live one
         self.error = self._first_failure(processes)
+        if self.error is None and self.stop is not None and self.stop.is_set():
+            self.error = LaunchStoppedError()
         if self.error is None and self.deadline is not None and time.monotonic() > self.deadline:
             self.error = LaunchTimeoutError(self.timeout, self._positions(processes))
         if self.error is None:

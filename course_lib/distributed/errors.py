@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LaunchTimeoutError", "RankFailedError"]
+__all__ = ["LaunchStoppedError", "LaunchTimeoutError", "RankFailedError"]
 
 
 class RankFailedError(RuntimeError):
@@ -54,3 +54,13 @@ class LaunchTimeoutError(TimeoutError):
 
     def __reduce__(self):
         return type(self), (self.timeout, self.positions)
+
+
+class LaunchStoppedError(RuntimeError):
+    """The launch was stopped from outside (`launch`'s `stop`); all ranks were ended."""
+
+    def __init__(self) -> None:
+        super().__init__("the launch was stopped")
+
+    def __reduce__(self):
+        return type(self), ()

@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -81,6 +82,8 @@ def launch(
     *,
     backend: str | None = None,
     process_group: bool = True,
+    threads: int | None = None,
+    stop: threading.Event | None = None,
 ) -> list[Any]:
     """Run ``worker(*args, **kwargs)`` on `world_size` ranks of this machine, with the process group up.
 
@@ -101,6 +104,11 @@ def launch(
     process_group : bool
         False leaves ``init_process_group`` to the worker; the environment (RANK, WORLD_SIZE,
         MASTER_ADDR, MASTER_PORT) is set either way.
+    threads : int, optional
+        CPU threads a rank; by default the cores divided between the ranks. Give it where several launches run at a
+        time: ranks × threads, over all of them, should equal the cores.
+    stop : threading.Event, optional
+        Set from another thread, it ends the ranks: the interrupt (■) reaches a launch in the main thread only.
 
     Returns
     -------
@@ -113,13 +121,17 @@ def launch(
         A rank raised, exited or was killed. The others are ended at once.
     LaunchTimeoutError
         The ranks did not finish within `timeout`; says where each stood.
+    LaunchStoppedError
+        `stop` was set.
     ValueError
-        `world_size` below 1.
+        `world_size` or `threads` below 1.
     TypeError
         Something in the worker or its arguments cannot be sent to another process.
     """
     if not isinstance(world_size, int) or world_size < 1:
         raise ValueError(f"world_size must be a whole number of at least 1, got {world_size!r}")
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise ValueError(f"threads must be a whole number of at least 1, got {threads!r}")
     cores = available_cores()
     if not torch.cuda.is_available() and world_size > cores:
         print(f"note: {world_size} ranks share {cores} cores; expect no speed-up from the extra ranks")
@@ -128,7 +140,7 @@ def launch(
     try:
         payload = Payload(
             call=_pack(worker, args, kwargs or {}),
-            threads=threads_per_rank(world_size),
+            threads=threads or threads_per_rank(world_size),
             backend=(backend or default_backend(world_size)) if process_group else None,
             gpus=torch.cuda.device_count(),
             environment=_rank_environment(),
@@ -138,13 +150,13 @@ def launch(
         (folder / "payload.pickle").write_bytes(pickle.dumps(payload))
         sys.stdout.flush()
         warm_up()
-        results = _run_agent(folder, world_size, timeout)
+        results = _run_agent(folder, world_size, timeout, stop)
         return [pickle.loads(results[rank]) for rank in range(world_size)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run_agent(folder: Path, world_size: int, timeout: float | None) -> dict[int, bytes]:
+def _run_agent(folder: Path, world_size: int, timeout: float | None, stop: threading.Event | None) -> dict[int, bytes]:
     with notebook_safe_signals(), quiet_elastic_logs():
         rendezvous = OneNodeRendezvous()
         try:
@@ -166,6 +178,7 @@ def _run_agent(folder: Path, world_size: int, timeout: float | None) -> dict[int
                 folder=folder,
                 world_size=world_size,
                 timeout=timeout,
+                stop=stop,
             )
             result = agent.run()
         except SignalException as stopped:

@@ -42,13 +42,24 @@ def notebook_safe_signals():
             signal.signal(number, handler)
 
 
+_silenced = 0  # launches under way
+_level = logging.NOTSET
+
+
 @contextlib.contextmanager
 def quiet_elastic_logs():
     """The agent reports failures by log lines on stderr; ours are raised, once."""
+    global _silenced, _level
     logger = logging.getLogger("torch.distributed.elastic")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+    with changing_the_process:
+        if not _silenced:
+            _level = logger.level
+            logger.setLevel(logging.CRITICAL + 1)
+        _silenced += 1
     try:
         yield
     finally:
-        logger.setLevel(level)
+        with changing_the_process:
+            _silenced -= 1
+            if not _silenced:
+                logger.setLevel(_level)
