@@ -62,7 +62,7 @@ def main() -> None:
     except click.ClickException as error:
         if debug:
             raise
-        error.show()
+        click.echo(f"Error: {error.format_message()}", err=True)  # one line; click would put its usage above
         sys.exit(error.exit_code)
     except Exception as error:
         if debug:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,11 @@ from typing import Any
 import click
 from filelock import FileLock, Timeout
 
+from course_lib.execute_notebook import NotebookFailedError, execute_notebook
 from course_lib.labs import UnknownLabError, find_lab
 from course_lib.parameters import ParameterError, check_parameters
 
-__all__ = ["run_lab"]
+__all__ = ["check_data", "run_lab"]
 
 
 def run_lab(
@@ -56,7 +55,7 @@ def run_lab(
         check_parameters(**values)
     except (UnknownLabError, ParameterError) as error:
         raise click.UsageError(str(error)) from None
-    _check_data(values.get("dataset"))
+    check_data(values.get("dataset"))
 
     folder = Path(output or Path("runs") / lab.name).absolute()
     unfinished = folder / "unfinished"
@@ -73,14 +72,22 @@ def run_lab(
     with lock:
         values["output_dir"] = str(folder)
         executed = unfinished / lab.notebook.name
-        _execute(lab.notebook, executed, values, folder)
+        try:
+            execute_notebook(lab.notebook, executed, values)
+        except NotebookFailedError as error:
+            traceback = f"the traceback is in {executed}; " if error.traceback else ""
+            advice = "" if error.traceback else "; try a smaller batch_size or fewer train_samples"
+            raise click.ClickException(
+                f"{lab.name}: {error}; {traceback}earlier results in {folder} are untouched{advice}"
+            ) from None
         os.replace(executed, folder / lab.notebook.name)
         if not any(unfinished.iterdir()):
             unfinished.rmdir()
     return folder
 
 
-def _check_data(dataset: str | None) -> None:
+def check_data(dataset: str | None) -> None:
+    """Raise what click shows when `dataset` is unknown or not staged."""
     if dataset is None:
         return
     from data_prep.catalogue import CATALOGUE
@@ -93,38 +100,3 @@ def _check_data(dataset: str | None) -> None:
         read(dataset)
     except DataError as error:
         raise click.ClickException(str(error)) from None
-
-
-def _execute(notebook: Path, executed: Path, values: Mapping[str, Any], folder: Path) -> None:
-    import papermill
-    from nbclient.exceptions import DeadKernelError
-    from traitlets.config import Config
-
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns on stderr otherwise
-    untouched = f"earlier results in {folder} are untouched"
-    # On a machine that others use, what the kernel says should not pass over a TCP port. The sockets' folder is ours
-    # to remove: jupyter_client would leave them in the working folder.
-    sockets = tempfile.TemporaryDirectory(prefix="lab-")
-    try:
-        papermill.execute_notebook(
-            str(notebook),
-            str(executed),
-            parameters=dict(values),
-            progress_bar=False,
-            stdout_file=sys.stdout,
-            stderr_file=sys.stderr,
-            config=Config({"KernelManager": {"transport": "ipc", "ip": os.path.join(sockets.name, "kernel")}}),
-        )
-    except papermill.PapermillExecutionError as error:
-        reason = str(error.evalue).strip().splitlines()
-        raise click.ClickException(
-            f"{notebook.stem} failed in cell {error.cell_index + 1}: {error.ename}: {reason[0] if reason else ''}; "
-            f"the traceback is in {executed}; {untouched}"
-        ) from None
-    except DeadKernelError:
-        raise click.ClickException(
-            f"{notebook.stem}: the kernel died, as it does when memory runs out; {untouched}; "
-            "try a smaller batch_size or fewer train_samples"
-        ) from None
-    finally:
-        sockets.cleanup()

@@ -151,7 +151,7 @@ def test_a_failing_run_leaves_earlier_results_and_names_the_cell(toy):
     before = visible(folder)
     assert {"learning_curve.csv", "run.json", "assessment.out", "01_toy.ipynb"} <= before.keys()
     for epochs, words in (
-        ("3", ("01_toy failed in cell 4", "RankFailedError", "rank", "of 2 failed", "the optimiser ran away", "untouched")),
+        ("3", ("01_toy: failed in cell 4", "RankFailedError", "rank", "of 2 failed", "the optimiser ran away", "untouched")),
         ("4", ("01_toy", "kernel died", "untouched")),
     ):  # fmt: skip
         done = run("lab", "run", "01", "-p", "epochs", epochs, folder=toy)

@@ -1,0 +1,188 @@
+"""The gradient noise scale: from which batch on more ranks stop saving steps (McCandlish et al. 2018).
+
+The gradient of a batch of B images is the true gradient G plus noise of covariance Σ/B. Where B is far below
+tr Σ / |G|² the noise rules and twice the batch halves the steps; far above it the gradient is already known and more
+images buy nothing. Numbered equations are those of arXiv 1812.06162.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+__all__ = [
+    "GradientNoise",
+    "average_noise",
+    "gradient_noise_scale",
+    "measure_noise_scale",
+    "steps_needed",
+    "useful_batch",
+]
+
+
+@dataclass(frozen=True)
+class GradientNoise:
+    """An estimate of the gradient's signal and noise."""
+
+    squared_gradient: float  # |G|²; unbiased, hence below 0 now and then when |G|² is small
+    covariance_trace: float  # tr Σ, of one image's gradient
+
+    @property
+    def noise_scale(self) -> float:
+        """B_noise = tr Σ / |G|² in images (the paper's B_simple, equation 2.9).
+
+        Infinite where the estimate of |G|² is not positive: the gradient was not told from zero; average more.
+        """
+        return self.covariance_trace / self.squared_gradient if self.squared_gradient > 0 else math.inf
+
+
+def gradient_noise_scale(
+    small_batch: float, big_batch: float, small_sq_norm: float, big_sq_norm: float
+) -> GradientNoise:
+    """Signal and noise from the gradient's squared norm at two batch sizes (appendix A.1, equations A.2 and A.3).
+
+    E|G_B|² = |G|² + tr Σ / B at any B; two batch sizes are two equations. With data parallelism both norms are at
+    hand: a rank's own gradient is the small batch's, the all-reduced mean is the big one's.
+
+    Parameters
+    ----------
+    small_batch, big_batch : float
+        Images, small < big.
+    small_sq_norm, big_sq_norm : float
+        |G_B|² of the mean gradient over that many images. An average of several for the small batch is better.
+
+    Raises
+    ------
+    ValueError
+        The batches are not 0 < small < big.
+    """
+    if not 0 < small_batch < big_batch:
+        raise ValueError(f"the batches must be 0 < small < big, got {small_batch} and {big_batch}")
+    return GradientNoise(
+        squared_gradient=(big_batch * big_sq_norm - small_batch * small_sq_norm) / (big_batch - small_batch),
+        covariance_trace=(small_sq_norm - big_sq_norm) / (1 / small_batch - 1 / big_batch),
+    )
+
+
+def average_noise(estimates: Iterable[GradientNoise]) -> GradientNoise:
+    """Average several measurements: |G|² and tr Σ each by itself, so that the noise scale is the ratio of the means.
+
+    Each of the two estimates is unbiased and their mean converges; their quotient is not. Near |G|² = 0 single
+    quotients explode or turn negative, and a mean of them converges to nothing (appendix A.1).
+
+    Raises
+    ------
+    ValueError
+        No estimates.
+    """
+    estimates = list(estimates)
+    if not estimates:
+        raise ValueError("no estimates to average")
+    return GradientNoise(
+        squared_gradient=math.fsum(estimate.squared_gradient for estimate in estimates) / len(estimates),
+        covariance_trace=math.fsum(estimate.covariance_trace for estimate in estimates) / len(estimates),
+    )
+
+
+def measure_noise_scale(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+) -> GradientNoise:
+    """Measure the noise at the model's present weights, from the gradients of micro-batches.
+
+    One micro-batch is the small batch, all of them together the big one. Weights, ``.grad``, buffers and the modules'
+    modes are left as found. It needs memory for two gradients.
+
+    The model is measured in eval mode. Dropout would add noise that no batch size averages out, and batch norm's
+    own statistics would tie a micro-batch's images together, while the formula takes them for independent. So a
+    network with batch norm should have trained for a few steps before.
+
+    Parameters
+    ----------
+    batches : iterable of (images ``(b, …)``, labels ``(b,)``)
+        Drawn at random, on the model's device. Those of another size than the first (a short last one) are left out.
+        Smaller and more numerous is more precise: n of them leave tr Σ an error of about √(2/n) at the most.
+    loss_fn : callable
+        Mean over the batch of each image's loss.
+
+    Raises
+    ------
+    ValueError
+        Fewer than two micro-batches of one size.
+    """
+    params = [param for param in model.parameters() if param.requires_grad]
+    modes = {module: module.training for module in model.modules()}
+    total: list[Tensor] | None = None
+    squared_norms: list[float] = []
+    size = None
+    try:
+        model.eval()
+        for images, labels in batches:
+            size = size or len(images)
+            if len(images) != size:
+                continue
+            grads = torch.autograd.grad(loss_fn(model(images), labels), params, materialize_grads=True)
+            squared_norms.append(_squared_norm(grads))
+            total = [grad.clone() for grad in grads] if total is None else torch._foreach_add(total, grads)
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    count = len(squared_norms)
+    if count < 2:
+        raise ValueError(f"the noise scale needs at least two micro-batches of one size, got {count}")
+    big_sq_norm = _squared_norm(total) / count**2
+    return gradient_noise_scale(size, count * size, math.fsum(squared_norms) / count, big_sq_norm)
+
+
+def _squared_norm(tensors: Iterable[Tensor]) -> float:
+    # In 64 bits: the estimates are small differences of these.
+    return torch.stack([torch.linalg.vector_norm(t, dtype=torch.float64) for t in tensors]).square().sum().item()
+
+
+def steps_needed(batch: float, noise_scale: float, min_steps: float) -> float:
+    """Steps to a given loss with batches of `batch` images: S(B) = S_min (1 + B_noise / B) (equation 2.11).
+
+    The images seen are S·B = S_min (B + B_noise): both steps and images are at twice their least where B = B_noise.
+
+    Parameters
+    ----------
+    batch, noise_scale : float
+        Images.
+    min_steps : float
+        S_min, the steps that an unlimited batch would take.
+
+    Raises
+    ------
+    ValueError
+        `batch` or `min_steps` not positive, `noise_scale` negative.
+    """
+    if not batch > 0:
+        raise ValueError(f"batch must be positive, got {batch}")
+    if not noise_scale >= 0:
+        raise ValueError(f"noise_scale must not be negative, got {noise_scale}")
+    if not min_steps > 0:
+        raise ValueError(f"min_steps must be positive, got {min_steps}")
+    return min_steps * (1 + noise_scale / batch)
+
+
+def useful_batch(noise_scale: float, extra_images: float = 1.0) -> float:
+    """The largest batch that spends no more than `extra_images` times the fewest images on top of them.
+
+    From S·B = E_min (1 + B / B_noise), with E_min = S_min B_noise, it is `extra_images`·B_noise. With 1 it is the
+    critical batch size, twice the fewest images for twice the fewest steps.
+
+    Raises
+    ------
+    ValueError
+        `noise_scale` negative or `extra_images` not positive.
+    """
+    if not noise_scale >= 0:
+        raise ValueError(f"noise_scale must not be negative, got {noise_scale}")
+    if not extra_images > 0:
+        raise ValueError(f"extra_images must be positive, got {extra_images}")
+    return extra_images * noise_scale

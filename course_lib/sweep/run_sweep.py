@@ -1,0 +1,216 @@
+"""A sweep from its grid to its results: what is left to do, who does it, what it gave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from course_lib.labs import Lab
+from course_lib.sweep.estimate import makespan, past_runs, point_seconds
+from course_lib.sweep.figures import draw_results
+from course_lib.sweep.folder import Outcome, SweepFolder, read_outcome, write_outcome
+from course_lib.sweep.local import Ended, Machine, describe_end, run_local, shares
+from course_lib.sweep.points import Point, plan
+from course_lib.sweep.progress import SweepProgress
+from course_lib.sweep.results import collect, write_results
+from course_lib.sweep.run_point import DISK_FULL, LESSON, Task, digest
+
+__all__ = ["DiskFullError", "Sweep", "SweepResult"]
+
+
+class DiskFullError(RuntimeError):
+    """The disk is full; one line. What is done is done."""
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """How a sweep stands: numbers of points, and the figures that were drawn."""
+
+    done: int
+    failed: int
+    figures: Sequence[Path]
+    table: Any  # pandas.DataFrame
+
+
+@dataclass
+class Sweep:
+    """A sweep of a lab's notebook.
+
+    Parameters
+    ----------
+    lab : Lab
+    profile : str
+    axes : mapping of parameter to values
+    fixed : mapping
+        Parameters that override the profile's.
+    repeats : int
+        Seeds a point.
+    folder : path
+    whole : bool
+        Execute the cells tagged ``lesson`` too, which a run does not need.
+
+    Raises
+    ------
+    ParameterError
+        From `points`; see `plan`.
+    SweepFolderError
+        From `run`.
+    """
+
+    lab: Lab
+    profile: str
+    axes: Mapping[str, Sequence[Any]]
+    fixed: Mapping[str, Any]
+    repeats: int
+    folder: Path
+    whole: bool = False
+    points: list[Point] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = Path(self.folder).absolute()
+        self.points = plan(self.lab, self.profile, self.axes, self.fixed, self.repeats)
+        self._sweep = SweepFolder(self.folder)
+
+    def to_do(self, retry: bool = False) -> list[Point]:
+        """Points that have not ended; with `retry` those that failed too."""
+        self._sweep.read(self.points)
+        again = {"done"} if retry else {"done", "failed"}
+        return [
+            point for point in self.points
+            if point.folder not in self._sweep.outcomes or self._sweep.outcomes[point.folder].status not in again
+        ]  # fmt: skip
+
+    def estimate(self, points: Sequence[Point], jobs: int, machine: Machine) -> tuple[float | None, int]:
+        """Seconds that `points` will take on this machine, and how many of them no past run is like.
+
+        None where no past run is like any of them; one that is like none is taken for the mean of the others.
+        """
+        past = past_runs(self.folder.parent, self.lab.name)
+        known = {point.folder: point_seconds(point, past) for point in points}
+        seconds = [value for value in known.values() if value is not None]
+        if not seconds:
+            return None, len(points)
+        mean = sum(seconds) / len(seconds)
+        filled = {folder: mean if value is None else value for folder, value in known.items()}
+        room = len(machine.gpus) or len(machine.cores)
+        share = {point.folder: point.ranks for point in points} if machine.gpus else shares(points, machine, jobs)
+        return makespan(filled, points, share, room, jobs), len(points) - len(seconds)
+
+    def task(self, point: Point, executor: str = "local") -> Task:
+        """What the process that runs the point is told."""
+        before = self._sweep.outcomes.get(point.folder)
+        return Task(
+            notebook=str(self.lab.notebook),
+            folder=str(self.folder / point.folder),
+            lab=self.lab.name,
+            profile=self.profile,
+            parameters=dict(point.parameters),
+            attempts=1 if before is None else before.attempts + 1,
+            skip="" if self.whole else LESSON,
+            executor=executor,
+        )
+
+    def run(
+        self, executor: str = "local", jobs: int = 1, retry: bool = False, options: Mapping[str, str] | None = None
+    ) -> SweepResult:
+        """Run what is left to do, and write the table and the figures.
+
+        They are written too when the sweep is interrupted, of what has ended by then.
+
+        Parameters
+        ----------
+        executor : {"local", "slurm"}
+        jobs : int
+            Points at a time.
+        retry : bool
+            Run again what failed.
+        options : mapping, optional
+            For Slurm: sbatch's.
+
+        Raises
+        ------
+        SweepFolderError
+        ParameterError
+            A point has more ranks than the machine can hold.
+        DiskFullError
+        """
+        machine = Machine.here()
+        if executor == "local":
+            shares(self.points, machine, jobs)  # refuses before anything is written
+        seed = int(self.points[0].parameters["seed"])
+        with self._sweep.hold(self.lab.name, self.profile, self.axes, self.fixed, self.repeats, seed):
+            left = self.to_do(retry)
+            progress = SweepProgress(len(left))
+            if len(left) < len(self.points):
+                failed = sum(outcome.status == "failed" for outcome in self._sweep.outcomes.values())
+                told = f", {failed} of them failed (--retry runs these again)" if failed and not retry else ""
+                progress.say(f"{len(self.points) - len(left)} of {len(self.points)} points have ended before{told}")
+            self._warn_of_another_notebook(progress)
+            try:
+                for point, code in self._executed(executor, left, machine, jobs, options or {}, progress):
+                    self._note(point, code, progress)
+            finally:
+                progress.close()
+                result = self._publish()
+        return result
+
+    def _executed(
+        self,
+        executor: str,
+        points: Sequence[Point],
+        machine: Machine,
+        jobs: int,
+        options: Mapping[str, str],
+        progress: SweepProgress,
+    ) -> Iterator[tuple[Point, int]]:
+        if not points:
+            return
+        if executor == "slurm":
+            from course_lib.sweep.slurm import run_slurm
+
+            ended: Iterator[Ended] = run_slurm(points, lambda point: self.task(point, "slurm"), self.folder, jobs, options, progress.began, progress.say)  # fmt: skip
+        else:
+            ended = run_local(points, self.task, machine, jobs, progress.began)
+        for end in ended:
+            yield end.point, end.code
+
+    def _note(self, point: Point, code: int, progress: SweepProgress) -> None:
+        folder = self.folder / point.folder
+        if code == DISK_FULL:
+            raise DiskFullError(
+                f"no space left in {self.folder}; what is done stays: make room and give the same command"
+            )
+        before = self._sweep.outcomes.get(point.folder)
+        outcome = read_outcome(folder)
+        if outcome is None or outcome == before:  # its process did not come to write one
+            task = self.task(point)
+            outcome = Outcome("failed", task.lab, task.profile, task.parameters, 0.0, "", task.attempts, describe_end(code),
+                              _tail(folder / "process.log"), notebook=digest(self.lab.notebook))  # fmt: skip
+            write_outcome(folder, outcome)
+        self._sweep.outcomes[point.folder] = outcome
+        progress.ended(point, outcome)
+
+    def _publish(self) -> SweepResult:
+        table = collect(self._sweep, self.points, list(self.axes))
+        write_results(self.folder / "results.csv", table)
+        figures = draw_results(self.folder, table, list(self.axes), self.lab.name)
+        done = int((table["status"] == "done").sum()) if len(table) else 0
+        return SweepResult(done, len(table) - done, figures, table)
+
+    def _warn_of_another_notebook(self, progress: SweepProgress) -> None:
+        now = digest(self.lab.notebook)
+        other = sum(outcome.notebook not in ("", now) for outcome in self._sweep.outcomes.values())
+        if other:
+            progress.say(
+                f"note: {self.lab.notebook.name} has changed since {other} of these points ran; "
+                "compare them with care, or sweep anew with another -o DIR"
+            )
+
+
+def _tail(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")[-4000:]
+    except OSError:
+        return ""

@@ -1,0 +1,9 @@
+"""Notebook kernels that start at once: forked from a process that has PyTorch imported.
+
+Three ways in: the papermill engine ``lab-warm`` (``papermill --engine lab-warm …``), the kernel provisioner ``lab-warm``
+(``JUPYTER_DEFAULT_PROVISIONER_NAME=lab-warm jupyter execute …``), and `WarmServer` for a program of one's own.
+"""
+
+from course_lib.warm_kernels.client import WarmProcess, WarmServer, WarmServerError
+
+__all__ = ["WarmProcess", "WarmServer", "WarmServerError"]

@@ -1,0 +1,43 @@
+"""What a warm kernel does before it is a kernel like any other."""
+
+from __future__ import annotations
+
+import os
+import sys
+from multiprocessing import resource_tracker
+
+import psutil
+from ipykernel.ipkernel import IPythonKernel
+
+__all__ = ["WarmKernel", "main"]
+
+
+class WarmKernel(IPythonKernel):
+    """IPython's kernel, which at its end does not wait for what cannot end before it.
+
+    A kernel ends its children before itself, by SIGTERM, and looks whether they have gone. multiprocessing's resource
+    tracker ignores that and ends once the kernel has; its fork server ends, and stays in the list as a zombie. So every
+    notebook that has launched ranks would take seconds to close.
+    """
+
+    def _process_children(self) -> list[psutil.Process]:
+        tracker = resource_tracker._resource_tracker._pid
+        return [child for child in super()._process_children() if child.pid != tracker and not _is_zombie(child)]
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def main() -> None:
+    """Be a kernel: ``sys.argv[1:]`` are ipykernel's arguments, ``-f CONNECTION_FILE`` at least."""
+    import matplotlib
+    from ipykernel import kernelapp
+
+    # What a fresh process would decide at its imports, and the warm one could not know then.
+    matplotlib.rcParams["backend"] = os.environ.get("MPLBACKEND") or "module://matplotlib_inline.backend_inline"
+    sys.argv.append(f"--IPKernelApp.parent_handle={os.getppid()}")  # the kernel ends when the warm process does
+    kernelapp.launch_new_instance(kernel_class=WarmKernel)
