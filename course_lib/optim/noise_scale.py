@@ -96,7 +96,7 @@ def measure_noise_scale(
     """Measure the noise at the model's present weights, from the gradients of micro-batches.
 
     One micro-batch is the small batch, all of them together the big one. Weights, ``.grad``, buffers and the modules'
-    modes are left as found. It needs memory for two gradients.
+    modes are left as found. It needs memory for three gradients.
 
     The model is measured in eval mode. Dropout would add noise that no batch size averages out, and batch norm's
     own statistics would tie a micro-batch's images together, while the formula takes them for independent. So a
@@ -128,7 +128,7 @@ def measure_noise_scale(
                 continue
             grads = torch.autograd.grad(loss_fn(model(images), labels), params, materialize_grads=True)
             squared_norms.append(_squared_norm(grads))
-            total = [grad.clone() for grad in grads] if total is None else torch._foreach_add(total, grads)
+            total = list(grads) if total is None else torch._foreach_add(total, grads)
     finally:
         for module, mode in modes.items():
             module.training = mode
@@ -145,7 +145,7 @@ def _squared_norm(tensors: Iterable[Tensor]) -> float:
 
 
 def steps_needed(batch: float, noise_scale: float, min_steps: float) -> float:
-    """Steps to a given loss with batches of `batch` images: S(B) = S_min (1 + B_noise / B) (equation 2.11).
+    """Steps to a given loss with batches of `batch` images: S(B) = S_min (1 + B_noise / B) (from equation 2.11).
 
     The images seen are S·B = S_min (B + B_noise): both steps and images are at twice their least where B = B_noise.
 

@@ -25,7 +25,7 @@ def linear_scaling(base_lr: float, factor: float) -> float:
     ValueError
         Either is not a positive finite number.
 
-    Source: Goyal et al. 2017, arXiv 1706.02677, section 2.1; Krizhevsky 2014, arXiv 1404.5997, section 5, used it in
+    Source: Goyal et al. 2017, arXiv 1706.02677, section 2.1; Krizhevsky 2014, arXiv 1404.5997, which used it in
     practice.
     """
     _check(base_lr, factor)
@@ -38,8 +38,7 @@ def sqrt_scaling(base_lr: float, factor: float) -> float:
     The mean of k times as many gradients has a k times smaller covariance; √k keeps that of the step, lr²·Σ/B, as it
     was. Parameters and errors as of `linear_scaling`.
 
-    Source: Krizhevsky 2014, arXiv 1404.5997, section 5 (the theory there); Hoffer et al. 2017, arXiv 1705.08741,
-    section 4.
+    Source: Krizhevsky 2014, arXiv 1404.5997 (the theory there); Hoffer et al. 2017, arXiv 1705.08741.
     """
     _check(base_lr, factor)
     return base_lr * math.sqrt(factor)

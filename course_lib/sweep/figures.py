@@ -114,7 +114,7 @@ def _throughput(done: pd.DataFrame, about: str) -> Figure | None:
         return None
     best = done.groupby(x)["images_per_sec"].mean()
     figure, (axes,) = _figure(
-        1, f"{best.max():,.0f} images/s at {best.idxmax()} {'ranks' if by_ranks else 'images a rank'}", about
+        1, f"{best.max():,.0f} images/s at {_ranks(best.idxmax()) if by_ranks else _batch(best.idxmax())}", about
     )
     for index, ((variant, other), series) in enumerate(groups := list(done.groupby(["variant", others]))):
         mean, spread, _ = _mean(series, x, "images_per_sec")
@@ -182,7 +182,8 @@ def _accuracy(done: pd.DataFrame, about: str) -> Figure | None:
     means = done.groupby("effective_batch")["final_accuracy"].mean()
     small, large = means.index.min(), means.index.max()
     change = 100 * (means[large] - means[small])
-    figure, (axes,) = _figure(1, f"From {small} to {large} images a step: {change:+.1f} points of accuracy", about)
+    finding = f"{abs(change):.1f} points of accuracy {'lost' if change < 0 else 'gained'}"
+    figure, (axes,) = _figure(1, f"From {small} to {large} images a step: {finding}", about)
     several = done["ranks"].nunique() > 1
     for index, ((variant, ranks), series) in enumerate(groups := list(done.groupby(["variant", "ranks"]))):
         mean, spread, _ = _mean(series, "effective_batch", "final_accuracy")

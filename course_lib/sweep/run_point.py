@@ -54,8 +54,7 @@ class Task:
 def run_point(task: Task) -> Outcome:
     """Execute the notebook into the point's folder.
 
-    Until the notebook has gone through, everything lies in ``unfinished/`` there. A failure is an outcome; what was
-    executed, with the traceback, stays in ``unfinished/``.
+    A failure is an outcome; what was executed, with the traceback, stays in ``unfinished.ipynb``.
 
     Raises
     ------
@@ -63,9 +62,8 @@ def run_point(task: Task) -> Outcome:
         The disk is full: then nothing is known of the point, and it will be run again.
     """
     folder, notebook = Path(task.folder), Path(task.notebook)
-    unfinished = folder / "unfinished"
-    unfinished.mkdir(parents=True, exist_ok=True)
-    executed = unfinished / notebook.name
+    folder.mkdir(parents=True, exist_ok=True)
+    executed = folder / "unfinished.ipynb"
     engine: dict[str, Any] = {
         "request_save_on_cell_execute": False,
         "skip_cells_with_tag": task.skip or "skip-execution",
@@ -78,8 +76,6 @@ def run_point(task: Task) -> Outcome:
         try:
             execute_notebook(notebook, executed, {**task.parameters, "output_dir": str(folder)}, log, log, **engine)
             os.replace(executed, folder / notebook.name)
-            if not any(unfinished.iterdir()):
-                unfinished.rmdir()
         except NotebookFailedError as failed:
             error, text = str(failed), failed.traceback
             if "No space left on device" in text or "Disk quota exceeded" in text:

@@ -36,6 +36,8 @@ def _fork_instead(path: str, arguments: list[str], passed: list[int]) -> int:
             if low + 1 < high:
                 os.closerange(low + 1, high)
         exec(arguments[-1], {"__name__": "__main__"})
+    except SystemExit:
+        pass  # how the fork server ends once nobody can ask it any more
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
