@@ -34,6 +34,7 @@ def execute_notebook(
     parameters: Mapping[str, Any],
     stdout: Any = None,
     stderr: Any = None,
+    sockets_in: str | Path | None = None,
     **engine: Any,
 ) -> None:
     """Execute `notebook` with `parameters` and write it, with its outputs, to `executed`.
@@ -42,6 +43,8 @@ def execute_notebook(
     ----------
     stdout, stderr : file, optional
         Where to show what the kernel prints; by default this process's.
+    sockets_in : path, optional
+        A folder for the kernel's sockets; by default the system's temporary one.
     engine
         ``engine_name`` and what that engine takes.
 
@@ -59,7 +62,7 @@ def execute_notebook(
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns on stderr otherwise
     # On a machine that others use, what the kernel says should not pass over a TCP port. The sockets' folder is ours
     # to remove: jupyter_client would leave them in the working folder.
-    with tempfile.TemporaryDirectory(prefix="lab-") as sockets:
+    with tempfile.TemporaryDirectory(prefix="lab-", dir=sockets_in) as sockets:
         try:
             papermill.execute_notebook(
                 str(notebook),

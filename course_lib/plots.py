@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -10,7 +11,16 @@ from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from course_lib.metrics import saturation_knee
 
-__all__ = ["COLOURS", "batch_throughput", "epoch_times", "learning_curves", "scaling", "statistics_batch", "step_times"]
+__all__ = [
+    "COLOURS",
+    "batch_throughput",
+    "epoch_times",
+    "final_accuracies",
+    "learning_curves",
+    "scaling",
+    "statistics_batch",
+    "step_times",
+]
 
 # Okabe–Ito: told apart by colour-blind readers, and by their lightness in grey.
 COLOURS = {"measured": "#0072B2", "other": "#D55E00", "third": "#009E73", "reference": "#555555"}
@@ -152,4 +162,33 @@ def scaling(times: Mapping[str, Mapping[int, float]], title: str, ideal: bool = 
     axes.set_xticks(ranks)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
+    return axes
+
+
+def final_accuracies(runs: Mapping[str, Sequence[float]], title: str, reference: str | None = None) -> Axes:
+    """Final accuracy of several ways to train: each run a dot, their mean a mark with one standard deviation each way.
+
+    Parameters
+    ----------
+    runs : mapping of label to accuracies in 0…1, one a seed
+        Drawn from the top down.
+    reference : str, optional
+        The label whose mean is drawn as a line.
+    """
+    axes = _axes(title, "validation accuracy at the end", "", (6.8, 0.9 + 0.38 * len(runs)))
+    for row, (label, values) in enumerate(runs.items()):
+        mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        colour = COLOURS["reference" if label == reference else "measured"]
+        axes.plot(values, [row] * len(values), "o", color=colour, alpha=0.35, markersize=4)
+        axes.errorbar(mean, row, xerr=spread, fmt="D", color=colour, markersize=6, capsize=4)
+        # Beside the mark, on the side that has room.
+        far, side = max(values) if mean < 0.5 else min(values), 1 if mean < 0.5 else -1
+        axes.annotate(f"{mean:.1%}", (far + side * spread, row), xytext=(8 * side, 0), textcoords="offset points", va="center",
+                      ha="left" if side > 0 else "right", fontsize=9)  # fmt: skip
+        if label == reference:
+            axes.axvline(mean, color=COLOURS["reference"], linestyle="--", linewidth=1)
+    axes.set_yticks(range(len(runs)), list(runs))
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     return axes

@@ -59,7 +59,8 @@ def _why_length(found: float, lr: float, m: float, t: int) -> str:
         lr / (1 - m): "That is the limit lr/(1 − m), which the steps approach: step t has come 1 − mᵗ of the way",
         lr * (1 - m ** (t - 1)) / (1 - m): "The exponent is one too small: the first step is lr itself",
         lr * (1 - m ** (t + 1)) / (1 - m): "The exponent is one too large: the first step is lr itself",
-        lr * (1 - m**t): "It lacks the division by 1 − m: PyTorch's momentum adds gradients up, it does not average them",
+        lr
+        * (1 - m**t): "It lacks the division by 1 − m: PyTorch's momentum adds gradients up, it does not average them",
         right / lr: "It lacks the learning rate",
         -right: "The sign is turned: the length of a step is positive",
         lr * m ** (t - 1): "That is what the first gradient alone contributes; add up what all t of them do",
@@ -105,7 +106,9 @@ def warmup(answer: Callable[..., Any]) -> None:
         except ZeroDivisionError:
             raise CheckFailed("without warm-up (warmup_epochs = 0) yours divides by zero; the factor is 1") from None
         if found != 1:
-            raise CheckFailed(f"without warm-up (warmup_epochs = 0) the factor is 1 from the first step, yours is {found}")
+            raise CheckFailed(
+                f"without warm-up (warmup_epochs = 0) the factor is 1 from the first step, yours is {found}"
+            )
     print("warmup_factor: torch's LinearLR, stepped per iteration and per epoch, gives the same")
 
 
@@ -192,7 +195,9 @@ def _check_rates(rates_of: Callable[..., Any]) -> None:
         except TypeError:
             raise CheckFailed(f"range_test_rates returns a list of numbers; yours returned {_name(rates)}") from None
         if len(rates) != steps:
-            raise CheckFailed(f"range_test_rates({lowest}, {highest}, {steps}) has {steps} rates; yours has {len(rates)}")
+            raise CheckFailed(
+                f"range_test_rates({lowest}, {highest}, {steps}) has {steps} rates; yours has {len(rates)}"
+            )
         ends = math.isclose(rates[0], lowest, rel_tol=1e-6), math.isclose(rates[-1], highest, rel_tol=1e-6)
         if not all(ends):
             hint = " With n rates there are n − 1 ratios between them" if ends[0] else ""
@@ -256,7 +261,9 @@ def _novograd_problem(steps: int) -> tuple[list[torch.Tensor], list[list[torch.T
     return weights, gradients
 
 
-def _reference(weights: list[torch.Tensor], gradients: Sequence[Sequence[torch.Tensor]], **options: Any) -> list[torch.Tensor]:
+def _reference(
+    weights: list[torch.Tensor], gradients: Sequence[Sequence[torch.Tensor]], **options: Any
+) -> list[torch.Tensor]:
     params = [torch.nn.Parameter(weight.clone()) for weight in weights]
     optimizer = NovoGrad(params, **options)
     for step in gradients:
@@ -369,10 +376,14 @@ def novograd(answer: Callable[..., Any]) -> None:
     for what, steps, options in cases:
         _compare_novograd(answer, what, steps, options)
     _two_networks(answer)
-    print("novograd_step: the reference's weights after 1 step, after 50, with decay, with averaging; gradients left alone")
+    print(
+        "novograd_step: the reference's weights after 1 step, after 50, with decay, with averaging; gradients left alone"
+    )
 
 
-def _run(answer: Callable[..., Any], weights: list[torch.Tensor], gradients: Any, options: dict[str, Any]) -> list[torch.Tensor]:
+def _run(
+    answer: Callable[..., Any], weights: list[torch.Tensor], gradients: Any, options: dict[str, Any]
+) -> list[torch.Tensor]:
     mine, state = [weight.clone() for weight in weights], {}
     held = list(mine)
     for step in gradients:
@@ -384,7 +395,9 @@ def _run(answer: Callable[..., Any], weights: list[torch.Tensor], gradients: Any
                 "the step would see other numbers: compute a new tensor, g / …"
             )
         if any(a is not b for a, b in zip(mine, held, strict=True)):
-            raise CheckFailed("the list holds new tensors: the model still has the old ones. Change the weights in place, w -= …")
+            raise CheckFailed(
+                "the list holds new tensors: the model still has the old ones. Change the weights in place, w -= …"
+            )
     return mine
 
 
@@ -397,7 +410,9 @@ def _compare_novograd(answer: Callable[..., Any], what: str, steps: int, options
     if max(off) < 1e-5 * moved:
         return
     if all(torch.equal(a, b) for a, b in zip(found, weights, strict=True)):
-        raise CheckFailed(f"{what}: the weights did not move. Change the tensors in place: w -= lr * m, not w = w - lr * m")
+        raise CheckFailed(
+            f"{what}: the weights did not move. Change the tensors in place: w -= lr * m, not w = w - lr * m"
+        )
     layer = next(index for index, distance in enumerate(off) if not distance < 1e-5 * moved)
     came, wanted = found[layer] - weights[layer], expected[layer] - weights[layer]
     told = (
@@ -482,9 +497,13 @@ def _check_curve(path: Path, times: list[float], accuracies: list[float]) -> Non
     wanted = [["time", "val_accuracy"], ["0.0", "0.0"]]
     wanted += [[str(round(time, 1)), str(round(accuracy, 4))] for time, accuracy in zip(times, accuracies, strict=True)]
     if not text.endswith("\n"):
-        raise CheckFailed("the last row has no line end: the file was not closed, or not written whole. Use `with open(…)`")
+        raise CheckFailed(
+            "the last row has no line end: the file was not closed, or not written whole. Use `with open(…)`"
+        )
     if not rows or rows[0] != wanted[0]:
-        raise CheckFailed(f"the first row is the header time,val_accuracy; yours is {','.join(rows[0]) if rows else 'missing'}")
+        raise CheckFailed(
+            f"the first row is the header time,val_accuracy; yours is {','.join(rows[0]) if rows else 'missing'}"
+        )
     try:
         numbers = [[float(value) for value in row] for row in rows[1:]]
     except ValueError:
@@ -494,7 +513,9 @@ def _check_curve(path: Path, times: list[float], accuracies: list[float]) -> Non
     if any(len(row) != 2 for row in numbers):
         raise CheckFailed(f"each row holds two numbers, time and accuracy; yours are {rows[1:]}")
     if not numbers or numbers[0] != [0.0, 0.0]:
-        raise CheckFailed(f"the curve begins at 0.0,0.0, before any training; yours with {','.join(rows[1]) if rows[1:] else 'nothing'}")
+        raise CheckFailed(
+            f"the curve begins at 0.0,0.0, before any training; yours with {','.join(rows[1]) if rows[1:] else 'nothing'}"
+        )
     if len(numbers) != len(wanted) - 1:
         raise CheckFailed(f"{len(times)} epochs give {len(times) + 1} rows below the header, yours has {len(numbers)}")
     for row, (time, accuracy), exact in zip(

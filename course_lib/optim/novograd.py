@@ -49,7 +49,7 @@ class NovoGrad(torch.optim.Optimizer):
     params : iterable of Tensor, of (name, Tensor), or of dicts
         As of any ``torch.optim.Optimizer``; each group may have its own settings. Real floating-point only.
     lr : float or Tensor ``()``
-        Step length. While gradients keep their norm, a tensor moves by at most lr / (1 − β1) per step, whatever that is.
+        Step length. While the gradient keeps its norm, whatever it is, a tensor moves by up to lr / (1 − β1) per step.
     betas : (float, float)
         β1 of the momentum, β2 of the second moment, both in [0, 1). The paper's are (0.95, 0.98).
     eps : float

@@ -69,6 +69,7 @@ def run_point(task: Task) -> Outcome:
         "skip_cells_with_tag": task.skip or "skip-execution",
     }
     if task.warm_server:
+        engine["sockets_in"] = os.path.dirname(task.warm_server)  # goes with the warm process, should this one be killed
         engine |= {"engine_name": "lab-warm", "warm_server": task.warm_server, "cpus": list(task.cpus)}
     started, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     error = text = ""

@@ -47,7 +47,7 @@ class WarmServer:
     @contextlib.contextmanager
     def private(cls):
         """A server of one's own, ended with the block (or with this process, however it ends)."""
-        with tempfile.TemporaryDirectory(prefix="lab-") as folder, open(Path(folder) / "log", "w+b") as log:
+        with tempfile.TemporaryDirectory(prefix="lab-", ignore_cleanup_errors=True) as folder, open(Path(folder) / "log", "w+b") as log:
             path = Path(folder) / "warm"
             ours, theirs = socket.socketpair()
             with ours:

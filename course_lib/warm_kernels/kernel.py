@@ -8,6 +8,7 @@ from multiprocessing import resource_tracker
 
 import psutil
 from ipykernel.ipkernel import IPythonKernel
+from ipykernel.kernelapp import IPKernelApp
 
 __all__ = ["WarmKernel", "main"]
 
@@ -34,10 +35,25 @@ def _is_zombie(process: psutil.Process) -> bool:
 
 def main() -> None:
     """Be a kernel: ``sys.argv[1:]`` are ipykernel's arguments, ``-f CONNECTION_FILE`` at least."""
-    import matplotlib
-    from ipykernel import kernelapp
-
-    # What a fresh process would decide at its imports, and the warm one could not know then.
-    matplotlib.rcParams["backend"] = os.environ.get("MPLBACKEND") or "module://matplotlib_inline.backend_inline"
     sys.argv.append(f"--IPKernelApp.parent_handle={os.getppid()}")  # the kernel ends when the warm process does
-    kernelapp.launch_new_instance(kernel_class=WarmKernel)
+    app = IPKernelApp.instance(kernel_class=WarmKernel)
+    app.initialize()
+    _show_figures(app)
+    app.start()
+
+
+INLINE = "module://matplotlib_inline.backend_inline"
+
+
+def _show_figures(app: IPKernelApp) -> None:
+    """Do what importing matplotlib does in a kernel, and did not when the warm process imported it."""
+    import matplotlib
+    from IPython.core.pylabtools import activate_matplotlib
+    from matplotlib_inline.backend_inline import configure_inline_support
+
+    backend = os.environ.get("MPLBACKEND") or INLINE
+    if backend == INLINE:
+        activate_matplotlib(backend)
+        configure_inline_support(app.shell, backend)
+    else:
+        matplotlib.rcParams["backend"] = backend

@@ -22,6 +22,7 @@ import json
 import os
 import random
 import selectors
+import shutil
 import signal
 import socket
 import struct
@@ -44,7 +45,7 @@ WARM = [
     "pandas",
     "matplotlib.pyplot",
     "matplotlib.backends.backend_agg",
-    "matplotlib_inline.config",
+    "matplotlib_inline.backend_inline",
     "IPython.core.pylabtools",
     "ipykernel.kernelapp",
     "ipykernel.ipkernel",
@@ -94,6 +95,8 @@ def main(path: str, idle: float, parent: int | None) -> None:
             with contextlib.suppress(OSError):
                 if os.stat(path).st_ino == inode:  # a successor may listen there by now
                     os.unlink(path)
+            if parent is not None:  # the folder was made for this server; who made it may have been killed
+                shutil.rmtree(os.path.dirname(path), ignore_errors=True)
 
 
 def _import() -> None:

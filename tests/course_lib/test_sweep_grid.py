@@ -1,0 +1,109 @@
+"""Axes, grids and the names of points."""
+
+import pytest
+from toy_sweep import make_toy_course
+
+from course_lib.labs import find_lab
+from course_lib.parameters import ParameterError
+from course_lib.sweep import grid, parse_axis
+from course_lib.sweep.points import plan
+
+
+def test_a_grid_is_every_combination_the_last_axis_fastest():
+    assert grid(a=[1, 2], b=["x", "y"]) == [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"}]
+    assert grid() == [{}]
+
+
+@pytest.mark.parametrize(
+    "text, values",
+    [
+        ("batch_size=64,128,256", [64, 128, 256]),
+        ("batch_size = 64 , 128", [64, 128]),
+        ("base_lr=0.1,1e-3,.5", [0.1, 0.001, 0.5]),
+        ("rule=linear,sqrt", ["linear", "sqrt"]),
+        ("sync=true,false", [True, False]),
+        ("num_gpus=1:4", [1, 2, 3, 4]),
+        ("num_gpus=1:8:3", [1, 4, 7]),
+        ("batch_size=32:256:*2", [32, 64, 128, 256]),
+        ("batch_size=32:100:*2,1000", [32, 64, 1000]),
+        ("base_lr=0.1:0.4:0.1", [0.1, 0.2, 0.3, 0.4]),
+        ("base_lr=0.001:1:*10", [0.001, 0.01, 0.1, 1.0]),
+        ("num_gpus=2,1,2", [2, 1]),
+    ],
+)
+def test_axes(text, values):
+    name, found = parse_axis(text)
+    assert name == text.split("=")[0].strip()
+    assert found == values and [type(value) for value in found] == [type(value) for value in values]
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("batch_size", "KEY=V1"), ("=1", "KEY=V1"), ("a b=1", "KEY=V1"), ("batch_size=", "no values"), ("batch_size= ", "no values"),
+        ("batch_size=1,,2", "missing"), ("batch_size=4:1", "never comes"), ("batch_size=1:4:0", "never comes"),
+        ("batch_size=1:4:-1", "never comes"), ("batch_size=0:4:*2", "never comes"), ("batch_size=1:4:*1", "never comes"),
+        ("batch_size=1:x", "no range"), ("batch_size=1:2:3:4", "no range"), ("lr=nan:1", "no range"), ("lr=0:inf", "no range"),
+        ("n=1:1000000", "1,000,000 values"), ("x=[1", "cannot be read"), ("x={a: 1}", "no range"),
+    ],
+)  # fmt: skip
+def test_bad_axes_are_refused_in_one_line(text, told):
+    with pytest.raises(ParameterError, match=told) as raised:
+        parse_axis(text)
+    assert "\n" not in str(raised.value) and repr(text) in str(raised.value)
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    monkeypatch.chdir(make_toy_course(tmp_path))
+    return find_lab("1")
+
+
+def test_points_are_named_as_document_001_names_its_curves(toy):
+    points = plan(toy, "laptop", {"num_gpus": [2], "batch_size": [128]}, {}, repeats=2)
+    assert [point.folder for point in points] == ["2ranks-128bs-0.1lr-0.9m-5w/seed-0", "2ranks-128bs-0.1lr-0.9m-5w/seed-1"]
+    assert [point.seed for point in points] == [0, 1] and points[0].ranks == 2
+    assert points[0].parameters["epochs"] == 2 and "output_dir" not in points[0].parameters
+
+
+def test_what_the_name_does_not_hold_is_added_to_it(toy):
+    points = plan(toy, "smoke", {"epochs": [1, 2], "rule": ["linear", "a/../b"]}, {"seed": 7}, repeats=1)
+    assert points[0].folder == "1ranks-32bs-0.1lr-0.9m-5w-epochs_1-rule_linear/seed-7"
+    assert points[3].folder == "1ranks-32bs-0.1lr-0.9m-5w-epochs_2-rule_a_.._b/seed-7"
+
+
+def test_small_rates_have_names_of_their_own(toy):
+    rates = [1e-5, 1.00000001e-5, 0.1, 1.0, 10.0]
+    points = plan(toy, "laptop", {"base_lr": rates}, {}, repeats=1)
+    assert len({point.folder for point in points}) == 5
+    assert points[3].folder.startswith("1ranks-32bs-1lr-")
+
+
+@pytest.mark.parametrize(
+    "axes, fixed, repeats, told",
+    [
+        ({}, {}, 1, "nothing to vary"),
+        ({"batchsize": [1]}, {}, 1, "no parameter 'batchsize'; did you mean batch_size"),
+        ({"batch_size": [1]}, {"num_gpu": 1}, 1, "did you mean num_gpus"),
+        ({"output_dir": ["x"]}, {}, 1, "output_dir is chosen by the sweep"),
+        ({"batch_size": [1]}, {"batch_size": 2}, 1, "both varied"),
+        ({"batch_size": [1]}, {}, 0, "--repeat 0"),
+        ({"seed": [1, 2]}, {}, 2, "seed is varied"),
+        ({"batch_size": ["many"]}, {}, 1, "batch_size"),
+        ({"batch_size": [0]}, {}, 1, "batch_size = 0"),
+        ({"num_gpus": [0]}, {}, 1, "num_gpus = 0"),
+        ({"base_lr": [0.1, 10**7]}, {}, 1, "base_lr"),
+        ({"rule": ["a b", "a_b"]}, {}, 1, "names two points"),
+        ({"batch_size": range(1, 2000), "epochs": range(1, 2000)}, {}, 1, "3,996,001 points"),
+    ],
+)  # fmt: skip
+def test_bad_grids_are_refused_in_one_line(toy, axes, fixed, repeats, told):
+    with pytest.raises(ParameterError, match=told) as raised:
+        plan(toy, "laptop", axes, fixed, repeats)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_lab_without_a_seed_cannot_be_swept(toy):
+    toy.notebook.write_text(toy.notebook.read_text().replace("seed = 0", "speed = 0"))
+    with pytest.raises(ParameterError, match="needs num_gpus and seed"):
+        plan(toy, "laptop", {"batch_size": [1]}, {}, 1)

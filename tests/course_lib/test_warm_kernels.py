@@ -1,0 +1,235 @@
+"""Warm kernels: forks of one process, by papermill's engine and Jupyter's provisioner, that live as long as who asked."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import papermill
+import psutil
+import pytest
+from jupyter_client.connect import write_connection_file
+from rank_processes import alive, survivors
+
+from course_lib.warm_kernels import WarmServer, WarmServerError
+from course_lib.warm_kernels.client import _folder, _state
+
+CORES = sorted(os.sched_getaffinity(0))
+
+
+@pytest.fixture(scope="module")
+def server():
+    with WarmServer.private() as server:
+        yield server
+
+
+def notebook(path, *sources):
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), path)
+    return str(path)
+
+
+def printed(executed):
+    cells = nbformat.read(executed, as_version=4).cells
+    return [
+        "".join(o.text for o in cell.outputs if o.output_type == "stream") for cell in cells if cell.cell_type == "code"
+    ]
+
+
+def execute(server, tmp_path, *sources, **engine):
+    source, target = notebook(tmp_path / "in.ipynb", *sources), tmp_path / "out.ipynb"
+    papermill.execute_notebook(
+        source, str(target), engine_name="lab-warm", warm_server=server.path, progress_bar=False, **engine
+    )
+    return printed(target)
+
+
+def test_torch_is_there_and_nothing_is_shared_between_kernels(server, tmp_path):
+    first = execute(
+        server, tmp_path,
+        "import sys, os, random, numpy; print('torch' in sys.modules, 'course_lib.training' in sys.modules)",
+        "import builtins; builtins.left_behind = 1; os.environ['LEFT'] = '1'; print(os.getpid(), random.random(), numpy.random.rand())",
+    )  # fmt: skip
+    second = execute(
+        server, tmp_path, "import sys, os, random, numpy, builtins; print(hasattr(builtins, 'left_behind'), 'LEFT' in os.environ)",
+        "print(os.getpid(), random.random(), numpy.random.rand())",
+    )  # fmt: skip
+    assert first[0].split() == ["True", "True"] and second[0].split() == ["False", "False"]
+    assert not set(first[1].split()) & set(second[1].split())  # neither the process nor its random numbers
+
+
+def test_a_kernel_has_the_callers_folder_environment_and_cores(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("A_WORD", "of mine")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beside.py").write_text("value = 42")
+    out = execute(
+        server, tmp_path,
+        "import os, torch, beside; print(os.getcwd()); print(os.environ['A_WORD']); print(beside.value)",
+        "from course_lib.hardware import available_cores; print(sorted(os.sched_getaffinity(0)), available_cores(), torch.get_num_threads())",
+        cpus=CORES[:1],
+    )  # fmt: skip
+    assert out[0].splitlines() == [str(tmp_path), "of mine", "42"]
+    assert out[1].strip() == f"{CORES[:1]} 1 1"
+    assert execute(server, tmp_path, "import torch; print(torch.get_num_threads())")[0].strip() == str(len(CORES))
+
+
+def test_figures_are_shown_as_in_any_notebook(server, tmp_path):
+    execute(server, tmp_path, "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()")
+    (cell,) = [c for c in nbformat.read(tmp_path / "out.ipynb", as_version=4).cells if c.cell_type == "code"]
+    assert [list(o.data) for o in cell.outputs] == [["image/png", "text/plain"]]
+
+
+def test_launch_takes_its_ranks_from_the_warm_fork_server(server, tmp_path):
+    out = execute(
+        server, tmp_path,
+        "import os, time\nfrom course_lib.distributed import launch\n"
+        "def rank():\n    import torch.distributed as dist\n    return dist.get_rank(), os.getpid()\n"
+        "start = time.perf_counter()\nresults = launch(rank, 2)\nprint([r for r, _ in results], len({p for _, p in results}))",
+        "import subprocess\nprint(subprocess.run(['echo', 'a child'], capture_output=True, text=True).stdout)",
+        "import multiprocessing.forkserver as f\nprint(open(f'/proc/{f._forkserver._forkserver_pid}/cmdline').read().split(chr(0))[2])",
+    )  # fmt: skip
+    assert out[0].split() == ["[0,", "1]", "2"] and out[1].strip() == "a child"
+    assert out[2].strip() == "course_lib.warm_kernels.server"  # forked, not started anew
+
+
+def test_cells_with_a_tag_are_left_out(server, tmp_path):
+    source = notebook(tmp_path / "in.ipynb", "print('kept')", "print('taught')")
+    tagged = nbformat.read(source, as_version=4)
+    tagged.cells[1].metadata["tags"] = ["lesson"]
+    nbformat.write(tagged, source)
+    papermill.execute_notebook(source, str(tmp_path / "out.ipynb"), engine_name="lab-warm", warm_server=server.path,
+                               progress_bar=False, skip_cells_with_tag="lesson")  # fmt: skip
+    assert printed(tmp_path / "out.ipynb") == ["kept\n", ""]
+
+
+def test_an_error_is_papermills(server, tmp_path):
+    with pytest.raises(papermill.PapermillExecutionError, match="ran away"):
+        execute(server, tmp_path, "raise ValueError('ran away')", "print('not reached')")
+    assert printed(tmp_path / "out.ipynb")[-1] == ""
+
+
+def test_no_process_is_left_after_a_run(server, tmp_path):
+    out = execute(
+        server, tmp_path,
+        "import os, subprocess\nprint(os.getpid())\nprint(subprocess.Popen(['sleep', '600']).pid)\n"
+        "from course_lib.distributed import launch\nprint(launch(os.getpid, 1)[0])",
+    )  # fmt: skip
+    assert survivors([int(pid) for pid in out[0].split()], 5) == []
+
+
+DRIVER = """
+import sys, time
+from course_lib.warm_kernels import WarmServer
+process = WarmServer(sys.argv[1]).fork("course_lib.warm_kernels.kernel", "main", ["-f", sys.argv[2]])
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_fork_ends_with_who_asked_for_it(server, tmp_path, number):
+    connection = tmp_path / "connection.json"
+    write_connection_file(str(connection))
+    command = [sys.executable, "-c", DRIVER, server.path, str(connection)]
+    asking = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    pid = int(asking.stdout.readline())
+    time.sleep(0.3)
+    assert alive(pid)
+    asking.send_signal(number)
+    asking.wait()
+    assert survivors([pid], 5) == []
+
+
+def test_a_private_server_ends_with_its_owner_and_takes_its_folder_along(tmp_path):
+    code = (
+        "import os, time\nfrom course_lib.warm_kernels import WarmServer\n"
+        "with WarmServer.private() as server:\n    print(server.path, flush=True)\n    time.sleep(600)"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    path = Path(owner.stdout.readline().strip())
+    servers = [p.pid for p in psutil.process_iter() if str(path) in " ".join(_cmdline(p))]
+    assert len(servers) == 1
+    owner.kill()
+    owner.wait()
+    assert survivors(servers, 5) == [] and not path.parent.exists()
+
+
+def _cmdline(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def test_plain_papermill_finds_the_engine_and_the_shared_server(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    source = notebook(tmp_path / "in.ipynb", "import os; print(os.getppid())")
+    parents = []
+    try:
+        for target in ("a.ipynb", "b.ipynb"):
+            done = subprocess.run(
+                [str(Path(sys.executable).parent / "papermill"), "--engine", "lab-warm", "--no-progress-bar", source, str(tmp_path / target)],
+                capture_output=True, text=True, timeout=120,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            parents.append(int(printed(tmp_path / target)[0]))
+        assert parents[0] == parents[1] and alive(parents[0])  # the second run found the first one's server
+        assert "warm_kernels.server" in " ".join(psutil.Process(parents[0]).cmdline())
+        assert (tmp_path / "lab").stat().st_mode & 0o777 == 0o700
+        # The provisioner by its name: nbclient's own command, which knows no papermill.
+        environment = {**os.environ, "JUPYTER_DEFAULT_PROVISIONER_NAME": "lab-warm"}
+        done = subprocess.run([str(Path(sys.executable).parent / "jupyter"), "execute", "--inplace", str(tmp_path / "a.ipynb")],
+                              env=environment, capture_output=True, text=True, timeout=120)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert int(printed(tmp_path / "a.ipynb")[0]) == parents[0]
+    finally:
+        for pid in set(parents):
+            os.kill(pid, signal.SIGTERM)
+
+
+def test_a_folder_that_others_can_enter_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "lab").mkdir(mode=0o755)
+    with pytest.raises(WarmServerError, match="yours alone"):
+        _folder()
+
+
+def test_an_edited_library_needs_another_server(tmp_path, monkeypatch):
+    import course_lib.warm_kernels.client as client
+
+    (tmp_path / "__init__.py").write_text("")
+    real = client.find_spec
+    monkeypatch.setattr(
+        client,
+        "find_spec",
+        lambda name: (
+            real(name) if name != "course_lib" else type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
+        ),
+    )
+    before = _state()
+    assert _state() == before
+    os.utime(tmp_path / "__init__.py", ns=(1, 1))
+    assert _state() != before
+
+
+def test_a_server_that_is_gone_is_told_in_one_line(tmp_path):
+    with pytest.raises(WarmServerError, match="does not answer") as raised:
+        WarmServer(tmp_path / "nobody").fork("a", "b")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_request_that_is_none_does_not_disturb_the_server(server, tmp_path):
+    import socket
+
+    for message in (b"", b"not json", json.dumps({"module": "x"}).encode()):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+            stranger.connect(server.path)
+            stranger.send(message)
+            stranger.settimeout(5)
+            stranger.recv(4096)
+    assert execute(server, tmp_path, "print('well')") == ["well\n"]
