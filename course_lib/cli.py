@@ -50,15 +50,14 @@ def main() -> None:
     """Entry point: one line for an error, exit code 1 for failed work and 2 for bad arguments."""
     debug = "--debug" in sys.argv
     try:
-        lab(standalone_mode=False)
+        code = lab(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)  # click returns the code of an Exit, and of --help
     except click.exceptions.Abort:
         click.echo("stopped", err=True)
         sys.exit(130)
     except KeyboardInterrupt:
         click.echo("stopped", err=True)
         sys.exit(130)
-    except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
     except click.ClickException as error:
         if debug:
             raise

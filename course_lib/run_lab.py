@@ -61,15 +61,14 @@ def run_lab(
     unfinished = folder / "unfinished"
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        lock.acquire(timeout=0)
+        held = FileLock(folder / ".lock").acquire(timeout=0)
     except Timeout:
         raise click.ClickException(f"another run is writing to {folder}; wait for it or choose -o DIR") from None
     except OSError as error:
         raise click.UsageError(
             f"output {folder} cannot be written ({error.strerror}); choose another by -o DIR"
         ) from None
-    with lock:
+    with held:
         values["output_dir"] = str(folder)
         executed = unfinished / lab.notebook.name
         try:

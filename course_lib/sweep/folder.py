@@ -108,14 +108,13 @@ class SweepFolder:
             if strangers and not (self.path / "sweep.json").exists():
                 raise SweepFolderError(f"{self.path} holds {strangers[0]} and is no sweep's; choose another by -o DIR")
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / ".lock")
             try:
-                lock.acquire(timeout=0)
+                held = FileLock(self.path / ".lock").acquire(timeout=0)
             except Timeout:
                 raise SweepFolderError(
                     f"another sweep is writing to {self.path}; wait for it or choose -o DIR"
                 ) from None
-            with lock:
+            with held:
                 self._agree(mine)
                 write_atomically(self.path / "sweep.json", json.dumps(mine, indent=1) + "\n")
                 yield

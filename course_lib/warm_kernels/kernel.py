@@ -10,6 +10,8 @@ import psutil
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 
+from course_lib.warm_kernels.fork_server import start_fork_server
+
 __all__ = ["WarmKernel", "main"]
 
 
@@ -35,6 +37,7 @@ def _is_zombie(process: psutil.Process) -> bool:
 
 def main() -> None:
     """Be a kernel: ``sys.argv[1:]`` are ipykernel's arguments, ``-f CONNECTION_FILE`` at least."""
+    start_fork_server()  # before there are threads
     sys.argv.append(f"--IPKernelApp.parent_handle={os.getppid()}")  # the kernel ends when the warm process does
     app = IPKernelApp.instance(kernel_class=WarmKernel)
     app.initialize()

@@ -14,6 +14,7 @@ It has one thread and no OpenMP pool or CUDA context, which is what makes it fit
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import gc
@@ -74,6 +75,7 @@ WARM = [
     "course_lib.sweep.run_point",
     "course_lib.training",
     "course_lib.warm_kernels.engine",
+    "course_lib.warm_kernels.fork_server",
     "course_lib.warm_kernels.kernel",
     "data_prep.staged",
 ]
@@ -237,6 +239,8 @@ class _Server:
             traceback.print_exc()
         finally:
             with contextlib.suppress(Exception):
+                atexit._run_exitfuncs()  # as at the end of any interpreter; but this one is not to return to the server
+            with contextlib.suppress(Exception):
                 sys.stdout.flush()
             with contextlib.suppress(Exception):
                 sys.stderr.flush()
@@ -254,10 +258,8 @@ def _run(request: dict[str, Any]) -> int:
     import torch
 
     from course_lib.hardware import available_cores
-    from course_lib.warm_kernels.fork_server import start_fork_server
 
     numpy.random.seed()
-    start_fork_server()
     torch.set_num_threads(available_cores())
     module = importlib.import_module(request["module"])
     sys.argv = [request["module"], *request["arguments"]]

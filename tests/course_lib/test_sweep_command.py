@@ -1,0 +1,348 @@
+"""`lab sweep` on a lab that takes no time: what it leaves behind, what it refuses, how it goes on after an interruption."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+from click.testing import CliRunner
+from rank_processes import survivors
+from toy_sweep import make_toy_course
+
+from course_lib.sweep import local
+from course_lib.sweep.command import sweep as command
+from course_lib.warm_kernels import WarmServer
+
+CORES = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture(scope="module")
+def server():
+    with WarmServer.private() as server:
+        yield server
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch, server):
+    """A course of one toy lab in the working folder; sweeps take the module's warm process, which is there already."""
+
+    class Shared:
+        def __enter__(self):
+            return server
+
+        def __exit__(self, *exc):
+            pass
+
+    monkeypatch.setattr(local.WarmServer, "private", classmethod(lambda cls: Shared()))
+    monkeypatch.chdir(make_toy_course(tmp_path))
+    return tmp_path
+
+
+def sweep(*words):
+    """Run the command here; returns its exit code and what it said."""
+    done = CliRunner().invoke(command, ["1", *map(str, words)], catch_exceptions=False)
+    return done.exit_code, done.output
+
+
+def table(folder="runs/sweep-01_toy"):
+    return pd.read_csv(Path(folder) / "results.csv", keep_default_na=False, na_values=[""])
+
+
+def outcome(folder):
+    return json.loads((Path(folder) / "point.json").read_text())
+
+
+def test_every_point_is_a_folder_and_a_row(toy):
+    code, said = sweep("-g", "num_gpus=1,2", "-g", "batch_size=64,128", "--repeat", 2, "--jobs", 2)
+    assert code == 0, said
+    folder = toy / "runs" / "sweep-01_toy"
+    points = [f"{n}ranks-{b}bs-0.1lr-0.9m-5w/seed-{s}" for n in (1, 2) for b in (64, 128) for s in (0, 1)]
+    found = table()
+    assert list(found["folder"]) == points and set(found["status"]) == {"done"}
+    assert list(found.columns[:6]) == ["num_gpus", "batch_size", "base_lr", "momentum", "warmup_epochs", "seed"]
+    row = found.iloc[-1]  # the values that the toy's formula gives
+    assert (row["ranks"], row["effective_batch"], row["epochs"], row["seed"]) == (2, 256, 2, 1)
+    assert row["images_per_sec"] == 1801 and row["train_seconds"] == 20  # the first epoch, 1 image/s, is left out
+    assert row["final_accuracy"] == row["best_accuracy"] == pytest.approx(0.913) and row["provenance"] == "synthetic"
+    for point in points:
+        names = {path.name for path in (folder / point).iterdir()}
+        assert names >= {"01_toy.ipynb", "run.json", "learning_curve.csv", "assessment.out", "point.json", "output.log"}
+        assert not names & {"unfinished", "unfinished.ipynb"}
+        assert "Epoch =  1" in (folder / point / "output.log").read_text()
+    assert {path.name for path in folder.glob("*.png")} == {
+        f"{n}.png" for n in ("throughput", "speedup", "efficiency", "accuracy", "learning_curves")
+    }
+    assert "8 of 8 points done" in said and "[8/8, 0 s left]" in said
+
+
+def test_ranks_times_threads_never_exceed_the_cores(toy):
+    sweep("-g", "num_gpus=1,2", "--jobs", 2)
+    parameters = [json.loads(path.read_text())["parameters"] for path in Path("runs").rglob("run.json")]
+    assert {(p["num_gpus"], p["cores"], p["threads"]) for p in parameters} == {
+        (n, n * (CORES // 2), n * (CORES // 2)) for n in (1, 2)
+    }
+
+
+def test_what_is_done_is_not_run_again_and_more_values_extend_the_sweep(toy):
+    assert sweep("-g", "batch_size=32,64")[0] == 0
+    first = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("point.json")}
+    code, said = sweep("-g", "batch_size=32,64,128", "--repeat", 2)
+    assert code == 0 and "2 of 6 points have ended before" in said
+    assert {path: path.stat().st_mtime_ns for path in first} == first
+    assert len(table()) == 6 and len(list(Path("runs").rglob("point.json"))) == 6
+    code, said = sweep("-g", "batch_size=32,64,128", "--repeat", 2)
+    assert code == 0 and "6 of 6 points have ended before" in said and "6 of 6 points done" in said
+
+
+def test_a_point_that_fails_keeps_its_traceback_and_does_not_stop_the_rest(toy):
+    code, said = sweep("-g", "rule=raises,linear,dies")
+    assert code == 1 and "2 points failed" in said and "--retry" in said
+    found = table().set_index("rule")
+    assert dict(found["status"]) == {"raises": "failed", "linear": "done", "dies": "failed"}
+    assert found.loc["raises", "error"] == "failed in cell 4: ValueError: the optimiser ran away"
+    assert "kernel died" in found.loc["dies", "error"]
+    failed = Path("runs/sweep-01_toy") / found.loc["raises", "folder"]
+    assert "and a second line" in outcome(failed)["traceback"] and "\x1b[" not in outcome(failed)["traceback"]
+    assert "the optimiser ran away" in (failed / "unfinished.ipynb").read_text()
+    assert not (failed / "run.json").exists()
+    # Without --retry they stay as they are; with it they are run again, and what has been mended goes through.
+    code, said = sweep("-g", "rule=raises,linear,dies")
+    assert code == 1 and "3 of 3 points have ended before, 2 of them failed (--retry" in said
+    assert outcome(failed)["attempts"] == 1
+    notebook = toy / "labs" / "01_toy" / "01_toy.ipynb"
+    notebook.write_text(notebook.read_text().replace("raise ValueError", "print"))
+    code, said = sweep("-g", "rule=raises,linear,dies", "--retry")
+    assert code == 1 and "has changed since" in said
+    assert outcome(failed)["status"] == "done" and outcome(failed)["attempts"] == 2
+    assert not (failed / "unfinished.ipynb").exists()
+    assert dict(table().set_index("rule")["status"]) == {"raises": "done", "linear": "done", "dies": "failed"}
+
+
+def test_all_cells_run_when_asked(toy):
+    code, said = sweep("-g", "batch_size=32", "--whole")
+    assert code == 1 and "this cell teaches" in said
+
+
+def test_a_process_that_is_killed_is_a_failed_point(toy, monkeypatch):
+    real = local._start
+
+    def kill(*words):
+        process = real(*words)
+        os.kill(process.pid, signal.SIGKILL)
+        return process
+
+    monkeypatch.setattr(local, "_start", kill)
+    code, _ = sweep("-g", "batch_size=32")
+    assert code == 1 and table()["error"][0] == "the process was killed, as the system does when memory runs out"
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (["-g", "batch_size=1", "--repeat", "0"], "--repeat 0"),
+        (["-g", "batchsize=1"], "did you mean batch_size"),
+        (["-g", "batch_size=1", "-g", "batch_size=2"], "varied twice"),
+        (["-g", f"num_gpus=1,{CORES + 1}"], f"num_gpus = {CORES + 1}: this machine has {CORES} cores"),
+        (["-g", "batch_size=1", "--profile", "huge"], "no profile 'huge'"),
+        (["-g", "batch_size=1", "--slurm", "partition=x"], "--executor slurm"),
+        ([], "nothing to vary"),
+        (["-g", "batch_size=1", "-o", "labs"], "labs holds 01_toy and is no sweep's"),
+        (["-g", "batch_size=1", "-o", "labs/01_toy/profiles.yaml"], "is a file"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line_before_anything_runs(toy, words, told):
+    before = sorted(toy.rglob("*"))
+    done = CliRunner().invoke(command, ["1", *words])
+    assert done.exit_code == 2 and told in done.output, done.output
+    assert len([line for line in done.output.splitlines() if "rror" in line]) == 1
+    assert sorted(toy.rglob("*")) == before
+
+
+def test_another_sweeps_folder_is_refused(toy):
+    assert sweep("-g", "batch_size=32", "-o", "here")[0] == 0
+    before = {path: path.read_bytes() for path in Path("here").rglob("*") if path.is_file() and path.name != ".lock"}
+    for words, told in [
+        (["-g", "batch_size=32", "--profile", "smoke"], "with profile laptop (this one: smoke)"),
+        (["-g", "batch_size=32", "-p", "epochs", "3"], "with -p nothing (this one: epochs 3)"),
+        (["-g", "base_lr=0.2"], "over batch_size"),
+        (["-g", "batch_size=64"], "batch_size = 32 too"),
+        (["-g", "batch_size=32", "-p", "seed", "5"], "another sweep"),
+    ]:
+        code, said = sweep(*words, "-o", "here")
+        assert code == 2 and told in said and "-o DIR" in said, said
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_two_sweeps_in_one_folder_at_once(toy):
+    from filelock import FileLock
+
+    assert sweep("-g", "batch_size=32", "-o", "here")[0] == 0
+    with FileLock("here/.lock"):
+        code, said = sweep("-g", "batch_size=32,64", "-o", "here")
+    assert code == 2 and "another sweep is writing" in said
+
+
+def test_a_folder_that_cannot_be_written(toy, monkeypatch):
+    def refuse(*words, **more):
+        raise PermissionError(13, "Permission denied", "there")
+
+    monkeypatch.setattr("pathlib.Path.mkdir", refuse)
+    code, said = sweep("-g", "batch_size=32", "-o", "there/deep")
+    assert code == 2 and "cannot be written (Permission denied)" in said
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 3 MB; needs root."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], capture_output=True)
+    if done.returncode:
+        pytest.skip("a file system cannot be mounted here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_ends_the_sweep_and_loses_nothing(toy, small_disk):
+    assert sweep("-g", "batch_size=32", "-o", small_disk / "s")[0] == 0
+    done = (small_disk / "s/1ranks-32bs-0.1lr-0.9m-5w/seed-0/point.json").read_bytes()
+    filler = small_disk / "filler"
+    with filler.open("wb") as file:
+        try:
+            while file.write(b"x" * 65536):
+                file.flush()
+        except OSError:
+            pass
+    code, said = sweep("-g", "batch_size=32,64,128", "-o", small_disk / "s")
+    assert code in (1, 2) and ("no space left" in said.lower()), said
+    assert (small_disk / "s/1ranks-32bs-0.1lr-0.9m-5w/seed-0/point.json").read_bytes() == done
+    filler.unlink()
+    code, said = sweep("-g", "batch_size=32,64,128", "-o", small_disk / "s")
+    assert code == 0 and len(table(small_disk / "s")) == 3, said
+
+
+def test_dry_run_shows_points_and_time_and_writes_nothing(toy):
+    code, said = sweep("-g", "batch_size=32,64", "--dry-run")
+    assert code == 0 and "2 points, 2 to run" in said and "unknown, no past run" in said and not Path("runs").exists()
+    assert sweep("-g", "batch_size=32")[0] == 0
+    path = next(Path("runs").rglob("point.json"))
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"seconds": 50.0}))
+    code, said = sweep("-g", "batch_size=32,64,128", "--repeat", 2, "--dry-run", "--jobs", min(2, CORES))
+    assert "(has ended)" in said and "6 points, 5 to run" in said
+    expected = 50 * 5 if CORES == 1 else 50 * 3  # 5 points, two at a time
+    assert f"estimated time: {expected / 60:.0f} min" in said
+
+
+# What follows runs the real command in a process of its own, to kill it.
+
+
+def start(folder, *words, mark="1"):
+    environment = {**os.environ, "SWEEP_TEST": mark}
+    return subprocess.Popen(
+        [str(Path(sys.executable).parent / "lab"), "sweep", "1", *map(str, words)], cwd=folder, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def family(mark):
+    """All processes that descend from a command started with this mark."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("SWEEP_TEST") == mark:
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_for(what, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if what():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not come about")
+
+
+@pytest.fixture
+def course(tmp_path):
+    return make_toy_course(tmp_path)
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(course):
+    process = start(course, "-g", "rule=linear,hangs", mark=f"c{os.getpid()}")
+    wait_for(lambda: list(course.rglob("hanging")))
+    members = family(f"c{os.getpid()}")
+    assert len(members) >= 4  # the command, the warm process, the point's process, its kernel
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=20)[0]
+    assert process.returncode == 130
+    assert (
+        "stopped: 1 of 2 points have ended; the same command goes on with the others" in said
+        and "Traceback" not in said
+    )
+    assert survivors(members, 5) == []
+    found = pd.read_csv(course / "runs/sweep-01_toy/results.csv")
+    assert list(found["status"]) == ["done"]
+
+
+def goes_on(process, course, ended):
+    return process.poll() is not None or len(list(course.rglob("point.json"))) > ended
+
+
+def kill_and_resume(course, kills, draw):
+    words = ("-g", "num_gpus=1,2", "-g", "batch_size=64,128,256", "--repeat", 2, "--jobs", 2)
+    mark = f"k{os.getpid()}"
+    for _ in range(kills):
+        process = start(course, *words, mark=mark)
+        ended = len(list(course.rglob("point.json")))
+        if draw.random() < 0.8:  # in the thick of it; else while it starts
+            wait_for(partial(goes_on, process, course, ended))
+        time.sleep(draw.uniform(0, 1.0))
+        members = family(mark)
+        process.kill()
+        process.communicate()
+        assert survivors(members, 5) == []
+    done = start(course, *words, mark=mark)
+    said = done.communicate(timeout=120)[0]
+    assert done.returncode == 0, said
+    folder = course / "runs/sweep-01_toy"
+    found = pd.read_csv(folder / "results.csv")
+    assert len(found) == 12 and found["folder"].is_unique and set(found["status"]) == {"done"}
+    for row in found.itertuples():
+        expected = 0.92 - 0.001 * row.effective_batch / 32 + 0.001 * row.seed
+        assert (
+            row.final_accuracy == pytest.approx(expected)
+            and row.images_per_sec == 1000 * row.ranks * (0.9 if row.ranks > 1 else 1) + row.seed
+        )
+    assert not list(folder.rglob("unfinished*")) and not list(folder.rglob(".*.tmp*"))
+
+
+def test_killed_three_times_and_resumed_each_point_is_there_once(course):
+    kill_and_resume(course, 3, random.Random(0))
+
+
+@pytest.mark.slow
+def test_killed_ten_times_and_resumed_each_point_is_there_once(course):
+    kill_and_resume(course, 10, random.Random())
+
+
+def test_nothing_is_left_in_the_temporary_folder(course, monkeypatch):
+    place = course / "temporary"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    process = start(course, "-g", "batch_size=32", mark="t")
+    assert process.wait(60) == 0
+    assert [path for path in place.rglob("*") if not path.name.startswith("torchinductor_")] == []  # PyTorch's own cache
+    shutil.rmtree(place)
