@@ -20,7 +20,7 @@ __all__ = ["CHECKS"]
 
 
 def momentum_step(answer: Callable[..., Any]) -> None:
-    for lr, momentum, step in ((0.1, 0.9, 1), (0.1, 0.9, 2), (0.02, 0.5, 7), (0.1, 0.9, 40), (0.3, 0.0, 5)):
+    for lr, momentum, step in ((0.02, 0.6, 7), (0.1, 0.9, 40), (0.1, 0.9, 1), (0.1, 0.9, 2), (0.3, 0.0, 5)):
         result = answer(lr, momentum, step)
         if not isinstance(result, tuple | list) or len(result) != 2 or not all(_is_number(value) for value in result):
             raise CheckFailed(f"return two numbers, (length, distance); yours returned {_name(result)}")
@@ -37,7 +37,7 @@ def momentum_step(answer: Callable[..., Any]) -> None:
                 f"{case} is right, {moves[-1]:.6g}; after it torch.optim.SGD is {sum(moves):.6g} away from where it "
                 f"began, yours says {distance:.6g}. " + _why_distance(distance, lr, momentum, step)
             )
-    print("momentum_step: lengths and distances are torch.optim.SGD's, with momentum 0, 0.5 and 0.9")
+    print("momentum_step: lengths and distances are torch.optim.SGD's, with momentum 0, 0.6 and 0.9")
 
 
 def _sgd_moves(lr: float, momentum: float, steps: int) -> list[float]:
@@ -132,10 +132,8 @@ def _why_factor(found: float, truth: float, step: int, n: int, epochs: float, st
     fraction = step / (n * epochs)
     if found > 1 + 1e-9:
         return "After the warm-up it must stay 1: yours goes on rising"
-    if truth == 1 and math.isclose(found, start):
+    if math.isclose(truth, 1) and math.isclose(found, start):
         return "After the warm-up it must stay 1: yours falls back"
-    if step == 0:
-        return f"The first step has the starting factor {start:g} itself"
     if per == "iteration" and math.isclose(found, line(min(1.0, (step + 1) / (n * epochs)))):
         return "You are a step ahead: step counts the iterations done before, so the first is 0"
     if per == "iteration" and math.isclose(found, line(min(1.0, (step // n) / epochs))):
@@ -144,12 +142,14 @@ def _why_factor(found: float, truth: float, step: int, n: int, epochs: float, st
         return "Per epoch it stays the same for all steps of an epoch: count whole epochs, step // steps_per_epoch"
     if per == "epoch" and math.isclose(found, line(min(1.0, (step // n + 1) / epochs))):
         return "You are an epoch ahead: the first epoch has the starting factor"
-    if math.isclose(found, min(1.0, fraction)) or math.isclose(found, min(1.0, (step // n) / epochs)):
+    if math.isclose(found, min(1.0, fraction), abs_tol=1e-12) or math.isclose(found, min(1.0, (step // n) / epochs)):
         return "It should rise from the starting factor, not from 0"
     if math.isclose(found, start ** (1 - min(1.0, fraction))):
         return "It rises by a constant amount, not by a constant factor"
     if math.isclose(found, line(min(1.0, step / epochs))):
         return "The warm-up lasts warmup_epochs · steps_per_epoch iterations, not warmup_epochs of them"
+    if step == 0:
+        return f"The first step has the starting factor {start:g} itself"
     return "It rises in equal amounts from the starting factor to 1: start + (1 − start) · (share of the warm-up done)"
 
 
@@ -217,12 +217,12 @@ def _check_rates(rates_of: Callable[..., Any]) -> None:
 def _why_stop(found: Any, losses: list[float], stop: int) -> str:
     if found is None:
         return "Return the number of losses when none is beyond the limit"
+    if _is_number(found) and found == stop - 1:
+        return "stop is the place of the offending loss itself"
     if stop < len(losses) and not math.isfinite(losses[stop]):
         return "nan compares as False with everything; ask math.isfinite"
     if stop < len(losses) and losses[stop] <= 4 * losses[0]:
         return "Compare with the lowest loss so far, not with the first"
-    if _is_number(found) and found == stop - 1:
-        return "stop is the place of the offending loss itself"
     return "Go through the losses in order and keep the lowest so far"
 
 

@@ -1,0 +1,59 @@
+"""A sweep leaves out the cells tagged `lesson`, and what is left of each lab is a whole run."""
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from course_lib.sweep import local
+from course_lib.sweep.command import sweep
+from course_lib.warm_kernels import WarmServer
+
+NOTEBOOKS = sorted(Path(__file__).resolve().parents[2].glob("labs/[0-9][0-9]_*/*.ipynb"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server():
+    """One warm process for all."""
+    with WarmServer.private() as server, pytest.MonkeyPatch.context() as patch:
+
+        class Shared:
+            def __enter__(self):
+                return server
+
+            def __exit__(self, *exc):
+                pass
+
+        patch.setattr(local.WarmServer, "private", classmethod(lambda cls: Shared()))
+        yield
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_is_left_runs_on_one_rank_and_on_two(path, tmp_path):
+    done = CliRunner().invoke(
+        sweep, [path.stem[:2], "-g", "num_gpus=1,2", "--profile", "smoke", "-o", str(tmp_path / "s")], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.output
+    table = pd.read_csv(tmp_path / "s" / "results.csv")
+    assert list(table["status"]) == ["done", "done"] and (table["final_accuracy"] > 0.3).all()
+    for row in table.itertuples():
+        folder = tmp_path / "s" / row.folder
+        record = json.loads((folder / "run.json").read_text())
+        assert record["lab"] == path.stem and record["ended"] and (folder / "model.safetensors").exists()
+        ranks = 1 if path.stem == "01_single_gpu" else row.num_gpus  # lab 01 is about one
+        assert record["world_size"] == ranks
+        executed = nbformat.read(folder / path.name, as_version=4)
+        for cell in executed.cells:
+            if cell.cell_type == "code":
+                assert (cell.execution_count is None) == ("lesson" in cell.metadata.get("tags", [])), cell.id
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_checks_teach(path):
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code" and re.search(r"^check\(", cell.source, re.MULTILINE):
+            assert "lesson" in cell.metadata.get("tags", []), cell.id
