@@ -43,6 +43,10 @@ def main() -> None:
     app.initialize()
     _show_figures(app)
     app.start()
+    # Told to stop, its control thread still flushes what it has to say. Closed before that, by the exit functions, the
+    # kernel would wait for it for ever, now and then.
+    if app.control_thread is not None:
+        app.control_thread.join(2)
 
 
 INLINE = "module://matplotlib_inline.backend_inline"

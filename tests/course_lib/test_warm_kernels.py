@@ -97,6 +97,16 @@ def test_launch_takes_its_ranks_from_the_warm_fork_server(server, tmp_path):
     assert out[2].strip() == "course_lib.warm_kernels.server"  # forked, not started anew
 
 
+def test_a_closing_kernel_does_not_wait_for_what_outlives_it(server, tmp_path):
+    out = execute(
+        server, tmp_path,
+        "import os, signal, time\nfrom multiprocessing import forkserver\nkernel = get_ipython().kernel\nprint(len(kernel._process_children()))",
+        "os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)\ntime.sleep(0.3)\nprint(kernel._process_children())",
+    )  # fmt: skip
+    # The fork server; then, as a zombie, no more. multiprocessing's resource tracker, which stays, never counts.
+    assert out == ["1\n", "[]\n"]
+
+
 def test_cells_with_a_tag_are_left_out(server, tmp_path):
     source = notebook(tmp_path / "in.ipynb", "print('kept')", "print('taught')")
     tagged = nbformat.read(source, as_version=4)
