@@ -15,7 +15,7 @@ import torch
 from course_lib.hardware import available_cores
 from course_lib.parameters import ParameterError
 from course_lib.sweep.points import Point
-from course_lib.sweep.run_point import DISK_FULL, Task
+from course_lib.sweep.run_point import Task
 from course_lib.warm_kernels import WarmProcess, WarmServer
 
 __all__ = ["Ended", "Machine", "run_local", "shares"]
@@ -44,10 +44,15 @@ class Machine:
 
 @dataclass(frozen=True)
 class Ended:
-    """A point's process has ended: its exit code, negative for a signal."""
+    """A point's process has ended: its exit code, negative for a signal.
+
+    Where it may have left no outcome and more than the code is known: why, in one line, and what it wrote last.
+    """
 
     point: Point
     code: int
+    reason: str = ""
+    said: str = ""
 
 
 def shares(points: Sequence[Point], machine: Machine, jobs: int) -> dict[str, int]:
@@ -85,7 +90,7 @@ def run_local(
     Yields
     ------
     Ended
-        In the order in which they end. A full disk is the exit code `DISK_FULL`; nothing more is started then.
+        In the order in which they end. A full disk is exit code 28, `run_point.DISK_FULL`.
 
     Raises
     ------
@@ -119,8 +124,6 @@ def run_local(
                     point, cores, devices = running.pop(process)
                     free_cores += cores
                     free_gpus += devices
-                    if code == DISK_FULL:
-                        waiting.clear()
                     yield Ended(point, code)
         finally:
             for process in running:

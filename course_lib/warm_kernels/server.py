@@ -21,7 +21,6 @@ import gc
 import importlib
 import json
 import os
-import random
 import selectors
 import shutil
 import signal
@@ -253,13 +252,12 @@ def _run(request: dict[str, Any]) -> int:
     os.chdir(request["folder"])
     if request["cpus"]:
         os.sched_setaffinity(0, request["cpus"])
-    random.seed()
     import numpy
     import torch
 
     from course_lib.hardware import available_cores
 
-    numpy.random.seed()
+    numpy.random.seed()  # Python's own generator sees to itself after a fork
     torch.set_num_threads(available_cores())
     module = importlib.import_module(request["module"])
     sys.argv = [request["module"], *request["arguments"]]

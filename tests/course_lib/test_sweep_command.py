@@ -169,6 +169,9 @@ def test_bad_input_is_refused_in_one_line_before_anything_runs(toy, words, told)
 
 def test_another_sweeps_folder_is_refused(toy):
     assert sweep("-g", "batch_size=32", "-o", "here")[0] == 0
+    assert sweep("-g", "batch_size=32", "-o", "twice", "--repeat", 2)[0] == 0
+    code, said = sweep("-g", "batch_size=32", "-o", "twice")
+    assert code == 2 and "with --repeat 2" in said
     before = {path: path.read_bytes() for path in Path("here").rglob("*") if path.is_file() and path.name != ".lock"}
     for words, told in [
         (["-g", "batch_size=32", "--profile", "smoke"], "with profile laptop (this one: smoke)"),
@@ -344,5 +347,7 @@ def test_nothing_is_left_in_the_temporary_folder(course, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(place))
     process = start(course, "-g", "batch_size=32", mark="t")
     assert process.wait(60) == 0
-    assert [path for path in place.rglob("*") if not path.name.startswith("torchinductor_")] == []  # PyTorch's own cache
+    assert [
+        path for path in place.rglob("*") if not path.name.startswith("torchinductor_")
+    ] == []  # PyTorch's own cache
     shutil.rmtree(place)

@@ -13,6 +13,7 @@ import papermill
 import psutil
 import pytest
 from jupyter_client.connect import write_connection_file
+from nbclient.exceptions import DeadKernelError
 from rank_processes import alive, survivors
 
 from course_lib.warm_kernels import WarmServer, WarmServerError
@@ -130,6 +131,16 @@ def test_no_process_is_left_after_a_run(server, tmp_path):
         "from course_lib.distributed import launch\nprint(launch(os.getpid, 1)[0])",
     )  # fmt: skip
     assert survivors([int(pid) for pid in out[0].split()], 5) == []
+
+
+def test_what_a_kernel_leaves_when_it_dies_ends_too(server, tmp_path):
+    with pytest.raises(DeadKernelError):
+        execute(
+            server, tmp_path,
+            "import os, subprocess\nprint(subprocess.Popen(['sleep', '600']).pid, file=open('child', 'w'))\nos._exit(9)",
+            cwd=str(tmp_path),
+        )  # fmt: skip
+    assert survivors([int((tmp_path / "child").read_text())], 5) == []
 
 
 DRIVER = """
