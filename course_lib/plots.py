@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
 from course_lib.metrics import saturation_knee
 
 __all__ = [
     "COLOURS",
+    "accuracy_against_batch",
     "batch_throughput",
     "epoch_times",
     "final_accuracies",
@@ -175,20 +176,48 @@ def final_accuracies(runs: Mapping[str, Sequence[float]], title: str, reference:
     reference : str, optional
         The label whose mean is drawn as a line.
     """
-    axes = _axes(title, "validation accuracy at the end", "", (6.8, 0.9 + 0.38 * len(runs)))
+    axes = _axes("", "validation accuracy at the end", "", (6.8, 1.2 + 0.34 * len(runs)))
+    axes.figure.suptitle(title, x=0.01, ha="left", fontsize=11)  # above the labels too, which are long
+    lowest, highest = (pick(value for values in runs.values() for value in values) for pick in (min, max))
     for row, (label, values) in enumerate(runs.items()):
         mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
         colour = COLOURS["reference" if label == reference else "measured"]
         axes.plot(values, [row] * len(values), "o", color=colour, alpha=0.35, markersize=4)
         axes.errorbar(mean, row, xerr=spread, fmt="D", color=colour, markersize=6, capsize=4)
-        # Beside the mark, on the side that has room.
-        far, side = max(values) if mean < 0.5 else min(values), 1 if mean < 0.5 else -1
-        axes.annotate(f"{mean:.1%}", (far + side * spread, row), xytext=(8 * side, 0), textcoords="offset points", va="center",
-                      ha="left" if side > 0 else "right", fontsize=9)  # fmt: skip
+        left = min(*values, mean - spread)
+        axes.annotate(f"{mean:.1%}", (left, row), xytext=(-8, 0), textcoords="offset points", va="center", ha="right",
+                      fontsize=9)  # fmt: skip
         if label == reference:
             axes.axvline(mean, color=COLOURS["reference"], linestyle="--", linewidth=1)
     axes.set_yticks(range(len(runs)), list(runs))
     axes.invert_yaxis()
-    axes.set_xlim(0, 1)
+    room = max(highest - lowest, 0.02)
+    axes.set_xlim(max(0.0, lowest - 0.3 * room), min(1.0, highest + 0.1 * room))
+    axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    return axes
+
+
+def accuracy_against_batch(accuracy: Mapping[str, Mapping[int, Sequence[float]]], title: str) -> Axes:
+    """Mean accuracy against effective batch, a line per rule, with the standard error of the mean as bars.
+
+    Parameters
+    ----------
+    accuracy : mapping of rule to mapping of batch (images) to the runs' accuracies in 0…1
+        At most four rules.
+    """
+    axes = _axes(title, "effective batch (images, log scale)", "validation accuracy")
+    colours = [COLOURS["measured"], COLOURS["other"], COLOURS["third"], COLOURS["reference"]]
+    for index, (label, runs) in enumerate(accuracy.items()):
+        errors = [statistics.stdev(v) / len(v) ** 0.5 if len(v) > 1 else 0.0 for v in runs.values()]
+        axes.errorbar(
+            list(runs), [statistics.fmean(v) for v in runs.values()], yerr=errors, capsize=3, label=label,
+            color=colours[index], marker=MARKERS[index], linestyle=["-", "--", ":", "-."][index],
+        )  # fmt: skip
+    batches = sorted({batch for runs in accuracy.values() for batch in runs})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(batches, [f"{batch:,}" for batch in batches])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.legend(frameon=False)
     return axes

@@ -50,7 +50,7 @@ def complete(folder, lab, ranks):
     return record, epochs
 
 
-@pytest.mark.parametrize("number, lab, ranks", [("1", "01_single_gpu", 1), ("02", "02_ddp", 2), ("4", "04_momentum_warmup_novograd", 2)])
+@pytest.mark.parametrize("number, lab, ranks", [("1", "01_single_gpu", 1), ("02", "02_ddp", 2), ("3", "03_batch_size_scaling", 2), ("4", "04_momentum_warmup_novograd", 2)])
 def test_smoke(number, lab, ranks, tmp_path):
     done = run("lab", "run", number, "--profile", "smoke", "-o", tmp_path / "run", folder=tmp_path)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -76,7 +76,7 @@ def accuracy_of(weights, record):
     model = WideResNet((16 * width, 32 * width, 64 * width)).eval()
     model.load_state_dict(tensors)
     images = torch.from_numpy(staged.arrays["test_images"].copy()).permute(0, 3, 1, 2).float() / 255
-    if record["lab"] in ("01_single_gpu", "04_momentum_warmup_novograd"):
+    if record["lab"] in ("01_single_gpu", "03_batch_size_scaling", "04_momentum_warmup_novograd"):
         images = (images - staged.mean[0]) / staged.std[0]
     with torch.no_grad():
         predicted = torch.cat([model(part).argmax(1) for part in images.split(250)])

@@ -12,7 +12,7 @@ import yaml
 from nbgrader.api import Gradebook
 
 BIN = Path(sys.executable).parent
-LABS = {"01_single_gpu": "01", "02_ddp": "02", "04_momentum_warmup_novograd": "04"}
+LABS = {"01_single_gpu": "01", "02_ddp": "02", "03_batch_size_scaling": "03", "04_momentum_warmup_novograd": "04"}
 
 
 def nbgrader(root, *arguments):

@@ -33,7 +33,7 @@ def nbgrader_cells(notebook):
 
 
 def test_there_are_labs():
-    assert {"01_single_gpu", "02_ddp", "04_momentum_warmup_novograd"} <= {path.stem for path in NOTEBOOKS}
+    assert {"01_single_gpu", "02_ddp", "03_batch_size_scaling", "04_momentum_warmup_novograd"} <= {path.stem for path in NOTEBOOKS}
     assert all(path.parent.name == path.stem for path in NOTEBOOKS)
 
 
