@@ -24,6 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from course_lib.atomic import write_atomically
+from course_lib.slurm.squeue import cancel, missing_command, tasks_of
 
 from .gradebook import CourseError
 from .pool import ATTEMPTS, Finished
@@ -31,7 +32,6 @@ from .quoting import printable
 from .sandbox import SandboxError
 from .slurm_options import sbatch_parameters, threads_per_task
 from .slurm_task import ENDED, GRADED, grade_chunk
-from .squeue import cancel, tasks_of
 from .verdict import load_verdict, verdict_path
 from .worker import Setting
 
@@ -95,9 +95,9 @@ def run_slurm(
     SandboxError
         Nothing can be executed on one of the nodes.
     """
-    if missing := [command for command in ("sbatch", "squeue", "scancel", "srun") if shutil.which(command) is None]:
+    if missing := missing_command():
         raise SlurmError(
-            f"no Slurm here: {missing[0]} is not on PATH; run this on a login node of the cluster, or without "
+            f"no Slurm here: {missing} is not on PATH; run this on a login node of the cluster, or without "
             "--executor slurm"
         )
     setting = replace(setting, threads=threads_per_task(options))

@@ -26,8 +26,11 @@ class Gpu:
 
 
 def available_cores() -> int:
-    """Cores this process may use: its affinity mask, less a container's CPU quota (cgroup v2)."""
+    """Cores this process may use: its affinity mask, less a container's CPU quota (cgroup v2) or a Slurm job's share."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    given = os.environ.get("SLURM_CPUS_ON_NODE", "")  # not every cluster binds jobs to their cores
+    if given.isdigit():
+        cores = max(1, min(cores, int(given)))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Asking Slurm which tasks of a batch live, and cancelling them: squeue and scancel, by the jobs' name.
+"""Asking Slurm which tasks of jobs live, and cancelling them: squeue and scancel, by the jobs' names.
 
 squeue answers from the controller's memory, so no accounting is needed; the controller forgets a job some minutes after
 its end (``MinJobAge``). By the name, because it is known before the jobs are, and because an unknown job id is an error.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+from collections.abc import Collection
 from dataclasses import dataclass
 
-__all__ = ["TaskState", "cancel", "tasks_of"]
+__all__ = ["TaskState", "cancel", "missing_command", "tasks_by_name", "tasks_of"]
 
 _OVER = re.compile("BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|REVOKED|TIMEOUT")
 
@@ -49,19 +51,27 @@ def tasks_of(name: str, job: str = "") -> dict[int, TaskState] | None:
     dict or None
         Index in the array to state; 0 for a job that is no array. None where squeue does not answer.
     """
+    found = tasks_by_name([name], job)
+    return None if found is None else found[name]
+
+
+def tasks_by_name(names: Collection[str], job: str = "") -> dict[str, dict[int, TaskState]] | None:
+    """The same for jobs of several names, in one question; a name without jobs has none."""
+    if not names:
+        return {}
     command = ["squeue", "--noheader", "--array", "--states=all", "--user", str(os.getuid())]
     try:
         answer = subprocess.run(
-            [*command, "--name", name, "--format", "%F|%K|%T|%r"],
+            [*command, "--name", ",".join(names), "--format", "%F|%K|%T|%r|%j"],
             capture_output=True, text=True, errors="replace", timeout=60, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    found = {}
+    found: dict[str, dict[int, TaskState]] = {name: {} for name in names}
     for line in answer.stdout.splitlines():
         fields = line.strip().split("|")
-        if len(fields) == 4 and job in ("", fields[0]):
-            found[int(fields[1]) if fields[1].isdigit() else 0] = TaskState(fields[2], fields[3])
+        if len(fields) == 5 and job in ("", fields[0]) and fields[4] in found:
+            found[fields[4]][int(fields[1]) if fields[1].isdigit() else 0] = TaskState(fields[2], fields[3])
     return found
 
 
@@ -72,3 +82,8 @@ def cancel(name: str) -> bool:
         return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
     except (OSError, subprocess.SubprocessError):
         return False
+
+
+def missing_command() -> str | None:
+    """The first of Slurm's commands that is not on PATH; None on a login node."""
+    return next((name for name in ("sbatch", "squeue", "scancel", "srun") if shutil.which(name) is None), None)

@@ -14,6 +14,7 @@ from course_lib.sweep.grid import parse_axis
 from course_lib.sweep.local import Machine, shares
 from course_lib.sweep.progress import duration
 from course_lib.sweep.run_sweep import DiskFullError, Sweep, SweepResult
+from course_lib.sweep.slurm_request import SweepSlurmError, sweep_option
 from course_lib.warm_kernels import WarmServerError
 
 __all__ = ["sweep"]
@@ -72,9 +73,10 @@ def sweep(
         machine = Machine.here()
         options: dict[str, str] = {}
         if executor == "slurm":
-            from course_lib.slurm.options import slurm_option
-
-            options = dict(slurm_option(text) for text in slurm)
+            try:
+                options = dict(sweep_option(text) for text in slurm)
+            except ValueError as error:
+                raise ParameterError(f"--slurm {error}") from None
         else:
             if slurm:
                 raise ParameterError("--slurm is for --executor slurm")
@@ -92,7 +94,7 @@ def sweep(
         result = plan.run(executor, jobs or (1 if executor == "local" else 0), retry, options)
     except SweepFolderError as error:
         raise click.UsageError(str(error)) from None
-    except (DiskFullError, WarmServerError) as error:
+    except (DiskFullError, SweepSlurmError, WarmServerError) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         left = len(plan.to_do())

@@ -98,14 +98,12 @@ def plan(
         values.pop("output_dir", None)
         # Whether there is room for so many ranks is the executor's question; the jobs may run on a larger machine.
         check_parameters(**{**values, "num_gpus": min(values["num_gpus"], 1)})
-        name = _name(values, axes)
-        if name in folders:
-            raise ParameterError(f"{name} names two points: {folders[name]} and {combination}; leave one out")
-        folders[name] = combination
-        points += [
-            Point({**values, "seed": values["seed"] + repeat}, f"{name}/seed-{values['seed'] + repeat}")
-            for repeat in range(repeats)
-        ]
+        for seed in range(values["seed"], values["seed"] + repeats):
+            folder = f"{_name(values, axes)}/seed-{seed}"
+            if folder in folders:
+                raise ParameterError(f"{folder} names two points: {folders[folder]} and {combination}; leave one out")
+            folders[folder] = combination
+            points.append(Point({**values, "seed": seed}, folder))
     return points
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from course_lib.sweep.points import Point, plan
 from course_lib.sweep.progress import SweepProgress
 from course_lib.sweep.results import collect, write_results
 from course_lib.sweep.run_point import DISK_FULL, LESSON, Task, digest
+from course_lib.sweep.slurm import cancel_left, handed_over, run_slurm
+from course_lib.sweep.slurm_request import check_slurm
 
 __all__ = ["DiskFullError", "Sweep", "SweepResult"]
 
@@ -123,7 +126,7 @@ class Sweep:
         ----------
         executor : {"local", "slurm"}
         jobs : int
-            Points at a time.
+            Points at a time; 0, for Slurm: all, and it decides.
         retry : bool
             Run again what failed.
         options : mapping, optional
@@ -134,14 +137,22 @@ class Sweep:
         SweepFolderError
         ParameterError
             A point has more ranks than the machine can hold.
+        SweepSlurmError
+            There is no Slurm here, or it refuses the jobs or does not answer.
+        WarmServerError
+            The warm process cannot be started.
         DiskFullError
         """
         machine = Machine.here()
         if executor == "local":
             shares(self.points, machine, jobs)  # refuses before anything is written
+        else:
+            check_slurm()
         seed = int(self.points[0].parameters["seed"])
         with self._sweep.hold(self.lab.name, self.profile, self.axes, self.fixed, self.repeats, seed):
             left = self.to_do(retry)
+            if executor == "slurm":
+                left = self._with_handed_over(left)
             progress = SweepProgress(len(left))
             if len(left) < len(self.points):
                 failed = sum(outcome.status == "failed" for outcome in self._sweep.outcomes.values())
@@ -149,8 +160,10 @@ class Sweep:
                 progress.say(f"{len(self.points) - len(left)} of {len(self.points)} points have ended before{told}")
             self._warn_of_another_notebook(progress)
             try:
-                for point, code in self._executed(executor, left, machine, jobs, options or {}, progress):
-                    self._note(point, code, progress)
+                if left:
+                    with closing(self._executed(executor, left, machine, jobs, options or {}, progress)) as ended:
+                        for end in ended:
+                            self._note(end, executor, progress)
             finally:
                 progress.close()
                 result = self._publish()
@@ -164,19 +177,14 @@ class Sweep:
         jobs: int,
         options: Mapping[str, str],
         progress: SweepProgress,
-    ) -> Iterator[tuple[Point, int]]:
-        if not points:
-            return
+    ) -> Iterator[Ended]:
         if executor == "slurm":
-            from course_lib.sweep.slurm import run_slurm
+            return run_slurm(points, lambda point: self.task(point, "slurm"), self.folder, jobs, options, progress.began, progress.say)  # fmt: skip
+        cancel_left(self.folder, progress.say)
+        return run_local(points, self.task, machine, jobs, progress.began)
 
-            ended: Iterator[Ended] = run_slurm(points, lambda point: self.task(point, "slurm"), self.folder, jobs, options, progress.began, progress.say)  # fmt: skip
-        else:
-            ended = run_local(points, self.task, machine, jobs, progress.began)
-        for end in ended:
-            yield end.point, end.code
-
-    def _note(self, point: Point, code: int, progress: SweepProgress) -> None:
+    def _note(self, end: Ended, executor: str, progress: SweepProgress) -> None:
+        point, code = end.point, end.code
         folder = self.folder / point.folder
         if code == DISK_FULL:
             raise DiskFullError(
@@ -186,11 +194,21 @@ class Sweep:
         outcome = read_outcome(folder)
         if outcome is None or outcome == before:  # its process did not come to write one
             task = self.task(point)
-            outcome = Outcome("failed", task.lab, task.profile, task.parameters, 0.0, "", task.attempts, describe_end(code),
-                              _tail(folder / "process.log"), notebook=digest(self.lab.notebook))  # fmt: skip
+            outcome = Outcome("failed", task.lab, task.profile, task.parameters, 0.0, "", task.attempts,
+                              end.reason or describe_end(code), end.said if end.reason else _tail(folder / "process.log"),
+                              executor, notebook=digest(self.lab.notebook))  # fmt: skip
             write_outcome(folder, outcome)
         self._sweep.outcomes[point.folder] = outcome
         progress.ended(point, outcome)
+
+    def _with_handed_over(self, left: Sequence[Point]) -> list[Point]:
+        """Points to do, and those that an interrupted ``--retry`` gave to Slurm: they count as failed until they end."""
+        attempts = handed_over(self.folder)
+        outcomes = self._sweep.outcomes
+        return [
+            point for point in self.points
+            if point in left or (point.folder in attempts and attempts[point.folder] > outcomes[point.folder].attempts)
+        ]  # fmt: skip
 
     def _publish(self) -> SweepResult:
         table = collect(self._sweep, self.points, list(self.axes))

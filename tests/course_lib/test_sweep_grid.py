@@ -79,6 +79,13 @@ def test_small_rates_have_names_of_their_own(toy):
     assert points[3].folder.startswith("1ranks-32bs-1lr-")
 
 
+def test_seeds_can_be_an_axis(toy):
+    points = plan(toy, "laptop", {"seed": [3, 5], "num_gpus": [1, 2]}, {}, repeats=1)
+    assert [point.folder for point in points] == [
+        f"{ranks}ranks-32bs-0.1lr-0.9m-5w/seed-{seed}" for seed in (3, 5) for ranks in (1, 2)
+    ]
+
+
 @pytest.mark.parametrize(
     "axes, fixed, repeats, told",
     [

@@ -13,7 +13,7 @@ from one_machine_slurm import OneMachineSlurm, SlurmNotHere, install_slurm
 
 @pytest.fixture(scope="session")
 def slurm():
-    """A one-machine cluster with 4 cores to give away; `OneMachineSlurm`, found by whatever the test starts."""
+    """A one-machine cluster with 4 cores and 2 GPUs (in name) to give away; `OneMachineSlurm`, found by whatever the test starts."""
     # Not pytest's folder: munged wants one above which nobody but root can write (or a sticky one, as /tmp is).
     folder = Path(tempfile.mkdtemp(prefix="one-machine-slurm-"))
     folder.chmod(0o755)

@@ -47,7 +47,8 @@ MailProg=/bin/true
 ReturnToService=2
 KillWait=5
 SlurmdParameters=config_overrides
-NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs={cpus}
+GresTypes=gpu
+NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs={cpus} Gres=gpu:{gpus}
 PartitionName=all Nodes={node} Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -93,6 +94,8 @@ class OneMachineSlurm:
         Empty, and writable by root alone, as all folders above it (munged insists).
     cpus : int
         That the node says it has.
+    gpus : int
+        The same: generic resources whose devices are empty files: Slurm gives them out, and no program can use them.
 
     Attributes
     ----------
@@ -105,7 +108,7 @@ class OneMachineSlurm:
         It does not come up; one line.
     """
 
-    def __init__(self, folder: Path, cpus: int = 4) -> None:
+    def __init__(self, folder: Path, cpus: int = 4, gpus: int = 2) -> None:
         self.folder = folder
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _PATH}
         (folder / "state").mkdir()
@@ -119,10 +122,15 @@ class OneMachineSlurm:
             host=socket.gethostname().split(".")[0],
             node="one",
             cpus=cpus,
+            gpus=gpus,
             controller_port=controller_port,
             node_port=node_port,
         )
         (folder / "slurm.conf").write_text(text)
+        devices = [folder / f"gpu{index}" for index in range(gpus)]  # slurmd counts files that exist
+        for device in devices:
+            device.touch()
+        (folder / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in devices))
         self._daemons: dict[str, subprocess.Popen] = {}
         try:
             own = [f"--{name}={folder / f'munge.{name}'}" for name in ("socket",)]

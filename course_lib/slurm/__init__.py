@@ -1,0 +1,1 @@
+"""What grading and sweeping on a Slurm cluster share: reading ``--slurm KEY=VALUE``, and asking Slurm about jobs."""
