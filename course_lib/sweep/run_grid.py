@@ -105,4 +105,4 @@ def run_grid(
 
 def _bar(total: int) -> tqdm:
     # On stdout: nbgrader takes anything on stderr for a failure. Seldom: headless, each update is a line of output.
-    return tqdm(total=total, unit="run", file=sys.stdout, ncols=70, mininterval=2.0)
+    return tqdm(total=total, unit="run", file=sys.stdout, ncols=70, mininterval=5.0)
