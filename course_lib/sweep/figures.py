@@ -112,10 +112,10 @@ def _throughput(done: pd.DataFrame, about: str) -> Figure | None:
     x, others = ("ranks", "batch_size") if by_ranks else ("batch_size", "ranks")
     if x not in done or done[x].nunique() < 2:
         return None
-    best = done.groupby(x)["images_per_sec"].mean()
-    figure, (axes,) = _figure(
-        1, f"{best.max():,.0f} images/s at {_ranks(best.idxmax()) if by_ranks else _batch(best.idxmax())}", about
-    )
+    best = done.groupby([x, others])["images_per_sec"].mean()
+    at, other = best.idxmax()
+    where = f"{_ranks(at)}, {_batch(other)}" if by_ranks else f"{_batch(at)}, {_ranks(other)}"
+    figure, (axes,) = _figure(1, f"At best {best.max():,.0f} images/s: {where}", about)
     for index, ((variant, other), series) in enumerate(groups := list(done.groupby(["variant", others]))):
         mean, spread, _ = _mean(series, x, "images_per_sec")
         _errorbar(axes, mean, spread, index, len(groups), _join(variant, _batch(other) if by_ranks else _ranks(other)))
@@ -236,7 +236,7 @@ def _curves(folder: Path, done: pd.DataFrame, variants: Sequence[str], about: st
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_ylim(0, 1)
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        _legend(axes, loc="lower right")
+        _legend(axes)
     all_axes[0].set_ylabel("validation accuracy")
     return figure
 
