@@ -1,7 +1,18 @@
 """Networks."""
 
+from course_lib.models.cifar_resnet import cifar_resnet
+from course_lib.models.homework_resnet import HomeworkResNet
+from course_lib.models.residual_blocks import BasicBlock, Bottleneck
 from course_lib.models.small_cnn import SmallCNN
 from course_lib.models.sparse_dropout import SparseDropout
 from course_lib.models.wide_resnet import WideResNet
 
-__all__ = ["SmallCNN", "SparseDropout", "WideResNet"]
+__all__ = [
+    "BasicBlock",
+    "Bottleneck",
+    "HomeworkResNet",
+    "SmallCNN",
+    "SparseDropout",
+    "WideResNet",
+    "cifar_resnet",
+]
