@@ -91,17 +91,25 @@ class WatchingAgent(LocalElasticAgent):
             result = super()._monitor_workers(worker_group)
             if result.state is not WorkerState.FAILED:
                 return result
-            self.error = self._first_failure(processes) or RuntimeError(str(result.failures))
+            # By now the stock agent has seen the failure itself and sent the others SIGTERM.
+            self.error = (
+                self._first_failure(processes, terminated=True)
+                or self._first_failure(processes)
+                or RuntimeError(str(result.failures))
+            )
         for process in processes:
             process.kill()
         for process in processes:
             process.join(5)
         return RunResult(state=WorkerState.FAILED)
 
-    def _first_failure(self, processes: Sequence[multiprocessing.Process]) -> RankFailedError | None:
+    def _first_failure(
+        self, processes: Sequence[multiprocessing.Process], terminated: bool = False
+    ) -> RankFailedError | None:
         """The rank that went first: one that is gone without a report, else the one with the earliest report.
 
-        When a rank is killed, its peers report broken connections, perhaps before its exit is seen; hence the wait.
+        `terminated`: a rank that SIGTERM ended is a consequence, not the cause. When a rank is killed, its peers report
+        broken connections, perhaps before its exit is seen; hence the wait.
         """
         reports = self._reports()
         if reports:
@@ -113,7 +121,7 @@ class WatchingAgent(LocalElasticAgent):
         exits = {rank: process.exitcode for rank, process in enumerate(processes) if process.exitcode is not None}
         reports = self._reports()
         for rank, code in exits.items():
-            if rank not in reports:
+            if rank not in reports and not (terminated and code == -signal.SIGTERM):
                 return RankFailedError(rank, self.world_size, _describe_exit(code))
         if not reports:
             return None

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import cloudpickle
 import pytest
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from rank_processes import note_pid, noted_pids, survivors
 
 from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
+from course_lib.distributed.agent import WatchingAgent
 
 for module in (sys.modules[__name__], rank_processes):
     cloudpickle.register_pickle_by_value(module)
@@ -122,6 +124,27 @@ def test_a_rank_that_leaves_without_a_word_is_named(tmp_path, how, peer):
         error = failure(worker, tmp_path / str(attempt))
         assert error.rank == 1, error.reason
         assert ("SIGKILL" if how == "SIGKILL" else "exited with code 0") in error.reason
+
+
+@pytest.mark.parametrize(
+    "codes, reports, terminated, rank",
+    [
+        ([-15, -9], {}, True, 1),  # the stock agent saw rank 1's end before we did, and terminated rank 0
+        ([-15, -9], {}, False, 0),
+        ([-15, 1], {1: 5.0}, True, 1),
+        ([1, 1], {0: 6.0, 1: 5.0}, True, 1),
+        ([None, 1], {1: 5.0}, False, 1),
+        ([None, -15], {}, False, 1),
+        ([-15, None], {}, True, None),
+        ([None, None], {}, False, None),
+    ],
+)
+def test_the_rank_that_went_first(tmp_path, codes, reports, terminated, rank):
+    agent = SimpleNamespace(world_size=2, folder=tmp_path)
+    agent._reports = lambda: {r: {"time": at, "reason": "raised", "traceback": ""} for r, at in reports.items()}
+    processes = [SimpleNamespace(exitcode=code) for code in codes]
+    error = WatchingAgent._first_failure(agent, processes, terminated)
+    assert (error and error.rank) == rank
 
 
 def test_a_hang_says_where_each_rank_stood(tmp_path):

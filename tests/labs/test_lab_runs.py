@@ -50,7 +50,16 @@ def complete(folder, lab, ranks):
     return record, epochs
 
 
-@pytest.mark.parametrize("number, lab, ranks", [("1", "01_single_gpu", 1), ("02", "02_ddp", 2), ("3", "03_batch_size_scaling", 2), ("4", "04_momentum_warmup_novograd", 2)])
+@pytest.mark.parametrize(
+    "number, lab, ranks",
+    [
+        ("1", "01_single_gpu", 1),
+        # Their whole notebooks are executed by `nbgrader validate` in make test, their runs by sweeps.
+        pytest.param("02", "02_ddp", 2, marks=pytest.mark.slow),
+        pytest.param("3", "03_batch_size_scaling", 2, marks=pytest.mark.slow),
+        pytest.param("4", "04_momentum_warmup_novograd", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_smoke(number, lab, ranks, tmp_path):
     done = run("lab", "run", number, "--profile", "smoke", "-o", tmp_path / "run", folder=tmp_path)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
