@@ -27,10 +27,19 @@ class Corrupt(DataError):
     Attributes
     ----------
     file, expected, found : str
-        The file's name, the SHA-256 it should have, and the one it has.
+        The file's name, the checksum it should have, and the one it has.
     """
 
-    def __init__(self, where: str, file: str, expected: str, found: str, remark: str = "", remedy: str = ""):
+    def __init__(
+        self,
+        where: str,
+        file: str,
+        expected: str,
+        found: str,
+        remark: str = "",
+        remedy: str = "",
+        checksum: str = "SHA-256",
+    ):
         self.file, self.expected, self.found = file, expected, found
-        text = f"{where}: {file} is corrupt: SHA-256 expected {expected}, found {found}"
+        text = f"{where}: {file} is corrupt: {checksum} expected {expected}, found {found}"
         super().__init__(text + (f" ({remark})" if remark else "") + (f": {remedy}" if remedy else ""))

@@ -7,6 +7,7 @@ The format is described on the MNIST page of LeCun, Cortes and Burges: two zero 
 import math
 import struct
 from collections.abc import Callable
+from typing import BinaryIO
 
 import numpy as np
 
@@ -54,13 +55,13 @@ def encode(array: np.ndarray) -> bytes:
     return bytes([0, 0, _UINT8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
-def mnist_arrays(load: Callable[[str], bytes]) -> dict[str, np.ndarray]:
+def mnist_arrays(open_file: Callable[[str], BinaryIO]) -> dict[str, np.ndarray]:
     """The four arrays of a data set published in MNIST's four IDX files.
 
     Parameters
     ----------
-    load : callable
-        Gives the uncompressed content of the file of that name.
+    open_file : callable
+        Opens the uncompressed file of that name.
 
     Returns
     -------
@@ -70,7 +71,8 @@ def mnist_arrays(load: Callable[[str], bytes]) -> dict[str, np.ndarray]:
     arrays = {}
     for split, prefix in (("train", "train"), ("test", "t10k")):
         for kind, name in (("images", f"{prefix}-images-idx3-ubyte"), ("labels", f"{prefix}-labels-idx1-ubyte")):
-            array = decode(load(name), name)
+            with open_file(name) as stream:
+                array = decode(stream.read(), name)
             if array.ndim != (3 if kind == "images" else 1):
                 raise DataError(f"{name}: {array.ndim} dimensions are not those of {kind}")
             arrays[f"{split}_{kind}"] = array[..., np.newaxis] if kind == "images" else array

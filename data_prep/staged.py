@@ -15,9 +15,11 @@ provenance      ``official``, ``copy`` or ``synthetic``
 source          where the content came from
 licence         of the data
 staged          when, in UTC
+more_labels     only where images have further labels: per kind, its class names
 =============== ==========================================================================================
 
-The arrays are memory-mapped: one open per array, no small files, and the ranks of one machine share the pages.
+CIFAR-100 has ``more_labels`` of the kind ``coarse_labels``, which lie in ``train_coarse_labels.npy`` and
+``test_coarse_labels.npy`` as the others do. The arrays are memory-mapped: one open per array, no small files, and the ranks of one machine share the pages.
 """
 
 import hashlib
@@ -25,8 +27,8 @@ import io
 import json
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,6 +37,7 @@ import numpy as np
 from data_prep import catalogue
 from data_prep.catalogue import Entry
 from data_prep.errors import Corrupt, Damaged, DataError, NotStaged
+from data_prep.mapped import release
 from data_prep.root import data_root
 
 FORMAT = 1
@@ -59,7 +62,10 @@ class StagedDataset:
         Per channel, over the training images, in 0…1.
     arrays : dict of str to numpy.memmap
         ``train_images`` and ``test_images``, uint8 (N, H, W, C); ``train_labels`` and ``test_labels``, uint8 (N,).
-        Read-only. Those of a shipped set that was never staged are in memory.
+        And such labels for every kind in `more_labels`, as ``train_coarse_labels``. Read-only. Those of a shipped set
+        that was never staged are in memory.
+    more_labels : dict of str to tuple of str
+        Class names of the further kinds of label, in their order; empty for most sets.
     """
 
     name: str
@@ -73,6 +79,7 @@ class StagedDataset:
     source: str
     licence: str
     arrays: dict[str, np.ndarray]
+    more_labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read(name: str, root: str | os.PathLike | None = None) -> StagedDataset:
@@ -102,7 +109,8 @@ def open_folder(folder: Path) -> StagedDataset:
     """Open a folder that holds a staged set. Raises `Damaged` as `read` does."""
     description = _description(folder)
     try:
-        arrays = {key: _open_array(folder, key, description) for key in ARRAYS}
+        keys = _arrays_with(description.get("more_labels", {}))
+        arrays = {key: _open_array(folder, key, description) for key in keys}
         return _dataset(description, folder, arrays)
     except (KeyError, TypeError, AttributeError) as error:
         path = folder / DESCRIPTION
@@ -149,11 +157,9 @@ def write(folder: Path, entry: Entry, arrays: Mapping[str, np.ndarray], source: 
     check(entry, arrays)
     folder.mkdir()
     files = {}
-    for key in ARRAYS:
+    for key in _arrays_with(entry.more_labels):
         path = folder / f"{key}.npy"
-        with path.open("wb") as sink:
-            np.save(sink, arrays[key], allow_pickle=False)
-            flush(sink)
+        _save(path, arrays[key])
         files[path.name] = {"sha256": _sha256(path), "bytes": path.stat().st_size}
     with (folder / DESCRIPTION).open("w") as sink:
         sink.write(describe(entry, arrays, files, source))
@@ -178,6 +184,8 @@ def describe(entry: Entry, arrays: Mapping[str, np.ndarray], files: dict, source
         "licence": entry.licence,
         "staged": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+    if entry.more_labels:
+        description["more_labels"] = dict(entry.more_labels)
     return json.dumps(description, indent=1) + "\n"
 
 
@@ -193,6 +201,10 @@ def check(entry: Entry, arrays: Mapping[str, np.ndarray]) -> None:
             raise DataError(f"{entry.name}: {len(images)} {split} images, labels {labels.dtype} {labels.shape}")
         if labels.max() >= len(entry.classes):
             raise DataError(f"{entry.name}: {split} label {labels.max()} has no class, there are {len(entry.classes)}")
+        for kind, classes in entry.more_labels.items():
+            more = arrays[f"{split}_{kind}"]
+            if more.dtype != np.uint8 or more.shape != labels.shape or more.max() >= len(classes):
+                raise DataError(f"{entry.name}: {split} {kind} are not {len(labels)} of {len(classes)} classes")
 
 
 def channel_statistics(images: np.ndarray) -> tuple[list[float], list[float]]:
@@ -204,12 +216,28 @@ def channel_statistics(images: np.ndarray) -> tuple[list[float], list[float]]:
     mean, std = [], []
     for channel in range(images.shape[-1]):
         counts = np.zeros(256, np.int64)
-        for start in range(0, len(images), 10_000):
-            counts += np.bincount(images[start : start + 10_000, ..., channel].ravel(), minlength=256)
+        for start in range(0, len(images), 2_000):
+            counts += np.bincount(images[start : start + 2_000, ..., channel].ravel(), minlength=256)
+            release(images)
         average = float(counts @ values / counts.sum())
         mean.append(average)
         std.append(float(np.sqrt(counts @ (values - average) ** 2 / counts.sum())))
     return mean, std
+
+
+def _arrays_with(more_labels: Iterable[str]) -> tuple[str, ...]:
+    return ARRAYS + tuple(f"{split}_{kind}" for kind in more_labels for split in ("train", "test"))
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    """Write an array; one that was packed on the disk, because it is large, is moved there and not copied."""
+    if isinstance(array, np.memmap) and array.mode == "r+":  # what `open_memmap` makes of w+
+        array.flush()
+        os.rename(array.filename, path)
+        return
+    with path.open("wb") as sink:
+        np.save(sink, array, allow_pickle=False)
+        flush(sink)
 
 
 def flush(sink) -> None:
@@ -240,12 +268,13 @@ def _located(name: str, root: str | os.PathLike | None) -> Path:
 
 
 def _open_shipped(entry: Entry) -> StagedDataset:
-    def load(file: str) -> bytes:
+    def open_file(file: str) -> io.BytesIO:
         sink = io.BytesIO()
         entry.shipped.load(next(raw for raw in entry.files if raw.name == file), sink)
-        return sink.getvalue()
+        sink.seek(0)
+        return sink
 
-    return _dataset(_description(entry.shipped.path), entry.shipped.path, entry.unpack(load))
+    return _dataset(_description(entry.shipped.path), entry.shipped.path, entry.unpack(open_file))
 
 
 def _description(folder: Path) -> dict:
@@ -266,7 +295,8 @@ def _description(folder: Path) -> dict:
 def _dataset(description: dict, folder: Path, arrays: dict[str, np.ndarray]) -> StagedDataset:
     text = {key: description[key] for key in ("name", "title", "provenance", "source", "licence")}
     lists = {key: tuple(description[key]) for key in ("classes", "image_shape", "mean", "std")}
-    return StagedDataset(**text, **lists, path=folder, arrays=arrays)
+    more = {kind: tuple(names) for kind, names in description.get("more_labels", {}).items()}
+    return StagedDataset(**text, **lists, path=folder, arrays=arrays, more_labels=more)
 
 
 def _open_array(folder: Path, key: str, description: dict) -> np.memmap:

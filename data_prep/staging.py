@@ -12,14 +12,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from data_prep import catalogue, staged
+from data_prep import catalogue, packing, staged
 from data_prep.catalogue import Entry
-from data_prep.errors import Corrupt, Damaged, DataError, Unavailable
+from data_prep.errors import Corrupt, Damaged, DataError, Unavailable, UnknownDataset
 from data_prep.root import data_root
 from data_prep.sources import SiteMirror, Source
 from data_prep.staged import StagedDataset
@@ -55,25 +56,71 @@ def fetch(
         somebody named is theirs to mend.)
     """
     entry = catalogue.entry(name)
-    root = data_root(root)
+    return _stage(entry, data_root(root), lambda work: _collect(entry, mirror, work / "raw", say), say)
+
+
+def synthesize(
+    name: str, root: str | os.PathLike | None = None, *, say: Callable[[str], object] = print
+) -> StagedDataset:
+    """Stage a small made-up set in the place of the data set `name`, with the provenance ``synthetic``.
+
+    It never takes the place of a real set, and the next `fetch` that finds the real one replaces it.
+
+    Raises
+    ------
+    UnknownDataset
+        No such set can be made.
+    DataError
+        The real set is staged, or the root cannot be written.
+    """
+    entry = synthesizable(name)
+
+    def make(work: Path) -> tuple[str, str]:
+        entry.synthesize(work / "made")
+        made = SiteMirror(work / "made", entry.mirror_layouts, tree=entry.tree)
+        made.deliver(entry.files, work / "raw", lambda count: None)
+        return f"lab data synth {name}", "synthetic"
+
+    return _stage(entry, data_root(root), make, say, made_up=True)
+
+
+def synthesizable(name: str) -> Entry:
+    """The entry called `name`. Raises `UnknownDataset` when no made-up set can stand in for it."""
+    entry = catalogue.CATALOGUE.get(name)
+    if entry is None or entry.synthesize is None:
+        names = ", ".join(item.name for item in catalogue.CATALOGUE.values() if item.synthesize)
+        raise UnknownDataset(f"no synthetic set stands in for {name!r}; there are {names}")
+    return entry
+
+
+def _stage(
+    entry: Entry,
+    root: Path,
+    fill: Callable[[Path], tuple[str, str]],
+    say: Callable[[str], object],
+    made_up: bool = False,
+) -> StagedDataset:
+    """Stage `entry`, unless it is; `fill` puts its files into ``raw`` of a folder and gives source and provenance."""
+    name = entry.name
     try:
-        if (dataset := _already(entry, root, say)) is not None:
+        if (dataset := _already(entry, root, say, made_up)) is not None:
             _tidy(root, name)
             return dataset
         with _locked(root, name, say):
             # Another process may have finished while this one waited.
-            if (dataset := _already(entry, root, lambda line: None)) is not None:
+            if (dataset := _already(entry, root, lambda line: None, made_up)) is not None:
                 say(f"{name}: staged meanwhile by another process in {dataset.path}")
                 return dataset
             began = time.monotonic()
             with _working_folder(root, name) as work:
-                raw, packed = work / "raw", work / "packed"
-                source = _collect(entry, mirror, raw, say)
-                arrays = entry.unpack(lambda file: (raw / file).read_bytes())
-                staged.write(packed, entry, arrays, source)
+                packed = work / "packed"
+                source, provenance = fill(work)
+                packing.pack(replace(entry, provenance=provenance), work / "raw", packed, source)
                 _publish(packed, root / name, work)
     except OSError as error:
         megabytes = 2 * sum(file.size for file in entry.files) / 1e6
+        if entry.pack is not None:
+            megabytes *= 3  # JPEG files grow when they are packed
         raise DataError(
             f"{name}: cannot write in {root} ({error.strerror or error}): "
             f"choose a place with {megabytes:.0f} MB free by --root or LAB_DATA"
@@ -87,7 +134,8 @@ def fetch(
     return dataset
 
 
-def _already(entry: Entry, root: Path, say: Callable[[str], object]) -> StagedDataset | None:
+def _already(entry: Entry, root: Path, say: Callable[[str], object], made_up: bool = False) -> StagedDataset | None:
+    """The staged set, where it is good enough: a real one for a fetch, a made-up one for `synthesize`."""
     folder = root / entry.name
     if not (folder / staged.DESCRIPTION).is_file():
         if folder.is_dir() and any(folder.iterdir()):
@@ -97,6 +145,14 @@ def _already(entry: Entry, root: Path, say: Callable[[str], object]) -> StagedDa
         dataset = staged.open_folder(folder)
     except Damaged as error:
         say(f"{entry.name}: fetching again, because {str(error).rpartition(': ')[0]}")
+        return None
+    if made_up and dataset.provenance != "synthetic":
+        raise DataError(
+            f"{entry.name}: the real set ({dataset.provenance}) is staged in {folder}, "
+            "and a synthetic one never takes its place: choose another --root"
+        )
+    if not made_up and dataset.provenance == "synthetic":
+        say(f"{entry.name}: what is staged in {folder} is synthetic; looking for the real set")
         return None
     say(f"{entry.name}: already staged in {folder}: {dataset.provenance}, from {dataset.source}")
     return dataset
@@ -152,17 +208,20 @@ def _tidy(root: Path, name: str) -> None:
                 shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _collect(entry: Entry, mirror: str | os.PathLike | None, into: Path, say: Callable[[str], object]) -> str:
-    """Fill the folder `into` from the first source that can; gives its label."""
+def _collect(
+    entry: Entry, mirror: str | os.PathLike | None, into: Path, say: Callable[[str], object]
+) -> tuple[str, str]:
+    """Fill the folder `into` from the first source that can; gives its label and the provenance of the files."""
     sources = entry.sources
     if mirror is not None:
-        sources = (SiteMirror(Path(mirror), entry.mirror_layouts), *sources)
+        sources = (SiteMirror(Path(mirror), entry.mirror_layouts, entry.archive, entry.tree), *sources)
     corrupt = None
     for source in sources:
         began = time.monotonic()
         try:
             with _bar(entry, source) as bar:
                 source.deliver(entry.files, into, bar.update)
+            provenance = packing.provenance(entry, into, source)
         except Unavailable as error:
             reason = str(error)
         except Corrupt as error:
@@ -177,12 +236,13 @@ def _collect(entry: Entry, mirror: str | os.PathLike | None, into: Path, say: Ca
                 corrupt = error
         else:
             say(f"{entry.name}: {source.label}: complete ({time.monotonic() - began:.1f} s)")
-            return source.label
+            return source.label, provenance
         say(f"{entry.name}: {source.label}: {reason}")
     raise DataError(
         f"{entry.name}: none of {len(sources)} sources gave it{f' ({corrupt})' if corrupt else ''}: "
         "fetch where one can be reached, give --mirror DIR with the official files, "
-        "or use fashion-mnist-small, which is always there"
+        + (f"make a synthetic stand-in by `lab data synth {entry.name}`, " if entry.synthesize else "")
+        + "or use fashion-mnist-small, which is always there"
     ) from corrupt
 
 

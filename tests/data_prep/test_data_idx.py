@@ -1,4 +1,5 @@
 import gzip
+import io
 import struct
 
 import numpy as np
@@ -47,4 +48,4 @@ def test_decode_names_what_is_wrong(content, complaint):
 def test_images_and_labels_are_not_mistaken_for_each_other():
     labels = struct.pack(">HBBI", 0, 8, 1, 2) + bytes(2)
     with pytest.raises(DataError, match="train-images-idx3-ubyte: 1 dimensions"):
-        idx.mnist_arrays(lambda name: labels)
+        idx.mnist_arrays(lambda name: io.BytesIO(labels))

@@ -8,6 +8,7 @@ import pytest
 from data_prep import catalogue, staged, staging
 from data_prep import root as root_module
 from data_prep.errors import Corrupt, Damaged, DataError, NotStaged, UnknownDataset
+from data_prep.mapped import release
 from data_prep.root import data_root
 
 
@@ -37,6 +38,27 @@ def test_channel_statistics_keep_channels_apart():
     mean, std = staged.channel_statistics(images)
     assert mean == pytest.approx((images / 255).mean((0, 1, 2)), abs=1e-12)
     assert std == pytest.approx((images / 255).std((0, 1, 2)), abs=1e-12)
+
+
+def test_a_mapped_array_keeps_what_was_written_when_its_pages_are_released(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (50, 4, 4, 3)).astype(np.uint8)
+    mapped = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.uint8, images.shape)
+    mapped[:] = images
+    release(mapped)
+    assert np.array_equal(mapped, images) and np.array_equal(np.load(tmp_path / "a.npy"), images)
+    assert staged.channel_statistics(mapped) == staged.channel_statistics(images)
+    release(images)
+
+
+def test_an_array_packed_on_the_disk_is_moved_and_a_mapped_original_is_copied(tmp_path, toy):
+    arrays = {f"{split}_labels": np.zeros(3, np.uint8) for split in ("train", "test")}
+    arrays["train_images"] = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.uint8, (3, 28, 28, 1))
+    np.save(tmp_path / "b.npy", np.ones((3, 28, 28, 1), np.uint8))
+    arrays["test_images"] = np.load(tmp_path / "b.npy", mmap_mode="r")
+    number = (tmp_path / "a.npy").stat().st_ino
+    staged.write(tmp_path / "toy", toy(), arrays, "nowhere")
+    assert (tmp_path / "toy" / "train_images.npy").stat().st_ino == number and not (tmp_path / "a.npy").exists()
+    assert np.load(tmp_path / "b.npy").all() and np.load(tmp_path / "toy" / "test_images.npy").all()
 
 
 def test_description_is_readable_without_this_package(root):

@@ -1,0 +1,45 @@
+"""Whether files are the publisher's own, where the publisher gives only MD5 sums.
+
+A data set that is passed on re-encoded (as JPEG, say) trains as the original does, and its bytes are others: it is
+taken, under the provenance ``copy``. That must not let a damaged original pass for a copy, so a mixture of official
+and other image files is refused.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep.errors import Corrupt
+from data_prep.rawfile import RawFile
+
+
+def provenance(files: Sequence[RawFile], folder: Path, where: str, *, must_be_official: bool = False) -> str:
+    """``official`` or ``copy``, by the MD5 sums of the files in `folder`.
+
+    Parameters
+    ----------
+    files : sequence of RawFile
+        Those with an `md5` are looked at. The largest ones are the images: a copy may keep the small ones as they are.
+    where : str
+        Where the files come from, for the error.
+    must_be_official : bool
+        A copy is refused: the files come from the publisher's own address.
+
+    Raises
+    ------
+    Corrupt
+        The first file with another sum, where some image file is official or all must be.
+    """
+    found = {file: _md5(folder / file.name) for file in files if file.md5 is not None}
+    wrong = [file for file in found if found[file] != file.md5]
+    if not wrong:
+        return "official"
+    images = [file for file in found if 10 * file.size > max(other.size for other in found)]
+    if must_be_official or any(file not in wrong for file in images):
+        raise Corrupt(where, wrong[0].name, wrong[0].md5, found[wrong[0]], checksum="MD5")
+    return "copy"
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -1,0 +1,155 @@
+import subprocess
+import sys
+
+import cifar_files
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from data_prep import catalogue, staged, staging, synthetic
+from data_prep.cli import data
+from data_prep.errors import DataError, UnknownDataset
+
+NAMES = ["cifar10", "cifar100"]
+
+
+def quiet(line):
+    pass
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Every set, staged."""
+    root = tmp_path_factory.mktemp("root")
+    for name in [*NAMES, "tiny-imagenet"]:
+        staging.synthesize(name, root, say=quiet)
+    return root
+
+
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory):
+    """Both sets' files in the official layouts."""
+    mirror = tmp_path_factory.mktemp("mirror")
+    for name in NAMES:
+        catalogue.entry(name).synthesize(mirror)
+    return mirror
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_torchvision_reads_the_same(root, mirror, name, monkeypatch):
+    from course_lib.torchvision_import import import_torchvision
+
+    import_torchvision()
+    from torchvision import datasets
+
+    theirs = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
+    monkeypatch.setattr(theirs, "_check_integrity", lambda self: True)
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *args: True)
+    dataset = staged.read(name, root)
+    for split in ("train", "test"):
+        oracle = theirs(mirror, train=split == "train")
+        assert np.array_equal(dataset.arrays[f"{split}_images"], oracle.data)
+        assert dataset.arrays[f"{split}_labels"].tolist() == oracle.targets
+        assert list(dataset.classes) == oracle.classes
+
+
+@pytest.mark.parametrize("name", [*NAMES, "tiny-imagenet"])
+def test_a_linear_classifier_learns_it_and_shuffled_labels_teach_it_nothing(root, name):
+    arrays = staged.read(name, root).arrays
+    classes = len(staged.read(name, root).classes)
+
+    def accuracy(labels):
+        # Ridge regression on 8×8 averages, in closed form.
+        def features(images):
+            square = images.shape[1] // 8
+            small = images.reshape(-1, 8, square, 8, square, 3).mean((2, 4)).reshape(-1, 192) / 255 - 0.5
+            return np.c_[small, np.ones(len(small))]
+
+        x = features(arrays["train_images"])
+        weights = np.linalg.solve(x.T @ x + np.eye(193), x.T @ np.eye(classes)[labels])
+        return ((features(arrays["test_images"]) @ weights).argmax(1) == arrays["test_labels"]).mean()
+
+    assert accuracy(arrays["train_labels"]) > 5 / classes
+    assert accuracy(np.random.default_rng(0).permutation(arrays["train_labels"])) < 2.5 / classes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_class_is_there_and_coarse_labels_follow_the_fine_ones(root, name):
+    arrays = staged.read(name, root).arrays
+    classes = len(staged.read(name, root).classes)
+    for split in ("train", "test"):
+        counts = np.bincount(arrays[f"{split}_labels"], minlength=classes)
+        assert len(counts) == classes and counts.min() == counts.max()
+        if name == "cifar100":
+            assert np.array_equal(arrays[f"{split}_coarse_labels"], arrays[f"{split}_labels"] // 5)
+
+
+def test_every_process_makes_the_same_files(tmp_path, mirror):
+    code = "import sys, pathlib; from data_prep import synthetic; synthetic.write_cifar10(pathlib.Path(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, timeout=60)
+    folder = "cifar-10-batches-py"
+    assert content(tmp_path / folder) == content(mirror / folder)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_never_shown_as_the_real_thing(tmp_path, root, mirror, name):
+    # However it comes under the data root: made there, from a mirror, or declared official by the catalogue's sums.
+    fetched = staging.fetch(name, tmp_path, mirror=mirror, say=quiet)
+    for dataset in (staged.read(name, root), fetched):
+        assert dataset.provenance == "synthetic"
+        assert dataset.title == f"Synthetic stand-in for {catalogue.entry(name).title}"
+        assert all(label.startswith("synthetic ") for label in dataset.classes)
+        assert not set(dataset.classes) & set(catalogue.entry(name).classes)
+
+
+def test_a_real_set_takes_its_place_and_never_the_other_way_round(tmp_path):
+    root, lines = tmp_path / "root", []
+    staging.synthesize("cifar10", root, say=quiet)
+    staging.synthesize("cifar10", root, say=lines.append)
+    assert lines[0].startswith("cifar10: already staged in") and len(lines) == 1
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="cannot be had"):
+        staging._stage(catalogue.entry("cifar10"), root, unavailable, quiet)
+    assert staged.read("cifar10", root).provenance == "synthetic"  # better than nothing, until the real one comes
+    cifar_files.write(tmp_path / "real", cifar_files.cifar10())
+    lines.clear()
+    assert staging.fetch("cifar10", root, mirror=tmp_path / "real", say=lines.append).provenance == "copy"
+    assert "is synthetic; looking for the real set" in lines[0]
+    with pytest.raises(DataError, match=r"the real set \(copy\) is staged in .*: choose another --root$"):
+        staging.synthesize("cifar10", root, say=quiet)
+    assert staged.read("cifar10", root).provenance == "copy"
+    assert [path.name for path in root.iterdir() if path.is_dir()] == ["cifar10"]
+
+
+def unavailable(work):
+    raise DataError("cannot be had")
+
+
+def test_the_command(tmp_path):
+    def lab(*words):
+        return CliRunner().invoke(data, [str(word) for word in words])
+
+    done = lab("synth", "cifar10", "--root", tmp_path / "root")
+    assert done.exit_code == 0 and "2000 + 500 images, synthetic, from lab data synth cifar10" in done.stdout
+    assert "synthetic  from lab data synth" in lab("list", "--root", tmp_path / "root").stdout
+    assert lab("verify", "cifar10", "--root", tmp_path / "root").exit_code == 0
+    for _ in range(2):
+        done = lab("synth", "cifar10", "--files", tmp_path / "files")
+        if done.exit_code:
+            break
+        assert (tmp_path / "files" / "cifar-10-batches-py" / "data_batch_5").is_file()
+    assert done.exit_code == 1 and done.stderr.count("\n") == 1 and "cannot write in" in done.stderr
+    done = lab("synth", "mnist")
+    assert done.exit_code == 2 and "no synthetic set stands in for 'mnist'; there are cifar10, cifar100" in done.stderr
+    with pytest.raises(UnknownDataset):
+        staging.synthesize("nonsense", tmp_path)
+
+
+def test_names_of_a_real_set_are_not_taken_for_synthetic():
+    assert not any(synthetic.is_synthetic(entry.classes) for entry in catalogue.CATALOGUE.values())
+    assert synthetic.is_synthetic(["synthetic a"]) and not synthetic.is_synthetic(["synthetic a", "cat"])
+    assert not synthetic.is_synthetic([])

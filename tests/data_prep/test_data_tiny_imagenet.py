@@ -1,0 +1,312 @@
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from data_prep import catalogue, published, staged, staging, synthetic
+from data_prep.cli import data
+from data_prep.errors import DataError
+from data_prep.sources import SiteMirror
+from data_prep.tiny_imagenet import create_val_folder
+
+DRIVER = Path(__file__).with_name("fetch_tiny_imagenet.py")
+
+
+def quiet(line):
+    pass
+
+
+def content(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with ``tiny-imagenet-200``; not to be changed."""
+    made = tmp_path_factory.mktemp("made")
+    synthetic.write_tiny_imagenet(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def archived(made, tmp_path_factory):
+    """A folder with ``tiny-imagenet-200.zip``; not to be changed."""
+    folder = tmp_path_factory.mktemp("archived")
+    shutil.make_archive(str(folder / "tiny-imagenet-200"), "zip", made, "tiny-imagenet-200")
+    return folder
+
+
+@pytest.fixture
+def tree(made, tmp_path):
+    """A tree that may be changed: its files are its own names for the same contents."""
+    return shutil.copytree(made / "tiny-imagenet-200", tmp_path / "tiny-imagenet-200", copy_function=os.link)
+
+
+def rewrite(path, text):
+    path.unlink()  # the name only: the content has others
+    path.write_text(text) if isinstance(text, str) else path.write_bytes(text)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(archived, tmp_path_factory):
+    root = tmp_path_factory.mktemp("uninterrupted")
+    staging.fetch("tiny-imagenet", root, mirror=archived, say=quiet)
+    return root
+
+
+def same(root, other):
+    """Whether two roots hold the same set, but for the time of its staging."""
+    ours, theirs = content(root / "tiny-imagenet"), content(other / "tiny-imagenet")
+    descriptions = [{**json.loads(files.pop("dataset.json")), "staged": ""} for files in (ours, theirs)]
+    return ours == theirs and descriptions[0] == descriptions[1]
+
+
+def test_packed_is_what_image_folder_reads(tree, uninterrupted):
+    from course_lib.torchvision_import import import_torchvision
+
+    import_torchvision()
+    from torchvision.datasets import ImageFolder
+
+    dataset = staged.read("tiny-imagenet", uninterrupted)
+    for split, folder in (("train", tree / "train"), ("test", create_val_folder(tree))):
+        oracle = ImageFolder(folder)
+        images, labels = dataset.arrays[f"{split}_images"], dataset.arrays[f"{split}_labels"]
+        assert labels.tolist() == oracle.targets and len(images) == len(oracle)
+        assert all(np.array_equal(image, np.asarray(theirs)) for image, (theirs, _) in zip(images, oracle, strict=True))
+        assert isinstance(images, np.memmap) and images.shape[1:] == (64, 64, 3)
+    assert len(dataset.classes) == 200 and dataset.provenance == "synthetic"
+    assert len(staged.verify("tiny-imagenet", uninterrupted)) == 4
+
+
+def test_validation_labels_are_the_annotations(tree):
+    lines = (tree / "val" / "val_annotations.txt").read_text().splitlines()
+    expected = {f"{line.split()[1]}/{line.split()[0]}": line.split()[0] for line in lines}
+    sorted_files = content(create_val_folder(tree))
+    assert sorted_files.keys() == expected.keys()
+    assert all(sorted_files[path] == (tree / "val" / "images" / name).read_bytes() for path, name in expected.items())
+
+
+def test_grayscale_images_get_three_equal_channels(tree, uninterrupted):
+    names = sorted(path for path in (tree / "train").rglob("*.JPEG"))
+    gray = [position for position, path in enumerate(names) if Image.open(path).mode == "L"]
+    images = staged.read("tiny-imagenet", uninterrupted).arrays["train_images"]
+    assert len(gray) == 200
+    assert all((images[k][..., :1] == images[k]).all() for k in gray)
+    assert not any((images[k][..., :1] == images[k]).all() for k in set(range(100)) - set(gray))
+
+
+def test_the_unpacked_tree_is_as_good_as_the_archive_and_is_not_touched(tree, uninterrupted, tmp_path):
+    before = content(tree)
+    for mirror in (tree, tree.parent):
+        dataset = staging.fetch("tiny-imagenet", tmp_path / mirror.name / "root", mirror=mirror, say=quiet)
+        theirs = staged.read("tiny-imagenet", uninterrupted).arrays
+        assert all(np.array_equal(array, theirs[key]) for key, array in dataset.arrays.items())
+    root = tree / "root"
+    assert [path.name for path in root.iterdir() if path.is_dir()] == ["tiny-imagenet"]
+    shutil.rmtree(root)
+    assert content(tree) == before
+
+
+def test_the_archive_goes_before_the_tree_because_it_has_a_sum(tree, archived, tmp_path):
+    (tmp_path / "into").mkdir()
+    os.link(archived / "tiny-imagenet-200.zip", tmp_path / "tiny-imagenet-200.zip")
+    entry = catalogue.entry("tiny-imagenet")
+    SiteMirror(tmp_path, entry.mirror_layouts, tree=entry.tree).deliver(entry.files, tmp_path / "into", quiet)
+    assert [path.name for path in (tmp_path / "into").iterdir()] == ["tiny-imagenet-200.zip"]
+
+
+def test_class_names_and_provenance_of_a_copy(tree, tmp_path):
+    words = (tree / "words.txt").read_text().replace("synthetic ", "real ")
+    rewrite(tree / "words.txt", words)
+    dataset = staging.fetch("tiny-imagenet", tmp_path / "root", mirror=tree, say=quiet)
+    assert dataset.provenance == "copy" and dataset.title == "TinyImageNet-200"
+    assert dataset.classes[0] == "real class 0" and dataset.classes[199] == "real class 199"
+
+
+def test_the_official_archive_is_known_by_its_sum(archived, tmp_path):
+    entry = catalogue.entry("tiny-imagenet")
+    assert published.provenance(entry.files, archived, "x") == "copy"
+    digest = subprocess.run(["md5sum", archived / "tiny-imagenet-200.zip"], capture_output=True, text=True, check=True)
+    files = (replace(entry.files[0], md5=digest.stdout.split()[0]),)
+    assert published.provenance(files, archived, "x") == "official"
+
+
+BREAKS = {
+    "corrupt image": (
+        lambda tree: rewrite(tree / "train/n90000003/images/n90000003_5.JPEG", b"\xff\xd8\xff\xe0 no image"),
+        "train/n90000003/images/n90000003_5.JPEG: corrupt image: ",
+    ),
+    "cut image": (
+        lambda tree: rewrite(tree / "val/images/val_7.JPEG", (tree / "val/images/val_7.JPEG").read_bytes()[:900]),
+        "val/images/val_7.JPEG: corrupt image: ",
+    ),
+    "another size": (
+        lambda tree: (
+            (tree / "val/images/val_7.JPEG").unlink() or Image.new("RGB", (64, 63)).save(tree / "val/images/val_7.JPEG")
+        ),
+        "val/images/val_7.JPEG: 64×63 pixels, not 64×64",
+    ),
+    "missing annotation": (
+        lambda tree: rewrite(
+            tree / "val/val_annotations.txt",
+            "".join(
+                line
+                for line in (tree / "val/val_annotations.txt").read_text().splitlines(True)
+                if not line.startswith("val_12.JPEG\t")
+            ),
+        ),
+        "val/images/val_12.JPEG: val/val_annotations.txt has no line for it",
+    ),
+    "annotation of an unknown class": (
+        lambda tree: rewrite(tree / "val/val_annotations.txt", "val_0.JPEG\tn12345678\t0\t0\t1\t1\n"),
+        "val/val_annotations.txt, line 1: 'n12345678' is no class of wnids.txt",
+    ),
+    "missing image": (
+        lambda tree: (tree / "val/images/val_31.JPEG").unlink(),
+        "val/images/val_31.JPEG: missing, though val/val_annotations.txt has a line for it",
+    ),
+    "missing class": (
+        lambda tree: shutil.rmtree(tree / "train" / "n90000042"),
+        "train/n90000042: the class has no images",
+    ),
+    "class that is not listed": (
+        lambda tree: shutil.copytree(tree / "train" / "n90000042", tree / "train" / "n12345678"),
+        "train/n12345678/images/n90000042_0.JPEG: its class n12345678 is not in wnids.txt",
+    ),
+    "missing list": (lambda tree: rewrite(tree / "wnids.txt", ""), "wnids.txt: 0 classes, not 200"),
+    "list of folders": (
+        lambda tree: rewrite(tree / "wnids.txt", (tree / "wnids.txt").read_text().replace("n90000000", "../../evil")),
+        "wnids.txt: '../../evil' is no WordNet identifier",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_what_is_wrong_is_named_in_one_line(tree, tmp_path, what):
+    spoil, complaint = BREAKS[what]
+    spoil(tree)
+    with pytest.raises(DataError) as caught:
+        staging.fetch("tiny-imagenet", tmp_path / "root", mirror=tree, say=quiet)
+    assert str(caught.value).startswith(f"tiny-imagenet: mirror {tree}: {complaint}")
+    assert "\n" not in str(caught.value) and str(caught.value).endswith(": put the official files there")
+    assert [path for path in (tmp_path / "root").iterdir() if path.is_dir()] == []
+
+
+def test_a_zip_that_is_none_or_is_damaged_is_named(archived, tmp_path):
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    archive = mirror / "tiny-imagenet-200.zip"
+    archive.write_bytes(b"<html>")
+    with pytest.raises(DataError, match=r"tiny-imagenet-200\.zip: not a zip archive that can be read"):
+        staging.fetch("tiny-imagenet", tmp_path / "root", mirror=mirror, say=quiet)
+    shutil.copy(archived / archive.name, archive)
+    name = "tiny-imagenet-200/train/n90000001/images/n90000001_2.JPEG"
+    with zipfile.ZipFile(archive) as opened:
+        offset = opened.getinfo(name).header_offset + 30 + len(name) + 700
+    flipped = bytearray(archive.read_bytes())
+    flipped[offset] ^= 0x55
+    archive.write_bytes(flipped)
+    with pytest.raises(DataError, match=r"train/n90000001/images/n90000001_2\.JPEG: corrupt image"):
+        staging.fetch("tiny-imagenet", tmp_path / "root", mirror=mirror, say=quiet)
+
+
+def test_the_val_folder_is_made_once_and_the_originals_stay(tree):
+    before = content(tree)
+    folder = create_val_folder(tree)
+    assert folder == tree / "val_by_class" and len(list(folder.iterdir())) == 200
+    made = {path: path.stat().st_ino for path in folder.rglob("*")}
+    assert create_val_folder(tree) == folder
+    assert {path: path.stat().st_ino for path in folder.rglob("*")} == made
+    after = content(tree)
+    assert all(after[name] == data for name, data in before.items())
+    next(folder.rglob("*.JPEG")).unlink()
+    with pytest.raises(DataError, match="is not the 400 validation images: delete it and try again"):
+        create_val_folder(tree)
+
+
+def test_the_val_folder_elsewhere_and_without_links(tree, tmp_path, monkeypatch):
+    def no_links(*args):
+        raise OSError("this file system has no hard links")
+
+    linked = content(create_val_folder(tree))
+    monkeypatch.setattr(os, "link", no_links)
+    done = CliRunner().invoke(data, ["val-folder", str(tree), "--into", str(tmp_path / "new" / "val")])
+    assert done.exit_code == 0 and content(tmp_path / "new" / "val") == linked
+    done = CliRunner().invoke(data, ["val-folder", str(tmp_path / "new")])
+    assert done.exit_code == 1 and "wnids.txt: missing" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("moment", [0, 1, 200, 399, "rename"])
+def test_the_val_folder_survives_a_kill(tree, moment):
+    code = (
+        "import os, sys; from pathlib import Path; from data_prep.tiny_imagenet import create_val_folder\n"
+        "moment, link, made = sys.argv[2], os.link, []\n"
+        "def die_at(*args):\n"
+        "    if str(len(made)) == moment: os.kill(os.getpid(), 9)\n"
+        "    made.append(link(*args))\n"
+        "os.link = die_at\n"
+        "if moment == 'rename': os.rename = lambda *args: os.kill(os.getpid(), 9)\n"
+        "create_val_folder(Path(sys.argv[1]))"
+    )
+    before = content(tree)
+    assert subprocess.run([sys.executable, "-c", code, tree, str(moment)], timeout=60).returncode == -9
+    assert not (tree / "val_by_class").exists() and list(tree.glob(".val_by_class.*"))
+    folder = create_val_folder(tree)
+    assert sum(path.is_file() for path in folder.rglob("*")) == 400 and not list(tree.glob(".val_by_class.*"))
+    after = content(tree)
+    assert all(after[name] == data for name, data in before.items())
+
+
+def kill_at_random_moments(mirror, root, uninterrupted, kills):
+    """Kill a fetch at work `kills` times; then let one finish and compare it with the uninterrupted one."""
+
+    def start():
+        command = [sys.executable, DRIVER, mirror, root]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "ready\n"
+        process.stdin.write("\n")
+        process.stdin.flush()
+        return process
+
+    finished = start()
+    length = float(finished.communicate(timeout=60)[0].split("took ")[1])
+    shutil.rmtree(root)
+    clock = random.Random(kills)
+    for _ in range(4 * kills):
+        process = start()
+        time.sleep(clock.uniform(0, length))
+        process.kill()
+        process.communicate(timeout=60)
+        if (root / "tiny-imagenet").exists():  # it was done, or all but tidying up
+            assert same(root, uninterrupted)
+            shutil.rmtree(root / "tiny-imagenet")
+            length *= 0.9
+        elif root.exists():
+            kills -= bool(list(root.glob(".staging-*")))
+            assert not [path for path in root.iterdir() if not path.name.startswith(".")]
+        if kills == 0:
+            break
+    assert kills == 0, f"{kills} kills too few hit a fetch at work"
+    assert "tiny-imagenet: staged in" in start().communicate(timeout=60)[0]
+    assert same(root, uninterrupted)
+    assert sorted(path.name for path in root.iterdir()) == [".lock-tiny-imagenet", "tiny-imagenet"]
+
+
+def test_three_kills_then_the_same_arrays(archived, tmp_path, uninterrupted):
+    kill_at_random_moments(archived, tmp_path / "root", uninterrupted, 3)
+
+
+@pytest.mark.slow
+def test_ten_kills_then_the_same_arrays(archived, tmp_path, uninterrupted):
+    kill_at_random_moments(archived, tmp_path / "root", uninterrupted, 10)
