@@ -43,8 +43,12 @@ class Lab:
         profiles = self.profiles()
         if profile not in profiles:
             raise ParameterError(f"{self.name} has no profile {profile!r}; it has {', '.join(profiles)}")
-        values = self.defaults()
-        for name, value in {**profiles[profile], **given}.items():
+        return self.overlaid(self.defaults(), {**profiles[profile], **given})
+
+    def overlaid(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """`values`, all of the notebook's parameters, overlaid by `given`; raises as `parameters` does."""
+        values = dict(values)
+        for name, value in given.items():
             if name not in values:
                 raise ParameterError(f"{self.name} has no parameter {name!r}; it has {', '.join(values)}")
             values[name] = _like(name, value, values[name])

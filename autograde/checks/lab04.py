@@ -44,10 +44,13 @@ def momentum(ask: Ask) -> Findings:
 def warmup(ask: Ask) -> Findings:
     """Factors at every step of a warm-up and beyond its end, both ways, and where there is none."""
     n, epochs = (int(x) for x in ask.random.integers([4, 2], [15, 7]))
-    start, share = float(ask.random.uniform(0.02, 0.5)), float(ask.random.uniform(0.3, 0.9))
+    start = float(ask.random.uniform(0.02, 0.5))
+    # A whole number of iterations, though no whole epochs: what becomes of a part of one is nowhere said.
+    lengths = [length for length in range(2, n * epochs) if length % n and int(length / n * n) == length]
+    length = int(ask.random.choice(lengths))
     steps = list(range(n * (epochs + 2)))
     given = {
-        "iteration": (steps, n, epochs * share, start, "iteration"),
+        "iteration": (steps, n, length / n, start, "iteration"),
         "epoch": (steps, n, epochs, start, "epoch"),
         "without": [([0, 1, n, 3 * n], n, 0, start, per) for per in ("iteration", "epoch")],
     }
@@ -58,7 +61,7 @@ def warmup(ask: Ask) -> Findings:
         return start + (1 - start) * min(1.0, done / length)
 
     right = {
-        "iteration": _same_numbers(answers.get("iteration"), [expected(s, n * epochs * share, s) for s in steps]),
+        "iteration": _same_numbers(answers.get("iteration"), [expected(s, length, s) for s in steps]),
         "epoch": _same_numbers(answers.get("epoch"), [expected(s, epochs, s // n) for s in steps]),
     }
     without = answers.get("without")

@@ -175,6 +175,8 @@ def prediction(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> None:
         likely = "first S_min from the known point, known_steps / (1 + B_noise/known_batch), then S_min (1 + B_noise/B)"
         if math.isclose(found, known_steps * (1 + scale / batch), rel_tol=1e-6):
             likely = "you took known_steps for S_min; " + likely
+        elif abs(found - expected) <= 1 and found == round(found):
+            likely = "do not round: a float is asked for"
         elif math.isclose(found, known_steps * known_batch / batch, rel_tol=1e-6):
             likely = "that is twice the batch, half the steps, for ever; it holds far below B_noise only. " + likely
         elif math.isclose(found, known_steps * (1 + scale / known_batch) / (1 + scale / batch), rel_tol=1e-6):

@@ -9,7 +9,7 @@ from pathlib import Path
 from course_lib.sweep.folder import Outcome, read_outcome
 from course_lib.sweep.points import Point
 
-__all__ = ["makespan", "past_runs", "point_seconds"]
+__all__ = ["SIZES", "makespan", "past_runs", "point_seconds"]
 
 SIZES = ("dataset", "train_samples", "epochs", "width", "num_gpus", "batch_size")  # what a run's length hangs on
 MOST_LOOKED_AT = 5000
@@ -52,12 +52,14 @@ def makespan(
     running: list[tuple[float, int]] = []  # end, cores
     now = 0.0
     while waiting or running:
+        free = cores - sum(used for _, used in running)
         for point in list(waiting):
-            if len(running) == jobs:
+            if len(running) == jobs or not free:
                 break
-            if share[point.folder] + sum(used for _, used in running) <= cores:
+            if share[point.folder] <= free:
                 running.append((now + seconds[point.folder], share[point.folder]))
                 waiting.remove(point)
+                free -= share[point.folder]
         now = min(end for end, _ in running)
         running.remove(min(running))
     return now

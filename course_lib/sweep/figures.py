@@ -25,6 +25,7 @@ from course_lib.records import read_learning_curve
 __all__ = ["draw_results", "scaling_table"]
 
 UNITS = {"num_gpus": "{} rank(s)", "batch_size": "{} images a rank", "base_lr": "lr {}", "momentum": "momentum {}",
+         "dataset": "{}", "provenance": "{}", "device": "{}",
          "warmup_epochs": "{} warm-up epochs"}  # fmt: skip
 MOST_CURVES = 8  # in one panel
 
@@ -48,6 +49,11 @@ def draw_results(folder: Path, table: pd.DataFrame, axes: Sequence[str], lab: st
         return []
     done = done[done["images_per_sec"].notna()].copy()
     variants = [name for name in axes if name not in ("num_gpus", "batch_size", "seed")]
+    # A sweep may have been continued elsewhere, or on other data; what these gave is not averaged.
+    variants += [
+        name for name in ("dataset", "provenance", "device")
+        if name not in variants and name in done and done[name].nunique() > 1
+    ]  # fmt: skip
     done["variant"] = [_label(row, variants) for _, row in done.iterrows()]
     about = _about(done, lab)
     drawn = [
@@ -110,7 +116,7 @@ def scaling_table(done: pd.DataFrame, kind: str) -> pd.DataFrame:
 def _throughput(done: pd.DataFrame, about: str) -> Figure | None:
     by_ranks = done["ranks"].nunique() > 1
     x, others = ("ranks", "batch_size") if by_ranks else ("batch_size", "ranks")
-    if x not in done or done[x].nunique() < 2:
+    if not {x, others} <= set(done) or done[x].nunique() < 2:
         return None
     best = done.groupby([x, others])["images_per_sec"].mean()
     at, other = best.idxmax()

@@ -23,15 +23,20 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from course_lib.atomic import write_atomically
+from course_lib.execute_notebook import is_disk_full
 from course_lib.sweep.points import Point
 
-__all__ = ["Outcome", "SweepFolder", "SweepFolderError", "read_outcome"]
+__all__ = ["DiskFullError", "Outcome", "SweepFolder", "SweepFolderError", "read_outcome"]
 
 RECORD = "point.json"
 
 
 class SweepFolderError(ValueError):
     """The folder cannot be used; one line with the remedy."""
+
+
+class DiskFullError(RuntimeError):
+    """The disk is full; one line. What is done is done."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +102,17 @@ class SweepFolder:
         ------
         SweepFolderError
             Another sweep's, another folder altogether, in use, or not to be written.
+        DiskFullError
         """
         mine = {"lab": lab, "profile": profile, "fixed": dict(fixed), "seed": seed, "axes": {name: list(values) for name, values in axes.items()}, "repeats": repeats}  # fmt: skip
         try:
             if self.path.exists() and not self.path.is_dir():
                 raise SweepFolderError(f"{self.path} is a file; choose a folder by -o DIR")
             strangers = (
-                [] if not self.path.exists() else [item.name for item in self.path.iterdir() if item.name != ".lock"]
+                []
+                if not self.path.exists()
+                # A sweep that was killed while it wrote its first file has left that under a temporary name.
+                else [path.name for path in self.path.iterdir() if not path.name.startswith((".lock", ".sweep.json."))]
             )
             if strangers and not (self.path / "sweep.json").exists():
                 raise SweepFolderError(f"{self.path} holds {strangers[0]} and is no sweep's; choose another by -o DIR")
@@ -121,8 +130,12 @@ class SweepFolder:
         except OSError as error:
             if error.filename is None and error.errno is None:
                 raise
+            if is_disk_full(error):
+                raise DiskFullError(
+                    f"no space left in {self.path}; what is done stays: make room and give the same command"
+                ) from None
             raise SweepFolderError(
-                f"{self.path} cannot be written ({error.strerror}); what is done stays; make room or choose -o DIR"
+                f"{self.path} cannot be written ({error.strerror}); what is done stays; mend that or choose -o DIR"
             ) from None
 
     def _agree(self, mine: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -85,8 +86,11 @@ def _range(text: str, part: str) -> list[int | float]:
         ) from None
     if high < low or (by <= 1 or low <= 0 if factor else by <= 0):
         raise ParameterError(f"-g {text!r}: the range {part} never comes from {first} to {last}")
-    steps = math.log(high / low, by) if factor else (high - low) / by
-    count = math.floor(steps + 1e-9) + 1
+    try:
+        steps = math.log(high / low, by) if factor else (high - low) / by
+        count = math.floor(steps + 1e-9) + 1
+    except OverflowError:
+        count = sys.maxsize
     if count > LONGEST_AXIS:
         raise ParameterError(f"-g {text!r}: the range {part} has {count:,} values; at most {LONGEST_AXIS:,}")
     values = (low * by**index if factor else low + index * by for index in range(count))

@@ -6,7 +6,7 @@ import json
 import os
 import selectors
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -73,11 +73,13 @@ def shares(points: Sequence[Point], machine: Machine, jobs: int) -> dict[str, in
             f"num_gpus = {most}: this machine has {room} {what}; leave it out, or run it elsewhere by --executor slurm"
         )
     a_rank = max(1, len(machine.cores) // (room if machine.gpus else max(most, jobs * least)))
-    return {point.folder: a_rank * point.ranks for point in points}
+    # A machine may have fewer cores than GPUs.
+    return {point.folder: min(a_rank * point.ranks, len(machine.cores)) for point in points}
 
 
 def run_local(
     points: Sequence[Point],
+    share: Mapping[str, int],
     task: Callable[[Point], Task],
     machine: Machine,
     jobs: int,
@@ -86,6 +88,13 @@ def run_local(
     """Run points, the largest first, at most `jobs` at a time.
 
     Each is a fork of a warm process, and so is its kernel. Leaving the iterator early ends what runs.
+
+    Parameters
+    ----------
+    share : mapping
+        From `shares`, of all of the sweep's points: what is left after an interruption gets no other cores for that.
+    task : callable
+        What a point's process is told.
 
     Yields
     ------
@@ -97,7 +106,6 @@ def run_local(
     WarmServerError
         The warm process cannot be started.
     """
-    share = shares(points, machine, jobs)
     waiting = sorted(points, key=lambda point: -point.ranks)
     free_cores, free_gpus = list(machine.cores), list(machine.gpus)
     running: dict[WarmProcess, tuple[Point, list[int], list[str]]] = {}

@@ -93,8 +93,9 @@ def plan(
 
     points: list[Point] = []
     folders: dict[str, Mapping[str, Any]] = {}
+    common = lab.parameters(profile, fixed)  # once: it reads the notebook
     for combination in grid(**axes):
-        values = lab.parameters(profile, {**fixed, **combination})
+        values = lab.overlaid(common, combination)
         values.pop("output_dir", None)
         # Whether there is room for so many ranks is the executor's question; the jobs may run on a larger machine.
         check_parameters(**{**values, "num_gpus": min(values["num_gpus"], 1)})

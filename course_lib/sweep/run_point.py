@@ -72,6 +72,7 @@ def run_point(task: Task) -> Outcome:
         engine["sockets_in"] = os.path.dirname(task.warm_server)  # goes with the warm process, should this one be killed
         engine |= {"engine_name": "lab-warm", "warm_server": task.warm_server, "cpus": list(task.cpus)}
     started, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+    executes = digest(notebook)  # before: it may be edited while it runs
     error = text = ""
     with open(folder / LOG, "w") as log:
         try:
@@ -97,7 +98,7 @@ def run_point(task: Task) -> Outcome:
         traceback=text,
         executor=task.executor,
         cores=len(task.cpus) or available_cores(),
-        notebook=digest(notebook),
+        notebook=executes,
         machine=machine_line(),
     )
     write_outcome(folder, outcome)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.labs import Lab
-from course_lib.sweep.estimate import makespan, past_runs, point_seconds
+from course_lib.sweep.estimate import SIZES, makespan, past_runs, point_seconds
 from course_lib.sweep.figures import draw_results
-from course_lib.sweep.folder import Outcome, SweepFolder, read_outcome, write_outcome
+from course_lib.sweep.folder import DiskFullError, Outcome, SweepFolder, read_outcome, write_outcome
 from course_lib.sweep.local import Ended, Machine, describe_end, run_local, shares
 from course_lib.sweep.points import Point, plan
 from course_lib.sweep.progress import SweepProgress
@@ -21,10 +21,6 @@ from course_lib.sweep.slurm import cancel_left, handed_over, run_slurm
 from course_lib.sweep.slurm_request import check_slurm
 
 __all__ = ["DiskFullError", "Sweep", "SweepResult"]
-
-
-class DiskFullError(RuntimeError):
-    """The disk is full; one line. What is done is done."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +87,17 @@ class Sweep:
         None where no past run is like any of them; one that is like none is taken for the mean of the others.
         """
         past = past_runs(self.folder.parent, self.lab.name)
-        known = {point.folder: point_seconds(point, past) for point in points}
+        sizes = {point.folder: str([point.parameters.get(name) for name in SIZES]) for point in points}
+        some = {sizes[point.folder]: point for point in points}  # a long grid has few sizes; each is looked up once
+        found = {size: point_seconds(point, past) for size, point in some.items()}
+        known = {folder: found[size] for folder, size in sizes.items()}
         seconds = [value for value in known.values() if value is not None]
         if not seconds:
             return None, len(points)
         mean = sum(seconds) / len(seconds)
         filled = {folder: mean if value is None else value for folder, value in known.items()}
         room = len(machine.gpus) or len(machine.cores)
-        share = {point.folder: point.ranks for point in points} if machine.gpus else shares(points, machine, jobs)
+        share = {point.folder: point.ranks for point in points} if machine.gpus else shares(self.points, machine, jobs)
         return makespan(filled, points, share, room, jobs), len(points) - len(seconds)
 
     def task(self, point: Point, executor: str = "local") -> Task:
@@ -144,8 +143,9 @@ class Sweep:
         DiskFullError
         """
         machine = Machine.here()
+        share: dict[str, int] = {}
         if executor == "local":
-            shares(self.points, machine, jobs)  # refuses before anything is written
+            share = shares(self.points, machine, jobs)  # refuses before anything is written
         else:
             check_slurm()
         seed = int(self.points[0].parameters["seed"])
@@ -159,9 +159,13 @@ class Sweep:
                 told = f", {failed} of them failed (--retry runs these again)" if failed and not retry else ""
                 progress.say(f"{len(self.points) - len(left)} of {len(self.points)} points have ended before{told}")
             self._warn_of_another_notebook(progress)
+            self._warn_of_other_values(progress)
+            if left:
+                self._warn_of_other_cores(share, progress)
             try:
                 if left:
-                    with closing(self._executed(executor, left, machine, jobs, options or {}, progress)) as ended:
+                    ended = self._executed(executor, left, share, machine, jobs, options or {}, progress)
+                    with closing(ended):
                         for end in ended:
                             self._note(end, executor, progress)
             finally:
@@ -173,6 +177,7 @@ class Sweep:
         self,
         executor: str,
         points: Sequence[Point],
+        share: Mapping[str, int],
         machine: Machine,
         jobs: int,
         options: Mapping[str, str],
@@ -181,7 +186,7 @@ class Sweep:
         if executor == "slurm":
             return run_slurm(points, lambda point: self.task(point, "slurm"), self.folder, jobs, options, progress.began, progress.say)  # fmt: skip
         cancel_left(self.folder, progress.say)
-        return run_local(points, self.task, machine, jobs, progress.began)
+        return run_local(points, share, self.task, machine, jobs, progress.began)
 
     def _note(self, end: Ended, executor: str, progress: SweepProgress) -> None:
         point, code = end.point, end.code
@@ -224,6 +229,37 @@ class Sweep:
             progress.say(
                 f"note: {self.lab.notebook.name} has changed since {other} of these points ran; "
                 "compare them with care, or sweep anew with another -o DIR"
+            )
+
+    def _warn_of_other_values(self, progress: SweepProgress) -> None:
+        """The folder's name does not hold every parameter, and a profile can be edited between two calls."""
+        told: dict[str, tuple[Any, Any]] = {}
+        other = 0
+        for point in self.points:
+            outcome = self._sweep.outcomes.get(point.folder)
+            then = {} if outcome is None else outcome.parameters
+            changed = {name: (then[name], now) for name, now in point.parameters.items() if then.get(name, now) != now}
+            told |= changed
+            other += bool(changed)
+        if other:
+            values = ", ".join(f"{name} = {then} (now {now})" for name, (then, now) in told.items())
+            progress.say(
+                f"note: {other} of these points ran with {values}: the profile or the notebook has changed; "
+                "compare them with care, or sweep anew with another -o DIR"
+            )
+
+    def _warn_of_other_cores(self, share: Mapping[str, int], progress: SweepProgress) -> None:
+        """More ranks than before, or another --jobs, divide the cores in another way."""
+        cores = [
+            (outcome.cores // point.ranks, share[point.folder] // point.ranks)
+            for point in self.points
+            if point.folder in share and (outcome := self._sweep.outcomes.get(point.folder)) is not None
+            and outcome.status == "done" and outcome.executor == "local" and outcome.cores != share[point.folder]
+        ]  # fmt: skip
+        if cores:
+            progress.say(
+                f"note: {len(cores)} of these points ran with {cores[0][0]} core(s) a rank, and now a rank has "
+                f"{cores[0][1]}; to compare their times sweep anew with another -o DIR"
             )
 
 

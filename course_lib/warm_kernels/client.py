@@ -22,6 +22,7 @@ __all__ = ["WarmProcess", "WarmServer", "WarmServerError"]
 
 START_SECONDS = 120.0
 IDLE_SECONDS = 900.0
+LONGEST_PATH = 107 - len(".4194304")  # a socket's, less what the server adds while it starts
 
 
 class WarmServerError(RuntimeError):
@@ -47,6 +48,7 @@ class WarmServer:
     @contextlib.contextmanager
     def private(cls):
         """A server of one's own, ended with the block (or with this process, however it ends)."""
+        _check_system()
         with tempfile.TemporaryDirectory(prefix="lab-", ignore_cleanup_errors=True) as folder, open(Path(folder) / "log", "w+b") as log:
             path = Path(folder) / "warm"
             ours, theirs = socket.socketpair()
@@ -66,11 +68,13 @@ class WarmServer:
     @classmethod
     def shared(cls) -> WarmServer:
         """This account's server for this Python environment and this state of the library; started if there is none."""
+        _check_system()
         folder = _folder()
         path = folder / f"warm-{_state()}"
         with open(folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not _listens(path):
+                path.unlink(missing_ok=True)  # of one that was killed; it would be taken for the new one's
                 with open(folder / "log", "w+b") as log:
                     process = _start(path, IDLE_SECONDS, log, None)
                     _wait(path, process, Path(log.name))
@@ -101,7 +105,7 @@ class WarmServer:
         folder : path, optional
             Working folder; by default this process's.
         cpus : sequence of int, optional
-            The cores that it may use.
+            The cores that it may use; by default this process's.
         stdin, stdout, stderr : int, optional
             Descriptors; by default nothing, and this process's.
 
@@ -114,8 +118,8 @@ class WarmServer:
             "function": function,
             "arguments": list(arguments),
             "environment": dict(os.environ if environment is None else environment),
-            "folder": str(folder or os.getcwd()),
-            "cpus": list(cpus),
+            "folder": os.path.abspath(folder or "."),
+            "cpus": list(cpus) or sorted(os.sched_getaffinity(0)),  # not those of who started the warm process
         }
         null = os.open(os.devnull, os.O_RDWR)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -126,9 +130,11 @@ class WarmServer:
                 2 if stderr is None else stderr,
             ]
             connection.settimeout(60)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
             connection.connect(self.path)
-            socket.send_fds(connection, [json.dumps(request).encode()], streams)
+            with tempfile.TemporaryFile(dir=os.path.dirname(self.path)) as file:
+                file.write(json.dumps(request).encode())
+                file.flush()
+                socket.send_fds(connection, [b"fork"], [*streams, file.fileno()])
             answer = connection.recv(65536)
             reply: dict[str, Any] = json.loads(answer) if answer else {"error": "no answer"}
         except OSError as error:
@@ -202,7 +208,14 @@ class WarmProcess:
             self.returncode = -signal.SIGKILL
 
 
+def _check_system() -> None:
+    if sys.platform != "linux":
+        raise WarmServerError(f"warm kernels need Linux, this is {sys.platform}; run notebooks one by one, by lab run")
+
+
 def _start(path: Path, idle: float, log: Any, parent: int | None) -> subprocess.Popen:
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise WarmServerError(f"{path} is too long for a socket; set TMPDIR to a shorter path, as in TMPDIR=/tmp")
     environment = dict(os.environ)
     # Pools that libraries start when they are imported would be lost in a fork.
     environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -240,7 +253,10 @@ def _folder() -> Path:
     folder = (
         Path(base) / "lab" if base and os.access(base, os.W_OK) else Path(tempfile.gettempdir()) / f"lab-{os.getuid()}"
     )
-    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise WarmServerError(f"{folder} cannot be made ({error.strerror}); remove it or set XDG_RUNTIME_DIR") from None
     found = folder.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
         raise WarmServerError(f"{folder} is not a folder of yours alone; remove it, or set XDG_RUNTIME_DIR")
@@ -248,12 +264,19 @@ def _folder() -> Path:
 
 
 def _state() -> str:
-    """What a warm process has imported: another interpreter, or an edited library, needs another process."""
+    """What a warm process has imported and lives in: another interpreter, or an edited library, needs another."""
     parts = [sys.executable, sys.version]
+    # What is read at the start only; and a Slurm job's processes have its cores, memory and GPUs, and end with it.
+    parts += [
+        f"{name}={value}"
+        for name, value in sorted(os.environ.items())
+        if name.startswith("PYTHON") or name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "SLURM_JOB_ID")
+    ]
     for package in ("course_lib", "data_prep", "torch"):
         spec = find_spec(package)
         root = Path(spec.origin).parent if spec and spec.origin else None
         if root is not None:
-            files = [root / "version.py"] if package == "torch" else sorted(root.rglob("*.py"))
+            # Beside torch lie all packages; each that is installed changes their folder.
+            files = [root / "version.py", root.parent] if package == "torch" else sorted(root.rglob("*.py"))
             parts += [f"{file} {file.stat().st_mtime_ns}" for file in files if file.exists()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from typing import Any
@@ -22,13 +23,13 @@ class WarmProvisioner(LocalProvisioner):
     """
 
     server = Unicode("", config=True, help="Socket of the warm process; empty: the account's shared one.")
-    cpus = List([], config=True, help="The cores that the kernel may use; empty: all.")
+    cpus = List([], config=True, help="The cores that the kernel may use; empty: those of who asks.")
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Fork the kernel."""
         if not _is_ours(cmd):
             return await super().launch_kernel(cmd, **kwargs)
-        server = WarmServer(self.server) if self.server else WarmServer.shared()
+        server = WarmServer(self.server) if self.server else await asyncio.to_thread(WarmServer.shared)
         self.process = server.fork(
             "course_lib.warm_kernels.kernel",
             "main",
@@ -49,7 +50,10 @@ class WarmProvisioner(LocalProvisioner):
 
 
 def _is_ours(cmd: list[str]) -> bool:
-    python = os.path.basename(cmd[0]) if cmd[0] == os.path.basename(cmd[0]) else os.path.realpath(cmd[0])
-    return "ipykernel_launcher" in cmd and (
-        python.startswith("python") if "/" not in python else python == os.path.realpath(sys.executable)
+    # An environment is its interpreter's folder: the interpreter itself is often a link to one that others have too.
+    theirs, mine = cmd[0], sys.executable
+    return (
+        "ipykernel_launcher" in cmd
+        and os.path.realpath(os.path.dirname(theirs)) == os.path.realpath(os.path.dirname(mine))
+        and os.path.realpath(theirs) == os.path.realpath(mine)
     )

@@ -1,13 +1,13 @@
 """The warm process: imports what labs import, once, and forks itself for whoever of its account asks.
 
 Started as ``python -m course_lib.warm_kernels.server SOCKET IDLE [PARENT]``. It listens on the Unix socket `SOCKET`, in
-a folder that only its account may enter, and answers one request a connection: a JSON object with three descriptors,
-the standard input, output and error of the process to be. The answer is ``{"pid": …}``, and once that process has ended
-``{"status": …}``, as ``waitpid`` gives it.
+a folder that only its account may enter, and answers one request a connection: four descriptors, the standard input,
+output and error of the process to be, and a file that holds a JSON object (a message could not hold every environment).
+The answer is ``{"pid": …}``, and once that process has ended ``{"status": …}``, as ``waitpid`` gives it.
 
 A fork lives as long as its connection: when the asking process goes, however it goes, its fork and all that this has
-started in its process group are killed. The server itself goes when the descriptor `PARENT` closes, or after `IDLE`
-seconds without a fork (0: never).
+started in its process group are killed. When the server goes, however it goes, its forks are killed. It goes when the
+descriptor `PARENT` closes, or after `IDLE` seconds without a fork (0: never).
 
 It has one thread and no OpenMP pool or CUDA context, which is what makes it fit to be forked.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import errno
 import gc
 import importlib
@@ -79,6 +80,8 @@ WARM = [
     "data_prep.staged",
 ]
 
+PR_SET_PDEATHSIG = 1  # <sys/prctl.h>: the signal that a process gets when its parent ends
+
 
 def main(path: str, idle: float, parent: int | None) -> None:
     """Import, listen, fork until nobody needs it."""
@@ -120,6 +123,7 @@ class _Server:
         self.forks: dict[int, socket.socket] = {}  # process → the connection that it lives by
         self.selector = selectors.DefaultSelector()
         self.used = time.monotonic()
+        self.pid = os.getpid()
 
     def serve(self) -> None:
         ended, wake = os.pipe()
@@ -128,7 +132,7 @@ class _Server:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asked; that one's end ends its forks
-        self.own = (ended, wake)
+        self.wake = wake
         self.selector.register(self.listener, selectors.EVENT_READ)
         self.selector.register(ended, selectors.EVENT_READ)
         if self.parent is not None:
@@ -145,8 +149,12 @@ class _Server:
                     for pid in list(self.forks):
                         self._kill(pid)
                     return
-                else:  # nobody sends anything after the request: the connection has closed
+                elif key.fileobj.fileno() < 0:
+                    continue  # closed in this round already: its process has ended
+                elif key.fileobj in self.forks.values():  # nobody sends anything after the request: it has closed
                     self._hang_up(key.fileobj)
+                else:
+                    self._answer(key.fileobj)
             if self.forks:
                 self.used = time.monotonic()
             elif self.idle and time.monotonic() - self.used > self.idle:
@@ -155,17 +163,22 @@ class _Server:
     def _accept(self) -> None:
         connection, _ = self.listener.accept()
         connection.settimeout(5)
+        self.used = time.monotonic()  # who looks whether a server is here will ask it for something
+        self.selector.register(connection, selectors.EVENT_READ)  # who says nothing keeps nobody waiting
+
+    def _answer(self, connection: socket.socket) -> None:
+        self.selector.unregister(connection)
         descriptors: list[int] = []
         try:
             peer = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            message, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 3)
-            if peer[1] != os.getuid() or not message or len(descriptors) != 3:
+            _, descriptors, _, _ = socket.recv_fds(connection, 16, 4)
+            if peer[1] != os.getuid() or len(descriptors) != 4:
                 connection.close()
                 return
             pid = os.fork()
             if pid == 0:
-                self._become(json.loads(message), descriptors)  # never returns
-            connection.send(json.dumps({"pid": pid}).encode())
+                connection.close()  # else a server that is killed would not be missed while the fork lives
+                self._become(descriptors)  # never returns
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.ENOMEM):
                 with contextlib.suppress(OSError):
@@ -177,17 +190,22 @@ class _Server:
                 os.close(descriptor)
         self.forks[pid] = connection
         self.selector.register(connection, selectors.EVENT_READ)
+        with contextlib.suppress(OSError):  # who asked may have gone; the selector tells, and the fork is killed
+            connection.send(json.dumps({"pid": pid}).encode())
 
     def _reap(self) -> None:
         while self.forks:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if pid == 0:
+            if ended is None:
                 return
+            # Ranks, loaders…: what the process had started and left. It goes before the process is waited for, after
+            # which its number, the group's, may be another's.
+            self._kill_group(ended.si_pid)
+            pid, status = os.waitpid(ended.si_pid, 0)
             connection = self.forks.pop(pid, None)
-            self._kill_group(pid)  # ranks, loaders…: what the process had started and left
             if connection is not None:
                 with contextlib.suppress(OSError):
                     connection.send(json.dumps({"status": status}).encode())
@@ -213,20 +231,25 @@ class _Server:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
 
-    def _become(self, request: dict[str, Any], descriptors: list[int]) -> None:
+    def _become(self, descriptors: list[int]) -> None:
         """In the fork: be the process that was asked for."""
         code = 1
         try:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != self.pid:  # the server went before that
+                os._exit(code)
             os.setsid()
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.default_int_handler)
+            watched = [key.fileobj for key in self.selector.get_map().values()]
             self.selector.close()
-            self.listener.close()
-            for connection in self.forks.values():
-                connection.close()
-            for descriptor in (*self.own, *([] if self.parent is None else [self.parent])):
-                os.close(descriptor)
+            for one in (*self.forks.values(), *watched):
+                os.close(one) if isinstance(one, int) else one.close()
+            os.close(self.wake)
+            with open(descriptors.pop(), "rb") as file:
+                file.seek(0)  # the place in the file is shared with who wrote it
+                request = json.load(file)
             for target, source in enumerate(descriptors):
                 os.dup2(source, target)
             for descriptor in descriptors:
@@ -243,7 +266,7 @@ class _Server:
                 sys.stdout.flush()
             with contextlib.suppress(Exception):
                 sys.stderr.flush()
-            os._exit(code)
+            os._exit(code & 0xFF)
 
 
 def _run(request: dict[str, Any]) -> int:
@@ -262,10 +285,12 @@ def _run(request: dict[str, Any]) -> int:
     module = importlib.import_module(request["module"])
     sys.argv = [request["module"], *request["arguments"]]
     try:
-        return getattr(module, request["function"])() or 0
+        sys.exit(getattr(module, request["function"])())
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # `python -m` put the folder there in which the first who asked happened to be
     main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else None)

@@ -88,6 +88,24 @@ def test_another_style_gets_every_point(lab, exercise):
     assert judged.points == judged.max_points, judged.reasons
 
 
+@pytest.mark.parametrize("whole", ["round", "int"])
+def test_a_warm_up_of_whole_iterations_gets_every_point(lab, whole):
+    old = "epochs_done = step / steps_per_epoch if"
+    new = f"epochs_done = step * warmup_epochs / {whole}(warmup_epochs * steps_per_epoch) if"
+    for seed in (1, 2, 3):
+        judged = lab.judge("warmup", lab.edited("warmup", old, new), seed=seed)
+        assert judged.points == judged.max_points, judged.reasons
+
+
+def test_a_curve_written_by_its_path_gets_every_point(lab):
+    rows = 'f"{t:.1f},{a:.4f}\\n" for t, a in zip([0.0, *times], [0.0, *accuracies])'
+    text = RIGHT["curve"].split("def write_curve")[0] + (
+        f'def write_curve(path, times, accuracies):\n    path.write_text("time,val_accuracy\\n" + "".join({rows}))\n'
+    )
+    judged = lab.judge("curve", text)
+    assert judged.points == judged.max_points, judged.reasons
+
+
 WRONG = {
     "exponent": ("momentum", "momentum**t", "momentum**(t - 1)", "length distance", "wrong"),
     "an average": ("momentum", " / (1 - momentum)", "", "length distance", "wrong"),

@@ -205,6 +205,7 @@ def useful(scale, extra):
     [
         ((lambda B, n, b, s: s * (1 + n / B), useful), ("known_steps for S_min",)),
         ((lambda B, n, b, s: s * b / B, useful), ("for ever",)),
+        ((lambda B, n, b, s: math.ceil(steps(B, n, b, s)), useful), ("do not round",)),
         ((lambda B, n, b, s: s * (1 + n / b) / (1 + n / B), useful), ("upside down",)),
         ((lambda B, n, b, s: s * (1 + B / n) / (1 + b / n), useful), ("as the images do",)),
         ((steps, lambda n, extra: n * (1 + extra)), ("300", "E_min")),
@@ -212,7 +213,7 @@ def useful(scale, extra):
         ((steps, lambda n, extra: None), ("is there a return?",)),
         (steps, ("both functions",)),
     ],
-    ids=["S_min", "for ever", "upside down", "images", "one more", "divided", "None", "one function"],
+    ids=["S_min", "for ever", "rounded", "upside down", "images", "one more", "divided", "None", "one function"],
 )
 def test_wrong_predictions(answer, words):
     refused("prediction", answer, *words)

@@ -52,6 +52,18 @@ def test_momentum_in_closed_form_and_in_numpy():
     )
 
 
+def test_momentum_by_stepping_sgd_in_single_precision():
+    def answer(lr, momentum, step):
+        weight = torch.zeros(1, requires_grad=True)
+        sgd = torch.optim.SGD([weight], lr=lr, momentum=momentum)
+        for _ in range(step):
+            before, weight.grad = weight.item(), torch.ones(1)
+            sgd.step()
+        return before - weight.item(), -weight.item()
+
+    check("lab04.momentum", answer)
+
+
 @pytest.mark.parametrize(
     "answer, words",
     [
@@ -153,9 +165,13 @@ RATES, READ = ANSWERS["range-test"]
         (lambda low, high, n: [low * (high / low) ** (i / n) for i in range(n + 1)], ("has 5 rates", "has 6")),
         (lambda low, high, n: RATES(high, low, n), ("the first rate is",)),
         (lambda low, high, n: [math.log(rate) for rate in RATES(low, high, n)], ("the first rate is",)),
+        (
+            lambda low, high, n: [low, low * (high / low) ** (1 / (n - 1)), *[high] * (n - 2)],
+            ("in yours 10 follows 0.01",),
+        ),
         (lambda low, high, n: None, ("list of numbers",)),
     ],
-    ids=["linear", "n ratios", "n + 1", "turned", "logs", "nothing"],
+    ids=["linear", "n ratios", "n + 1", "turned", "logs", "first ratio alone", "nothing"],
 )
 def test_wrong_rates(rates, words):
     refused("range-test", (rates, READ), *words)

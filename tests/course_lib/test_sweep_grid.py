@@ -3,7 +3,7 @@
 import pytest
 from toy_sweep import make_toy_course
 
-from course_lib.labs import find_lab
+from course_lib.labs import Lab, find_lab
 from course_lib.parameters import ParameterError
 from course_lib.sweep import grid, parse_axis
 from course_lib.sweep.points import plan
@@ -44,7 +44,8 @@ def test_axes(text, values):
         ("batch_size=1,,2", "missing"), ("batch_size=4:1", "never comes"), ("batch_size=1:4:0", "never comes"),
         ("batch_size=1:4:-1", "never comes"), ("batch_size=0:4:*2", "never comes"), ("batch_size=1:4:*1", "never comes"),
         ("batch_size=1:x", "no range"), ("batch_size=1:2:3:4", "no range"), ("lr=nan:1", "no range"), ("lr=0:inf", "no range"),
-        ("n=1:1000000", "1,000,000 values"), ("x=[1", "cannot be read"), ("x={a: 1}", "no range"),
+        ("n=1:1000000", "1,000,000 values"), ("lr=-1e308:1e308", "at most"), ("lr=1e-300:1e300:*2", "at most"),
+        ("x=[1", "cannot be read"), ("x={a: 1}", "no range"),
     ],
 )  # fmt: skip
 def test_bad_axes_are_refused_in_one_line(text, told):
@@ -77,6 +78,15 @@ def test_small_rates_have_names_of_their_own(toy):
     points = plan(toy, "laptop", {"base_lr": rates}, {}, repeats=1)
     assert len({point.folder for point in points}) == 5
     assert points[3].folder.startswith("1ranks-32bs-1lr-")
+
+
+def test_a_long_grid_reads_the_notebook_as_often_as_a_short_one(toy, monkeypatch):
+    calls, real = [], Lab.defaults
+    monkeypatch.setattr(Lab, "defaults", lambda lab: calls.append(lab) or real(lab))
+    plan(toy, "laptop", {"batch_size": [1]}, {}, repeats=1)
+    short = len(calls)
+    plan(toy, "laptop", {"batch_size": range(1, 1000)}, {}, repeats=1)
+    assert len(calls) == 2 * short
 
 
 def test_seeds_can_be_an_axis(toy):

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from course_lib.parameters import ParameterError
+from course_lib.sweep import run_point
 from course_lib.sweep.estimate import makespan, past_runs, point_seconds
 from course_lib.sweep.figures import draw_results, scaling_table
 from course_lib.sweep.folder import Outcome, read_outcome, write_outcome
@@ -84,6 +85,18 @@ def test_figures_are_drawn_from_what_there_is(tmp_path):
     assert list(tmp_path.glob("*.png")) == []
     failed = frame.assign(status="failed")
     assert draw_results(tmp_path, failed, ["num_gpus"], "01_toy") == []
+
+
+def test_a_lab_without_a_batch_size_has_no_figure_that_needs_one(tmp_path):
+    frame = pd.DataFrame(runs({1: [100, 104], 2: [180, 190]})).drop(columns="batch_size").assign(effective_batch=None)
+    assert draw_results(tmp_path, frame, ["num_gpus"], "01_toy") == []
+
+
+@pytest.mark.parametrize("name, other", [("device", "cuda:0"), ("provenance", "official"), ("dataset", "mnist")])
+def test_runs_on_another_device_or_other_data_are_not_one_series(tmp_path, name, other):
+    rows = runs({1: [100, 104]}) + [row | {name: other} for row in runs({2: [180, 190]})]
+    files = draw_results(tmp_path, pd.DataFrame(rows), ["num_gpus"], "01_toy")
+    assert "speedup.png" not in [path.name for path in files]  # of one number of ranks each
 
 
 def test_many_series_and_odd_words_can_be_drawn(tmp_path):
@@ -169,8 +182,23 @@ def test_every_rank_has_the_same_cores_and_no_core_is_given_twice(cores, jobs, r
 def test_gpus_are_what_counts_where_there_are_gpus():
     machine = Machine(range(16), ("0", "1", "2", "3"))
     assert shares([point(1), point(4)], machine, 1) == {point(1).folder: 4, point(4).folder: 16}
+    assert shares([point(1), point(4)], Machine(range(2), machine.gpus), 1) == {point(1).folder: 1, point(4).folder: 2}
     with pytest.raises(ParameterError, match="num_gpus = 8: this machine has 4 GPUs"):
         shares([point(8)], machine, 1)
+
+
+def test_the_notebook_on_record_is_the_one_that_ran(tmp_path, monkeypatch):
+    notebook = tmp_path / "01_toy.ipynb"
+    notebook.write_text("as it was")
+    before = run_point.digest(notebook)
+
+    def execute(notebook, executed, *words, **more):
+        executed.write_text("executed")
+        notebook.write_text("edited meanwhile")
+
+    monkeypatch.setattr(run_point, "execute_notebook", execute)
+    outcome = run_point.run_point(run_point.Task(str(notebook), str(tmp_path / "point"), "01_toy", "laptop", {}))
+    assert outcome.status == "done" and outcome.notebook == before
 
 
 def test_makespan_of_a_schedule_done_by_hand():

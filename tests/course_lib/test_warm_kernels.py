@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -16,16 +18,45 @@ from jupyter_client.connect import write_connection_file
 from nbclient.exceptions import DeadKernelError
 from rank_processes import alive, survivors
 
-from course_lib.warm_kernels import WarmServer, WarmServerError
+from course_lib.warm_kernels import WarmServer, WarmServerError, client
 from course_lib.warm_kernels.client import _folder, _state
+from course_lib.warm_kernels.provisioner import _is_ours
 
 CORES = sorted(os.sched_getaffinity(0))
 
 
 @pytest.fixture(scope="module")
-def server():
-    with WarmServer.private() as server:
-        yield server
+def server(tmp_path_factory):
+    """A warm process that was started in a folder of which nobody should see anything."""
+    here = os.getcwd()
+    os.chdir(tmp_path_factory.mktemp("elsewhere"))
+    try:
+        with WarmServer.private() as server:
+            os.chdir(here)
+            yield server
+    finally:
+        os.chdir(here)
+
+
+def server_process(server):
+    (found,) = [child for child in psutil.Process().children() if server.path in _cmdline(child)]
+    return found
+
+
+def ask(server, request, close=False):
+    """Send a request, well-formed or not, and go at once if `close`; returns the connection."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(server.path)
+    connection.settimeout(20)
+    null = os.open(os.devnull, os.O_RDWR)
+    with tempfile.TemporaryFile() as file:
+        file.write(request)
+        file.flush()
+        socket.send_fds(connection, [b"fork"], [null, null, null, file.fileno()])
+    os.close(null)
+    if close:
+        connection.close()
+    return connection
 
 
 def notebook(path, *sources):
@@ -72,8 +103,10 @@ def test_a_kernel_has_the_callers_folder_environment_and_cores(server, tmp_path,
         server, tmp_path,
         "import os, torch, beside; print(os.getcwd()); print(os.environ['A_WORD']); print(beside.value)",
         "from course_lib.hardware import available_cores; print(sorted(os.sched_getaffinity(0)), available_cores(), torch.get_num_threads())",
+        "import sys; print([folder for folder in sys.path if 'elsewhere' in folder])",
         cpus=CORES[:1],
     )  # fmt: skip
+    assert out[2].strip() == "[]"  # the folder in which the warm process was started
     assert out[0].splitlines() == [str(tmp_path), "of mine", "42"]
     assert out[1].strip() == f"{CORES[:1]} 1 1"
     assert execute(server, tmp_path, "import torch; print(torch.get_num_threads())")[0].strip() == str(len(CORES))
@@ -218,11 +251,13 @@ def test_a_folder_that_others_can_enter_is_refused(tmp_path, monkeypatch):
     (tmp_path / "lab").mkdir(mode=0o755)
     with pytest.raises(WarmServerError, match="yours alone"):
         _folder()
+    (tmp_path / "lab").rmdir()
+    (tmp_path / "lab").touch()
+    with pytest.raises(WarmServerError, match="cannot be made"):
+        _folder()
 
 
 def test_an_edited_library_needs_another_server(tmp_path, monkeypatch):
-    import course_lib.warm_kernels.client as client
-
     (tmp_path / "__init__.py").write_text("")
     real = client.find_spec
     monkeypatch.setattr(
@@ -245,12 +280,111 @@ def test_a_server_that_is_gone_is_told_in_one_line(tmp_path):
 
 
 def test_a_request_that_is_none_does_not_disturb_the_server(server, tmp_path):
-    import socket
-
     for message in (b"", b"not json", json.dumps({"module": "x"}).encode()):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
             stranger.connect(server.path)
             stranger.send(message)
             stranger.settimeout(5)
             stranger.recv(4096)
+        with ask(server, message) as stranger:
+            assert "pid" in json.loads(stranger.recv(4096))
+            assert os.waitstatus_to_exitcode(json.loads(stranger.recv(4096))["status"]) == 1
     assert execute(server, tmp_path, "print('well')") == ["well\n"]
+
+
+def test_a_function_that_returns_no_code_does_not_disturb_the_server(server):
+    assert server.fork("os", "getcwd").wait(20) == 1  # a text, which sys.exit takes for a failure too
+    assert server.fork("gc", "enable").wait(20) == 0
+
+
+def test_who_says_nothing_keeps_nobody_waiting_and_an_end_and_a_hang_up_may_come_together(server):
+    process = server.fork("signal", "pause")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.connect(server.path)
+        start = time.monotonic()
+        os.kill(process.pid, signal.SIGKILL)
+        time.sleep(0.2)
+        process.close()
+        assert server.fork("gc", "enable").wait(20) == 0 and time.monotonic() - start < 3
+
+
+def test_who_goes_before_the_answer_leaves_no_process(server):
+    process = server_process(server)
+    process.suspend()  # so that the connection is closed before the fork
+    try:
+        request = {"module": "signal", "function": "pause", "arguments": [], "environment": {}}
+        ask(server, json.dumps(request | {"folder": "/", "cpus": []}).encode(), close=True)
+    finally:
+        process.resume()
+    assert server.fork("gc", "enable").wait(20) == 0  # it has answered the first by now
+    assert survivors([child.pid for child in process.children()], 5) == []
+
+
+def test_an_environment_of_any_size_passes(server):
+    large = {f"LARGE_{index}": "x" * 100_000 for index in range(30)}
+    assert server.fork("gc", "enable", environment={**os.environ, **large}).wait(20) == 0
+
+
+def test_a_relative_folder_is_the_callers(server, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "below").mkdir()
+    assert server.fork("gc", "enable", folder="below").wait(20) == 0
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="one core")
+def test_without_a_choice_a_kernel_has_the_callers_cores(server, tmp_path):
+    os.sched_setaffinity(0, CORES[-1:])
+    try:
+        out = execute(server, tmp_path, "import os; print(sorted(os.sched_getaffinity(0)))")
+    finally:
+        os.sched_setaffinity(0, CORES)
+    assert out == [f"{CORES[-1:]}\n"]
+
+
+def test_a_server_that_is_killed_takes_its_forks_along():
+    with WarmServer.private() as server:
+        process = server.fork("signal", "pause")
+        server_process(server).kill()
+        assert process.wait(5) == -signal.SIGKILL and survivors([process.pid], 5) == []
+
+
+def test_a_socket_that_a_killed_server_left_is_not_taken_for_the_new_ones(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    stale = _folder() / f"warm-{_state()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(stale))
+    seen = []
+
+    def start(path, *_):
+        seen.append(path.exists())
+        path.touch()
+
+    monkeypatch.setattr(client, "_start", start)
+    assert WarmServer.shared().path == str(stale) and seen == [False]
+
+
+@pytest.mark.parametrize("name", ["PYTHONPATH", "SLURM_JOB_ID"])
+def test_what_is_fixed_when_a_server_starts_needs_another_server(name, monkeypatch):
+    before = _state()
+    monkeypatch.setenv(name, "4711")
+    assert _state() != before
+
+
+def test_kernels_of_another_environment_are_not_ours(tmp_path):
+    # Its interpreter is a link to the same file, as in any virtual environment of the same Python.
+    other = tmp_path / "bin" / "python"
+    other.parent.mkdir()
+    other.symlink_to(os.path.realpath(sys.executable))
+    words = ["-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "connection.json"]
+    assert _is_ours([sys.executable, *words]) and not _is_ours([str(other), *words]) and not _is_ours(["bash", *words])
+
+
+def test_where_there_can_be_no_warm_process_one_line_says_why(tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with pytest.raises(WarmServerError, match="set TMPDIR to a shorter path"), WarmServer.private():
+        pass
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(WarmServerError, match="need Linux, this is darwin"), WarmServer.private():
+        pass

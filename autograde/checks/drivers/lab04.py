@@ -1,5 +1,5 @@
 # Drivers of lab 04.
-import os
+import pathlib
 import tempfile
 
 
@@ -43,9 +43,9 @@ def curve(student, given, outside):
     texts = []
     with tempfile.TemporaryDirectory() as folder:
         for path, times, accuracies in given["curves"]:
-            path = os.path.join(folder, path)
+            path = pathlib.Path(folder) / path
             student("write_curve")(path, list(times), list(accuracies))
-            if not os.path.isfile(path):
+            if not path.is_file():
                 texts.append(None)
                 continue
             with open(path, newline="") as file:
