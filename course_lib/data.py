@@ -18,7 +18,10 @@ from torch.utils.data import Dataset
 
 from data_prep.staged import read
 
-__all__ = ["Batches", "ImageData", "PackedDataset", "Split", "load", "on_device"]
+__all__ = ["Augmentation", "Batches", "ImageData", "PackedDataset", "Split", "load", "on_device"]
+
+Augmentation = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+"""``augment(images, generator)``, images ``float32 (B, C, H, W)`` in 0…1: see `course_lib.augment`."""
 
 SUBSET_SEED = 0  # train_samples = n means the same n images for everybody
 
@@ -75,7 +78,8 @@ def load(name: str, root: str | None = None, train_samples: int = 0, test_sample
     Parameters
     ----------
     name : str
-        ``fashion-mnist``, ``fashion-mnist-small`` (ships with the project), ``mnist``…
+        ``fashion-mnist``, ``fashion-mnist-small`` (ships with the project), ``mnist``… ``cifar10-synthetic``,
+        ``cifar100-synthetic`` and ``tiny-imagenet-synthetic`` are small made-up sets that need no staging.
     root : str, optional
         The data root; by default ``$LAB_DATA``, else ``data/`` in the repository.
     train_samples, test_samples : int
@@ -155,6 +159,10 @@ class Batches:
     shuffle : bool
         True for training: images in a new order each epoch, and only full batches, the same number on every
         rank. False for evaluation: every image once, whatever the number of ranks.
+    augment : callable, optional
+        ``augment(images, generator)`` of the images in 0…1, before they are normalised; see `course_lib.augment`. The
+        generator is on the device and seeded from seed, epoch and rank: a run can be repeated, ranks differ, and a run
+        that resumes at an epoch goes on as if it had not stopped.
     seed, rank, world_size : int
 
     Yields
@@ -164,7 +172,7 @@ class Batches:
     Raises
     ------
     ValueError
-        A rank's share is smaller than one batch.
+        A rank's share is smaller than one batch; an augmentation without shuffle, which is evaluation.
     """
 
     def __init__(
@@ -176,13 +184,16 @@ class Batches:
         mean: tuple[float, ...],
         std: tuple[float, ...],
         shuffle: bool = False,
+        augment: Augmentation | None = None,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
         self.split, self.batch_size, self.device = split, batch_size, torch.device(device)
         self.shuffle, self.seed, self.rank, self.world_size = shuffle, seed, rank, world_size
-        self.epoch = 0
+        self.augment, self.epoch = augment, 0
+        if augment is not None and not shuffle:
+            raise ValueError("augment is for training: give it with shuffle=True")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         share = len(split) // world_size
@@ -192,7 +203,8 @@ class Batches:
                 "use a smaller batch_size or more train_samples"
             )
         self.images, self.labels = split.images.to(self.device), split.labels.to(self.device)
-        scale = torch.tensor([1 / (255 * s) for s in std], device=self.device)
+        top = 255 if augment is None else 1  # of the pixels that are normalised
+        scale = torch.tensor([1 / (top * s) for s in std], device=self.device)
         shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=self.device)
         self.scale, self.shift = scale.view(1, -1, 1, 1), shift.view(1, -1, 1, 1)
 
@@ -220,11 +232,19 @@ class Batches:
         share = len(self.split) // self.world_size
         return shared[: share * self.world_size][self.rank :: self.world_size]
 
+    def _generator(self) -> torch.Generator:
+        """Of the augmentation's parameters; another stream than that of the order."""
+        entropy = np.random.SeedSequence([self.seed % 2**64, self.epoch, self.rank])
+        return torch.Generator(self.device).manual_seed(int(entropy.generate_state(1, np.uint64)[0]))
+
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         order = self._order().to(self.device)
+        generator = None if self.augment is None else self._generator()
         for start in range(0, len(self) * self.batch_size, self.batch_size):
             chosen = order[start : start + self.batch_size]
             pixels = self.images[chosen].to(torch.float32)
+            if self.augment is not None:
+                pixels = self.augment(pixels / 255, generator)
             yield torch.addcmul(self.shift, pixels, self.scale), self.labels[chosen]
 
 

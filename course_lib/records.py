@@ -14,8 +14,8 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +26,7 @@ from safetensors.torch import save as safetensors_bytes
 
 from course_lib.atomic import write_atomically
 
-__all__ = ["EpochRecord", "RunFolder", "assessment_print", "read_learning_curve"]
+__all__ = ["EpochRecord", "RunFolder", "assessment_print", "differences", "read_learning_curve"]
 
 RESULTS = ("learning_curve.csv", "model.safetensors", "assessment.out", "run.json")  # published in this order
 
@@ -55,7 +55,7 @@ class EpochRecord:
     lr: float
 
 
-COLUMNS = [field.name for field in fields(EpochRecord)]
+COLUMNS = [column.name for column in fields(EpochRecord)]
 
 
 @dataclass
@@ -72,6 +72,8 @@ class RunFolder:
         The notebook's parameters, for ``run.json``.
     data : mapping
         Name, provenance, source and sizes of the data set (`course_lib.data.ImageData.describe`).
+    more : mapping
+        Further entries of ``run.json``: the program's name, where it is one of several.
 
     Raises
     ------
@@ -83,6 +85,7 @@ class RunFolder:
     lab: str
     parameters: Mapping[str, Any]
     data: Mapping[str, Any]
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.path = os.path.abspath(self.path)
@@ -93,27 +96,35 @@ class RunFolder:
         """Where the files lie until the run is complete."""
         return Path(self.path) / "unfinished"
 
-    def start(self, world_size: int, backend: str | None, device: str) -> RunFolder:
-        """Begin a run: completes a publication that was cut short, clears an unfinished run, writes ``run.json``."""
+    def start(self, world_size: int, backend: str | None, device: str, resume: bool = False) -> RunFolder:
+        """Begin a run: completes a publication that was cut short, clears an unfinished run, writes ``run.json``.
+
+        With `resume`, an unfinished run that is this one (see `unfinished_run`) keeps its start and gets one more entry
+        in ``resumed``; its curve and transcript come back by `restore`.
+        """
         try:
             self.unfinished.mkdir(parents=True, exist_ok=True)
             self._publish_if_complete()
             self.unfinished.mkdir(exist_ok=True)  # a completed publication took it away
+            before = self.unfinished_run() if resume else None
+            before = before if before and differences(before, self.identity(world_size)) == [] else None
             for left in self.unfinished.iterdir():
                 if left.name in RESULTS or left.name.startswith("."):  # dot files: our own temporary names
                     left.unlink()
             self._record = {
-                "lab": self.lab,
-                "parameters": {key: value for key, value in self.parameters.items() if key != "output_dir"},
-                "world_size": world_size,
+                **self.identity(world_size),
                 "backend": backend,
                 "device": device,
                 "versions": versions(),
-                "data": dict(self.data),
                 "started": _now(),
                 "ended": None,
                 "stopped_early": False,
             }
+            if before is not None:
+                self._record |= {
+                    "started": before["started"],
+                    "resumed": [*before.get("resumed", []), self._record["started"]],
+                }
             self._write_record()
         except OSError as error:
             raise OSError(f"output_dir {self.path} cannot be written ({error.strerror}); choose another with "
@@ -121,9 +132,39 @@ class RunFolder:
         os.environ["ASSESSMENT_OUT"] = str(self.unfinished / "assessment.out")
         return self
 
+    def identity(self, world_size: int) -> dict[str, Any]:
+        """The entries of ``run.json`` that two runs must share for one to be the other's continuation."""
+        return {
+            "lab": self.lab,
+            **self.more,
+            "parameters": {key: value for key, value in self.parameters.items() if key != "output_dir"},
+            "world_size": world_size,
+            "data": dict(self.data),
+        }
+
+    def unfinished_run(self) -> dict[str, Any] | None:
+        """``run.json`` of a run that was interrupted in this folder; None where there is none."""
+        record = _read_record(self.unfinished / "run.json")
+        return record if record is not None and record.get("ended") is None else None
+
+    def finished_run(self) -> dict[str, Any] | None:
+        """``run.json`` of the finished run that stands in this folder; None where there is none."""
+        return _read_record(Path(self.path) / "run.json")
+
+    def restore(self, rows: Sequence[EpochRecord], epoch_times: Sequence[float]) -> None:
+        """Write the curve and the transcript of epochs that an earlier, interrupted process trained."""
+        self.rows = list(rows)
+        self._write_curve()
+        lines = [_epoch_line(row, seconds) + "\n" for row, seconds in zip(rows, epoch_times, strict=True)]
+        write_atomically(self.unfinished / "assessment.out", "".join(lines))
+
     def append(self, row: EpochRecord, epoch_time: float) -> None:
         """Add an epoch to the learning curve and to the transcript."""
         self.rows.append(row)
+        self._write_curve()
+        assessment_print(_epoch_line(row, epoch_time))
+
+    def _write_curve(self) -> None:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -131,12 +172,6 @@ class RunFolder:
         for record in self.rows:
             writer.writerow(_csv_value(value) for value in asdict(record).values())
         write_atomically(self.unfinished / "learning_curve.csv", text.getvalue())
-        assessment_print(
-            EPOCH_LINE.format(
-                row.epoch, row.time, epoch_time, row.images_per_sec,
-                row.train_accuracy, row.val_loss, row.val_accuracy,
-            )
-        )  # fmt: skip
 
     def early_stop(self, epoch: int) -> None:
         """Record that the target held for long enough."""
@@ -159,11 +194,8 @@ class RunFolder:
         write_atomically(self.unfinished / "run.json", json.dumps(self._record, indent=1, default=str) + "\n")
 
     def _publish_if_complete(self) -> None:
-        try:
-            record = json.loads((self.unfinished / "run.json").read_text())
-        except (OSError, ValueError):
-            return
-        if record.get("ended") is None:
+        record = _read_record(self.unfinished / "run.json")
+        if record is None or record.get("ended") is None:
             return
         # Where run.json stands, every file beside it is of the same run: it goes first and comes last.
         if any((self.unfinished / name).exists() for name in RESULTS[:-1]):
@@ -173,6 +205,21 @@ class RunFolder:
                 os.replace(self.unfinished / name, Path(self.path) / name)
         if not any(self.unfinished.iterdir()):
             shutil.rmtree(self.unfinished)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Why an interrupted run cannot go on as the one described by `now` (a `RunFolder.identity`): a phrase for each entry."""
+    now = json.loads(json.dumps(now, default=str))  # as it will read when it comes back from run.json
+    found = []
+    for key, value in now.items():
+        if key == "parameters":
+            old = before.get(key) or {}
+            for name in sorted({*old, *value}):
+                if old.get(name) != value.get(name):
+                    found.append(f"{name} {old.get(name)}, not {value.get(name)}")
+        elif before.get(key) != value:
+            found.append(f"another {key}" if isinstance(value, dict) else f"{key} {before.get(key)}, not {value}")
+    return found
 
 
 def assessment_print(*values: object) -> None:
@@ -232,6 +279,20 @@ def versions() -> dict[str, str]:
         "cuda": torch.version.cuda or "",
         "course_lib": version("distributed-training-labs"),
     }
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _epoch_line(row: EpochRecord, epoch_time: float) -> str:
+    return EPOCH_LINE.format(
+        row.epoch, row.time, epoch_time, row.images_per_sec, row.train_accuracy, row.val_loss, row.val_accuracy
+    )
 
 
 def _now() -> str:

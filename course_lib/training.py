@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from course_lib.checkpoint import Checkpoint
 from course_lib.records import EpochRecord, RunFolder
 
 __all__ = ["EarlyStopping", "History", "evaluate", "fit", "train_epoch", "train_step", "warmup_then_decay"]
@@ -170,6 +171,7 @@ def fit(
     scheduler: Any = None,
     early_stopping: EarlyStopping | None = None,
     run: RunFolder | None = None,
+    checkpoint: Checkpoint | None = None,
     step: Step = train_step,
     evaluation: Callable[..., Sequence[float]] = evaluate,
     quiet: bool = False,
@@ -188,6 +190,9 @@ def fit(
         Stepped once per iteration.
     run : RunFolder, optional
         A started run folder; rank 0 writes the learning curve after each epoch and the weights at the end.
+    checkpoint : Checkpoint, optional
+        Where the training's state is kept after each epoch, by rank 0. If there is one already, training goes on from it,
+        to the weights and the curve that it would have had without the interruption.
     step, evaluation : callable
         Drop-in replacements for `train_step` and `evaluate` (the labs put the student's here).
     quiet : bool
@@ -203,11 +208,16 @@ def fit(
     device = next(bare.parameters()).device
     distributed = dist.is_initialized()
     writes = run is not None and (not distributed or dist.get_rank() == 0)
-    records: list[EpochRecord] = []
-    epoch_times: list[float] = []
+    records, epoch_times = checkpoint.restore(bare, optimizer, scheduler) if checkpoint is not None else ([], [])
+    if writes and records:
+        run.restore(records, epoch_times)
     stopped_early = False
-    cumulative = 0.0
-    for epoch in range(1, epochs + 1):
+    for record in records:
+        stopped_early = early_stopping is not None and early_stopping.update(record.val_accuracy)
+    cumulative = records[-1].time if records else 0.0
+    for epoch in range(len(records) + 1, 0 if stopped_early else epochs + 1):
+        if checkpoint is not None:
+            torch.manual_seed(_epoch_seed(checkpoint.seed, epoch))
         for batches in (train_batches, getattr(train_batches, "sampler", None)):
             if hasattr(batches, "set_epoch"):
                 batches.set_epoch(epoch - 1)
@@ -245,6 +255,8 @@ def fit(
                 f"  validation {record.val_accuracy:.3f}",
                 flush=True,
             )
+        if checkpoint is not None and (not distributed or dist.get_rank() == 0):
+            checkpoint.save(bare, optimizer, scheduler, records, epoch_times)
         if stopped_early:
             break
     if writes:
@@ -271,6 +283,11 @@ def _share_buffers(model: nn.Module) -> None:
     """Give every rank rank 0's buffers (batch norm's running statistics), so that all evaluate one model."""
     for buffer in model.buffers():
         dist.broadcast(buffer, src=0)
+
+
+def _epoch_seed(seed: int, epoch: int) -> int:
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    return (seed * 1_000_003 + epoch) * 1_000_003 + rank
 
 
 def _synchronize(device: torch.device) -> None:

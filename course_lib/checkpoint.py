@@ -1,0 +1,148 @@
+"""A training's state in one file, so that a job killed by its wall time goes on where its last epoch ended.
+
+The file is safetensors: tensors as they are, everything else as JSON in its header. Nothing is unpickled on the way
+back. It is replaced whole after every epoch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as safetensors_bytes
+from torch import nn
+
+from course_lib.atomic import write_atomically
+from course_lib.records import EpochRecord
+
+__all__ = ["Checkpoint", "CheckpointError"]
+
+_FORMAT = "1"
+_TENSOR, _ITEMS = "__tensor__", "__items__"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be gone on from; one line: which, why, what to do."""
+
+
+class Checkpoint:
+    """Where a training's state is kept: model, optimiser, schedule and the epochs so far.
+
+    Parameters
+    ----------
+    path : str or Path
+        ``….safetensors``; its folder must exist when something is saved. On several nodes it must be a file that all of
+        them see.
+    seed : int
+        What dropout draws from: `course_lib.training.fit` reseeds every rank at each epoch by seed, epoch and rank, so
+        that a resumed training draws what an uninterrupted one draws.
+    """
+
+    def __init__(self, path: str | Path, seed: int = 0) -> None:
+        self.path, self.seed = Path(path), seed
+
+    def exists(self) -> bool:
+        """Whether there is something to go on from."""
+        return self.path.is_file()
+
+    def save(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any,
+        records: list[EpochRecord],
+        epoch_times: list[float],
+    ) -> None:
+        """Replace the file by the state after ``records[-1]``. One rank does it, the others must not."""
+        tensors: dict[str, torch.Tensor] = {}
+        state = {
+            "model": _pack(model.state_dict(), tensors),
+            "optimizer": _pack(optimizer.state_dict(), tensors),
+            "scheduler": None if scheduler is None else _pack(scheduler.state_dict(), tensors),
+            "records": [asdict(record) for record in records],
+            "epoch_times": epoch_times,
+        }
+        header = {"format": _FORMAT, "state": json.dumps(state)}
+        write_atomically(self.path, safetensors_bytes(tensors, metadata=header))
+
+    def restore(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any
+    ) -> tuple[list[EpochRecord], list[float]]:
+        """Load the file into model, optimiser and schedule; every rank does it.
+
+        Returns
+        -------
+        records, epoch_times
+            Of the epochs that are done; empty where there is no checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            The file is no checkpoint, or one of another model, optimiser or schedule.
+        """
+        if not self.exists():
+            return [], []
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                header = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
+            if header.get("format") != _FORMAT:
+                raise CheckpointError(f"{self.path} is not a checkpoint of this version; remove it to train anew")
+            state = json.loads(header["state"])
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise CheckpointError(
+                f"{self.path} cannot be read ({' '.join(str(error).split())}); remove it to train anew"
+            ) from None
+        try:
+            model.load_state_dict(_unpack(state["model"], tensors))
+            optimizer.load_state_dict(_unpack(state["optimizer"], tensors))
+            if (scheduler is None) != (state["scheduler"] is None):
+                raise ValueError("only one of the two trainings has a schedule")
+            if scheduler is not None:
+                scheduler.load_state_dict(_unpack(state["scheduler"], tensors))
+        except (RuntimeError, ValueError, KeyError) as error:
+            why = str(error).strip().splitlines()
+            raise CheckpointError(
+                f"{self.path} does not fit this training ({why[0] if why else type(error).__name__}); "
+                "go on with the program that wrote it, or remove it to train anew"
+            ) from None
+        records = [EpochRecord(**record) for record in state["records"]]
+        return records, [float(seconds) for seconds in state["epoch_times"]]
+
+    def remove(self) -> None:
+        """Delete the file, once the training is complete."""
+        self.path.unlink(missing_ok=True)
+
+
+def _pack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """`value` as JSON; each tensor goes to `tensors` and leaves its name."""
+    if isinstance(value, torch.Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().cpu().contiguous().clone()  # safetensors refuses tensors that share memory
+        return {_TENSOR: name}
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {key: _pack(item, tensors) for key, item in value.items()}
+        return {_ITEMS: [[key, _pack(item, tensors)] for key, item in value.items()]}  # JSON's keys are strings
+    if isinstance(value, list | tuple):
+        return [_pack(item, tensors) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise CheckpointError(f"a checkpoint cannot hold {type(value).__name__}: keep it out of the optimiser's state")
+
+
+def _unpack(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(value, dict):
+        if _TENSOR in value:
+            return tensors[value[_TENSOR]]
+        if _ITEMS in value:
+            return {key: _unpack(item, tensors) for key, item in value[_ITEMS]}
+        return {key: _unpack(item, tensors) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_unpack(item, tensors) for item in value]
+    return value

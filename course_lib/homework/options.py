@@ -1,0 +1,73 @@
+"""The hand-in programs' command line."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from course_lib.parameters import ParameterError, check_parameters
+
+__all__ = ["check_options", "program_options"]
+
+_OPTIONS: dict[str, tuple[type, str]] = {
+    "dataset": (str, "staged data set (`lab data list`)"),
+    "epochs": (int, "passes over the training images"),
+    "batch_size": (int, "images a rank and step"),
+    "base_lr": (float, "highest learning rate of the one-cycle schedule for 128 images a step; scaled linearly with "
+                       "batch size × ranks"),
+    "momentum": (float, "Nesterov momentum of SGD"),
+    "weight_decay": (float, "of the weights; biases and batch norm have none"),
+    "label_smoothing": (float, "share of the target that is spread over all classes"),
+    "warmup_epochs": (float, "epochs in which the learning rate rises"),
+    "dropout": (float, "dropout after the first convolution"),
+    "padding": (int, "pixels of black border for the random crop"),
+    "small_epochs": (int, "first epochs that train on smaller images, which are cheaper"),
+    "small_size": (int, "height and width of those smaller images, in pixels"),
+    "image_size": (int, "height and width that images are scaled up to, in pixels"),
+    "head_epochs": (int, "first epochs that train only the new head"),
+    "body_lr_factor": (float, "learning rate of the pre-trained layers, as a share of the head's"),
+    "train_samples": (int, "training images to use; 0 = all"),
+    "test_samples": (int, "test images to use; 0 = all"),
+    "seed": (int, "of the data order, the initialisation and the augmentation"),
+}  # fmt: skip
+
+
+def program_options(name: str, description: str, **defaults: Any) -> argparse.ArgumentParser:
+    """A parser with one option for each keyword, and those that every program has.
+
+    Parameters
+    ----------
+    name : str
+        The program's: the run folder is ``runs/NAME`` unless ``--output-dir`` says otherwise.
+    description : str
+        For ``--help``.
+    **defaults
+        Options and their defaults, out of those this module knows (``epochs=30`` gives ``--epochs``).
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"{name}.py",
+        description=description,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog=f"Several ranks: torchrun --standalone --nproc-per-node=N {name}.py … "
+        "The state is kept after every epoch: give the same command again to go on after an interruption.",
+    )
+    for option, default in {**defaults, "train_samples": 0, "test_samples": 0, "seed": 0}.items():
+        kind, meaning = _OPTIONS[option]
+        parser.add_argument("--" + option.replace("_", "-"), type=kind, default=default, help=meaning)
+    parser.add_argument("--output-dir", type=Path, default=Path("runs") / name, help="the run folder")
+    parser.add_argument("--root", default=None, help="data root; without it $LAB_DATA, else data/ in the repository")
+    parser.add_argument("--restart", action="store_true", help="train anew even where a run stands or was interrupted")
+    return parser
+
+
+def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, Any]:
+    """The options that make the run what it is, as ``run.json`` keeps them; exits with code 2 where one cannot work."""
+    given = {name: value for name, value in vars(options).items() if name not in ("output_dir", "root", "restart")}
+    try:
+        check_parameters(**given)
+    except ParameterError as error:
+        parser.exit(2, f"{parser.prog}: error: --{str(error).replace('_', '-', 1)}\n")
+    if given.get("small_epochs", 0) > given["epochs"]:
+        parser.exit(2, f"{parser.prog}: error: --small-epochs {given['small_epochs']} exceeds --epochs {given['epochs']}\n")
+    return given
