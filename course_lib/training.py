@@ -214,6 +214,8 @@ def fit(
     stopped_early = False
     for record in records:
         stopped_early = early_stopping is not None and early_stopping.update(record.val_accuracy)
+    if writes and stopped_early:
+        run.early_stop(len(records))
     cumulative = records[-1].time if records else 0.0
     for epoch in range(len(records) + 1, 0 if stopped_early else epochs + 1):
         if checkpoint is not None:

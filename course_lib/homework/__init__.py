@@ -1,15 +1,22 @@
 """What the hand-in programs of the ResNet homework (document 000) share: options, recipe, checkpoints, run folder."""
 
 from course_lib.homework.options import check_options, program_options
+from course_lib.homework.pretrained_weights import WeightsError, find_imagenet_weights, load_body
 from course_lib.homework.progressive_resize import ProgressiveResize
-from course_lib.homework.recipe import Recipe, one_cycle_sgd
-from course_lib.homework.train_program import exit_in_one_line, train_program
+from course_lib.homework.recipe import Recipe, one_cycle_options, one_cycle_recipe, one_cycle_sgd
+from course_lib.homework.train_program import exit_in_one_line, joined_ranks, train_program
 
 __all__ = [
     "ProgressiveResize",
     "Recipe",
+    "WeightsError",
     "check_options",
     "exit_in_one_line",
+    "find_imagenet_weights",
+    "joined_ranks",
+    "load_body",
+    "one_cycle_options",
+    "one_cycle_recipe",
     "one_cycle_sgd",
     "program_options",
     "train_program",

@@ -25,7 +25,8 @@ _OPTIONS: dict[str, tuple[type, str]] = {
     "small_epochs": (int, "first epochs that train on smaller images, which are cheaper"),
     "small_size": (int, "height and width of those smaller images, in pixels"),
     "image_size": (int, "height and width that images are scaled up to, in pixels"),
-    "head_epochs": (int, "first epochs that train only the new head"),
+    "pretrain_dataset": (str, "staged data set to pre-train on where no ImageNet weights are found"),
+    "pretrain_epochs": (int, "passes over it"),
     "body_lr_factor": (float, "learning rate of the pre-trained layers, as a share of the head's"),
     "train_samples": (int, "training images to use; 0 = all"),
     "test_samples": (int, "test images to use; 0 = all"),
@@ -69,5 +70,7 @@ def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) 
     except ParameterError as error:
         parser.exit(2, f"{parser.prog}: error: --{str(error).replace('_', '-', 1)}\n")
     if given.get("small_epochs", 0) > given["epochs"]:
-        parser.exit(2, f"{parser.prog}: error: --small-epochs {given['small_epochs']} exceeds --epochs {given['epochs']}\n")
+        parser.exit(
+            2, f"{parser.prog}: error: --small-epochs {given['small_epochs']} exceeds --epochs {given['epochs']}\n"
+        )
     return given

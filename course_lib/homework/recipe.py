@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from course_lib.optim import linear_scaling, no_decay_groups
 
-__all__ = ["REFERENCE_BATCH", "Recipe", "one_cycle_sgd"]
+__all__ = ["REFERENCE_BATCH", "Recipe", "one_cycle_options", "one_cycle_recipe", "one_cycle_sgd"]
 
 REFERENCE_BATCH = 128  # images a step that base_lr is meant for
 
@@ -70,3 +70,16 @@ def one_cycle_sgd(
         final_div_factor=1e3,
     )
     return Recipe(optimizer, scheduler, nn.CrossEntropyLoss(label_smoothing=label_smoothing))
+
+
+def one_cycle_recipe(model: nn.Module, given: Mapping[str, Any], steps_per_epoch: int, images_per_step: int) -> Recipe:
+    """`one_cycle_sgd` for a whole model, by a program's options."""
+    return one_cycle_sgd(
+        model, steps_per_epoch=steps_per_epoch, images_per_step=images_per_step, **one_cycle_options(given)
+    )
+
+
+def one_cycle_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a program's options that `one_cycle_sgd` takes."""
+    names = ("epochs", "base_lr", "momentum", "weight_decay", "label_smoothing", "warmup_epochs")
+    return {name: given[name] for name in names}

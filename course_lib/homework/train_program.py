@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
@@ -21,16 +22,20 @@ from course_lib.data import Batches, ImageData
 from course_lib.distributed import default_backend, leave_process_group, rank_device, threads_per_rank, world_size
 from course_lib.hardware import machine_line
 from course_lib.homework.progressive_resize import ProgressiveResize
-from course_lib.homework.recipe import Recipe
+from course_lib.homework.recipe import Recipe, one_cycle_recipe
 from course_lib.precision import accelerate_model
 from course_lib.records import RunFolder, differences
 from course_lib.training import fit
 from data_prep.errors import DataError
 
-__all__ = ["exit_in_one_line", "train_program"]
+__all__ = ["RunMismatchError", "exit_in_one_line", "joined_ranks", "train_program"]
 
 LAB = "05_resnet_hw"
 TEST_BATCH = 500
+
+
+class RunMismatchError(RuntimeError):
+    """An interrupted run with other options lies where this one wants to write."""
 
 
 def train_program(
@@ -38,9 +43,9 @@ def train_program(
     options: Namespace,
     given: Mapping[str, Any],
     make_model: Callable[[ImageData], nn.Module],
-    make_recipe: Callable[[nn.Module, int, int], Recipe],
+    make_recipe: Callable[[nn.Module, Mapping[str, Any], int, int], Recipe] = one_cycle_recipe,
     *,
-    network: str = "course_lib",
+    more: Mapping[str, Any] | None = None,
 ) -> Path | None:
     """Train as the options say; the run folder, with curve, weights, transcript and ``run.json``, is the result.
 
@@ -58,9 +63,9 @@ def train_program(
     make_model : callable
         ``make_model(data)``, the same on every rank.
     make_recipe : callable
-        ``make_recipe(model, steps_per_epoch, images_per_step)``.
-    network : str
-        Where the network's code comes from, for ``run.json``.
+        ``make_recipe(model, given, steps_per_epoch, images_per_step)``.
+    more : mapping, optional
+        Further entries of ``run.json``: where the network's code or its first weights come from.
 
     Returns
     -------
@@ -72,8 +77,8 @@ def train_program(
     RunMismatchError
         The folder holds an interrupted run with other options.
     """
-    with _ranks() as (rank, ranks):
-        folder = RunFolder(str(options.output_dir), LAB, given, {}, {"program": name, "network": network})
+    with joined_ranks() as (rank, ranks):
+        folder = RunFolder(str(options.output_dir), LAB, given, {}, {"program": name, **(more or {})})
         checkpoint = Checkpoint(Path(folder.path) / "checkpoint.safetensors", seed=given["seed"])
         data = course_data.load(given["dataset"], options.root, given["train_samples"], given["test_samples"])
         folder.data = data.describe()
@@ -92,7 +97,7 @@ def train_program(
             given.get("small_size", 0),
         )  # fmt: skip
         test_batches = Batches(data.test, TEST_BATCH, device, **common)
-        recipe = make_recipe(model, len(train_batches), given["batch_size"] * ranks)
+        recipe = make_recipe(model, given, len(train_batches), given["batch_size"] * ranks)
         resumes = checkpoint.exists()
         if ranks > 1:
             dist.barrier()  # nobody begins, and rank 0 writes nothing, before all have looked for the checkpoint
@@ -118,12 +123,11 @@ def train_program(
             return None
         run.finish(history.stopped_early)
         checkpoint.remove()
-        print(f"done: test accuracy {history.final_accuracy:.2%} after {given['epochs']} epochs; {folder.path}", flush=True)
+        print(
+            f"done: test accuracy {history.final_accuracy:.2%} after {given['epochs']} epochs; {folder.path}",
+            flush=True,
+        )
         return Path(folder.path)
-
-
-class RunMismatchError(RuntimeError):
-    """An interrupted run with other options lies where this one wants to write."""
 
 
 def _stands(folder: RunFolder, checkpoint: Checkpoint, ranks: int, restart: bool, rank: int) -> bool:
@@ -144,7 +148,9 @@ def _stands(folder: RunFolder, checkpoint: Checkpoint, ranks: int, restart: bool
             )
     elif finished is not None and not differences(finished, now):
         if rank == 0:
-            print(f"{folder.path} holds this run, finished at {finished['ended']}; --restart trains it anew", flush=True)
+            print(
+                f"{folder.path} holds this run, finished at {finished['ended']}; --restart trains it anew", flush=True
+            )
         return True
     elif rank == 0:
         checkpoint.remove()  # of nobody's: what it belongs to is not known
@@ -154,10 +160,13 @@ def _stands(folder: RunFolder, checkpoint: Checkpoint, ranks: int, restart: bool
 
 
 @contextlib.contextmanager
-def _ranks() -> Iterator[tuple[int, int]]:
-    """This rank and the number of ranks, with the process group up where `torchrun` has started several."""
-    if not dist.is_torchelastic_launched():
-        yield 0, 1
+def joined_ranks() -> Iterator[tuple[int, int]]:
+    """This rank and the number of ranks, with the process group up where `torchrun` has started several.
+
+    Inside of itself it joins nothing: a program that trains twice keeps one process group.
+    """
+    if dist.is_initialized() or not dist.is_torchelastic_launched():
+        yield (dist.get_rank(), world_size()) if dist.is_initialized() else (0, 1)
         return
     device = rank_device()
     if device.type == "cuda":
@@ -171,8 +180,6 @@ def _ranks() -> Iterator[tuple[int, int]]:
 
 
 def _local_ranks() -> int:
-    import os
-
     return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from course_lib.homework import check_options, exit_in_one_line, one_cycle_sgd, program_options, train_program
+from course_lib.homework import check_options, exit_in_one_line, program_options, train_program
 
 try:
     from homework_network import HomeworkResNet  # yours, where the notebook has saved it beside this file
@@ -33,23 +33,13 @@ def main() -> None:
     options = parser.parse_args()
     given = check_options(parser, options)
 
-    def make_recipe(model, steps_per_epoch, images_per_step):
-        names = ("epochs", "base_lr", "momentum", "weight_decay", "label_smoothing", "warmup_epochs")
-        return one_cycle_sgd(
-            model,
-            steps_per_epoch=steps_per_epoch,
-            images_per_step=images_per_step,
-            **{option: given[option] for option in names},
-        )
-
     with exit_in_one_line(NAME):
         train_program(
             NAME,
             options,
             given,
             lambda data: HomeworkResNet(num_classes=len(data.classes)),
-            make_recipe,
-            network="homework_network.py" if "homework_network" in sys.modules else "course_lib",
+            more={"network": "homework_network.py" if "homework_network" in sys.modules else "course_lib"},
         )
 
 
