@@ -101,6 +101,7 @@ class Checkpoint:
         try:
             model.load_state_dict(_unpack(state["model"], tensors))
             optimizer.load_state_dict(_unpack(state["optimizer"], tensors))
+            _lay_out_as_parameters(optimizer)
             if (scheduler is None) != (state["scheduler"] is None):
                 raise ValueError("only one of the two trainings has a schedule")
             if scheduler is not None:
@@ -117,6 +118,14 @@ class Checkpoint:
     def remove(self) -> None:
         """Delete the file, once the training is complete."""
         self.path.unlink(missing_ok=True)
+
+
+def _lay_out_as_parameters(optimizer: torch.optim.Optimizer) -> None:
+    """Give the optimiser's tensors their parameters' memory format: files have none, and fused kernels go by memory."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _pack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:

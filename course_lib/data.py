@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from data_prep.staged import read
 
-__all__ = ["Augmentation", "Batches", "ImageData", "PackedDataset", "Split", "load", "on_device"]
+__all__ = ["Augmentation", "Batches", "ImageData", "PackedDataset", "Split", "fits", "load", "on_device"]
 
 Augmentation = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 """``augment(images, generator)``, images ``float32 (B, C, H, W)`` in 0…1: see `course_lib.augment`."""
@@ -153,7 +153,7 @@ class Batches:
     batch_size : int
         Per rank.
     device : torch.device or str
-        The whole split is kept there.
+        The whole split is kept there, if `resident`.
     mean, std : sequence of float
         Per channel, in 0…1.
     shuffle : bool
@@ -163,6 +163,9 @@ class Batches:
         ``augment(images, generator)`` of the images in 0…1, before they are normalised; see `course_lib.augment`. The
         generator is on the device and seeded from seed, epoch and rank: a run can be repeated, ranks differ, and a run
         that resumes at an epoch goes on as if it had not stopped.
+    resident : bool, optional
+        Whether the images are kept on the device. By default where they fit: see `fits`. Otherwise they stay in the host's
+        memory, and each batch is cut there and moved while the device may be at work on the one before.
     seed, rank, world_size : int
 
     Yields
@@ -185,6 +188,7 @@ class Batches:
         std: tuple[float, ...],
         shuffle: bool = False,
         augment: Augmentation | None = None,
+        resident: bool | None = None,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -202,7 +206,10 @@ class Batches:
                 f"batch_size {batch_size} a rank × {world_size} ranks exceeds the {len(split)} training images; "
                 "use a smaller batch_size or more train_samples"
             )
-        self.images, self.labels = split.images.to(self.device), split.labels.to(self.device)
+        if resident is None:
+            resident = fits(split.images, self.device)
+        self.images = split.images.to(self.device) if resident else split.images
+        self.labels = split.labels.to(self.device)
         top = 255 if augment is None else 1  # of the pixels that are normalised
         scale = torch.tensor([1 / (top * s) for s in std], device=self.device)
         shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=self.device)
@@ -235,17 +242,29 @@ class Batches:
     def _generator(self) -> torch.Generator:
         """Of the augmentation's parameters; another stream than that of the order."""
         entropy = np.random.SeedSequence([self.seed % 2**64, self.epoch, self.rank])
-        return torch.Generator(self.device).manual_seed(int(entropy.generate_state(1, np.uint64)[0]))
+        return torch.Generator(self.labels.device).manual_seed(int(entropy.generate_state(1, np.uint64)[0]))
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        order = self._order().to(self.device)
+        order = self._order().to(self.images.device)
         generator = None if self.augment is None else self._generator()
         for start in range(0, len(self) * self.batch_size, self.batch_size):
             chosen = order[start : start + self.batch_size]
-            pixels = self.images[chosen].to(torch.float32)
+            pixels = self._cut(chosen).to(torch.float32)
             if self.augment is not None:
                 pixels = self.augment(pixels / 255, generator)
-            yield torch.addcmul(self.shift, pixels, self.scale), self.labels[chosen]
+            yield torch.addcmul(self.shift, pixels, self.scale), self.labels[chosen.to(self.device)]
+
+    def _cut(self, chosen: torch.Tensor) -> torch.Tensor:
+        images = self.images[chosen]
+        if images.device.type == self.device.type:
+            return images
+        # From pinned memory the copy is asynchronous, and the allocator does not give the memory away before its end.
+        return images.pin_memory().to(self.device, non_blocking=True)
+
+
+def fits(images: torch.Tensor, device: torch.device) -> bool:
+    """Whether images may stay on a device: on a GPU, in half of the memory that is free, the rest being the training's."""
+    return device.type != "cuda" or images.nbytes <= torch.cuda.mem_get_info(device)[0] // 2
 
 
 def on_device(loader: Any, device: torch.device | str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

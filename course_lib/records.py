@@ -158,11 +158,12 @@ class RunFolder:
         lines = [_epoch_line(row, seconds) + "\n" for row, seconds in zip(rows, epoch_times, strict=True)]
         write_atomically(self.unfinished / "assessment.out", "".join(lines))
 
-    def append(self, row: EpochRecord, epoch_time: float) -> None:
-        """Add an epoch to the learning curve and to the transcript."""
+    def append(self, row: EpochRecord, epoch_time: float | None = None) -> None:
+        """Add an epoch to the learning curve, and to the transcript; without its time the caller has reported it."""
         self.rows.append(row)
         self._write_curve()
-        assessment_print(_epoch_line(row, epoch_time))
+        if epoch_time is not None:
+            assessment_print(_epoch_line(row, epoch_time))
 
     def _write_curve(self) -> None:
         text = io.StringIO()

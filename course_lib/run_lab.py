@@ -91,9 +91,10 @@ def check_data(dataset: str | None) -> None:
         return
     from data_prep.catalogue import CATALOGUE
     from data_prep.errors import DataError
+    from data_prep.made_up import MADE_UP
     from data_prep.staged import read
 
-    if dataset not in CATALOGUE:
+    if dataset not in CATALOGUE and dataset not in MADE_UP:
         raise click.UsageError(f"unknown dataset {dataset!r}; known: {', '.join(CATALOGUE)}")
     try:
         read(dataset)

@@ -27,7 +27,7 @@ __all__ = ["CHECKS"]
 TIMEOUT = 20.0
 
 
-def _on_two_ranks(worker: Callable[..., Any], *args: Any, process_group: bool = True) -> list[Any]:
+def on_two_ranks(worker: Callable[..., Any], *args: Any, process_group: bool = True) -> list[Any]:
     try:
         return launch(worker, 2, args, timeout=TIMEOUT, backend="gloo", process_group=process_group)
     except LaunchTimeoutError as error:
@@ -76,7 +76,7 @@ def _try_process_group(start: Callable[[str], Any]) -> tuple[bool, int, int, flo
 
 
 def process_group(answer: Callable[[str], Any]) -> None:
-    results = _on_two_ranks(_try_process_group, answer, process_group=False)
+    results = on_two_ranks(_try_process_group, answer, process_group=False)
     for rank, (started, group_rank, returned, total) in enumerate(results):
         if not started:
             raise CheckFailed(
@@ -110,7 +110,7 @@ def _try_prepare(prepare_once: Callable[..., Any], folder: str) -> tuple[list[st
 
 def prepare_once(answer: Callable[..., Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        results = _on_two_ranks(_try_prepare, answer, folder)
+        results = on_two_ranks(_try_prepare, answer, folder)
     calls = results[0][0]
     if not calls or calls[0] != "0 start":
         raise CheckFailed(
@@ -203,7 +203,7 @@ def _try_wrap(wrap: Callable[..., Any]) -> dict[str, Any]:
 
 
 def wrap(answer: Callable[..., Any]) -> None:
-    first, second = _on_two_ranks(_try_wrap, answer)
+    first, second = on_two_ranks(_try_wrap, answer)
     if first["type"] != "DistributedDataParallel":
         raise CheckFailed(
             f"wrap returns nn.parallel.DistributedDataParallel(model, …); yours returned a {first['type']}"
@@ -232,7 +232,7 @@ def _try_throughput(reduce_throughput: Callable[..., Any]) -> Any:
 
 
 def throughput(answer: Callable[..., Any]) -> None:
-    results = _on_two_ranks(_try_throughput, answer)
+    results = on_two_ranks(_try_throughput, answer)
     for rank, result in enumerate(results):
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise CheckFailed(f"return the pair (images per second, seconds); rank {rank} returned {result!r}")
@@ -258,7 +258,7 @@ def _try_metrics(reduce_metrics: Callable[..., Any]) -> Any:
 
 
 def metrics(answer: Callable[..., Any]) -> None:
-    for rank, result in enumerate(_on_two_ranks(_try_metrics, answer)):
+    for rank, result in enumerate(on_two_ranks(_try_metrics, answer)):
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise CheckFailed(f"return the pair (mean loss, accuracy); rank {rank} returned {result!r}")
         loss, accuracy = (float(value) for value in result)
@@ -303,7 +303,7 @@ def early_stop(answer: Callable[[list[float], float, int], Any]) -> None:
 def worker(answer: Callable[..., Any], args: argparse.Namespace | None = None) -> None:
     if args is None:
         raise CheckFailed("give the check small arguments: check('lab02.worker', worker, args=tiny)")
-    first, second = _on_two_ranks(answer, args, None)
+    first, second = on_two_ranks(answer, args, None)
     for rank, result in enumerate((first, second)):
         if not isinstance(result, dict) or {"accuracies", "fingerprint", "orders"} - set(result):
             raise CheckFailed(f"the worker's last lines are given: it returns a dict; rank {rank} returned {result!r}")

@@ -1,7 +1,7 @@
 """Batch norm over the batches of all ranks, on CPUs too.
 
 `torch.nn.SyncBatchNorm` refuses CPU tensors (PyTorch 2.13). Where each rank has a GPU the stock layer is used; the
-one here does the same in plain PyTorch, slower, so that the lesson runs on any machine.
+one here does the same with PyTorch's CPU kernels, so that the lesson runs on any machine.
 """
 
 from __future__ import annotations
@@ -9,22 +9,25 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional as F
 
 __all__ = ["GlooSyncBatchNorm2d", "convert_sync_batchnorm"]
 
-AXES = (0, 2, 3)  # all but the channels
 
-
-class _Normalise(torch.autograd.Function):
-    """x̂ = (x − μ)·σ⁻¹ with μ and σ over all ranks' batches.
+class _BatchNorm(torch.autograd.Function):
+    """y = x̂·weight + bias, x̂ = (x − μ)·σ⁻¹, with μ and σ over all ranks' batches.
 
     Forward: one all-gather of each rank's mean, variance and count, combined by Chan's formula (sums of
-    squares would cancel). Backward (Ioffe and Szegedy 2015, section 3): one all-reduce of Σ∂x̂ and Σ∂x̂·x̂.
+    squares would cancel). Backward (Ioffe and Szegedy 2015, section 3): one all-reduce of Σ∂y and Σ∂y·x̂; the
+    gradients of weight and bias stay this rank's own. Both are batch norm with given statistics, whose kernels on a
+    CPU are ten times as fast as the same written with `torch.var_mean`.
     """
 
     @staticmethod
-    def forward(ctx, x: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        variance, mean = torch.var_mean(x, dim=AXES, correction=0)
+    def forward(
+        ctx, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        mean, variance = torch.batch_norm_update_stats(x, torch.zeros_like(weight), torch.ones_like(weight), 0.0)
         mine = torch.stack([mean, variance, torch.full_like(mean, x.numel() / x.shape[1])])
         everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
         dist.all_gather(everyones, mine)
@@ -32,24 +35,23 @@ class _Normalise(torch.autograd.Function):
         count = counts.sum(0)
         mean = (means * counts).sum(0) / count
         variance = ((variances + (means - mean).square()) * counts).sum(0) / count
-        inverse = torch.rsqrt(variance + eps)
-        normalised = (x - _per_channel(mean)) * _per_channel(inverse)
-        ctx.save_for_backward(normalised, inverse, count)
+        ctx.save_for_backward(x, weight, mean, variance, count)
+        ctx.eps = eps
         ctx.mark_non_differentiable(mean, variance, count)
-        return normalised, mean, variance, count
+        return F.batch_norm(x, mean, variance, weight, bias, eps=eps), mean, variance, count
 
     @staticmethod
-    def backward(ctx, gradient: torch.Tensor, *unused: torch.Tensor) -> tuple[torch.Tensor, None]:
-        normalised, inverse, count = ctx.saved_tensors
-        sums = torch.stack([gradient.sum(AXES), (gradient * normalised).sum(AXES)])
+    def backward(ctx, gradient: torch.Tensor, *unused: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight, mean, variance, count = ctx.saved_tensors
+        _, projection, total = torch.ops.aten.native_batch_norm_backward(
+            gradient, x, weight, mean, variance, None, None, False, ctx.eps, [False, True, True]
+        )
+        sums = torch.stack([total, projection])
         dist.all_reduce(sums)
         mean_gradient, mean_projection = sums / count
-        centred = gradient - _per_channel(mean_gradient) - normalised * _per_channel(mean_projection)
-        return centred * _per_channel(inverse), None
-
-
-def _per_channel(values: torch.Tensor) -> torch.Tensor:
-    return values.view(1, -1, 1, 1)
+        slope = weight * torch.rsqrt(variance + ctx.eps)
+        correction = F.batch_norm(x, mean, variance, -slope * mean_projection, -slope * mean_gradient, eps=ctx.eps)
+        return correction.add_(gradient * slope.view(1, -1, 1, 1).to(gradient.dtype)), projection, total, None
 
 
 class GlooSyncBatchNorm2d(nn.BatchNorm2d):
@@ -61,8 +63,12 @@ class GlooSyncBatchNorm2d(nn.BatchNorm2d):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
             return super().forward(x)
-        wide = x if x.dtype == torch.float64 else x.float()
-        normalised, mean, variance, count = _Normalise.apply(wide, self.eps)
+        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+        if self.affine:
+            weight, bias = self.weight.to(wide), self.bias.to(wide)
+        else:
+            weight, bias = x.new_ones(self.num_features, dtype=wide), x.new_zeros(self.num_features, dtype=wide)
+        normalised, mean, variance, count = _BatchNorm.apply(x, weight, bias, self.eps)
         if self.track_running_stats:
             with torch.no_grad():
                 self.num_batches_tracked += 1
@@ -70,9 +76,7 @@ class GlooSyncBatchNorm2d(nn.BatchNorm2d):
                 self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
                 unbiased = variance * count / (count - 1).clamp_min(1)
                 self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
-        if self.affine:
-            normalised = torch.addcmul(_per_channel(self.bias), normalised, _per_channel(self.weight))
-        return normalised.to(x.dtype)
+        return normalised
 
 
 def convert_sync_batchnorm(model: nn.Module, device: torch.device | str) -> nn.Module:

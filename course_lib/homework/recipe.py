@@ -59,12 +59,13 @@ def one_cycle_sgd(
     optimizer = torch.optim.SGD(
         groups, lr=highest, momentum=momentum, weight_decay=weight_decay, nesterov=momentum > 0, fused=True
     )
-    total = steps_per_epoch * epochs
+    total = steps_per_epoch * epochs + 1  # fit steps the schedule after each iteration, the last included
+    rising = max(warmup_epochs * steps_per_epoch, 1.0) + 1  # OneCycleLR divides by rising − 1
     scheduler = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         max_lr=rates,
-        total_steps=total + 1,  # fit steps it once after each iteration, the last included
-        pct_start=min(max(warmup_epochs / epochs, 1 / (total + 1)), 0.9),
+        total_steps=total,
+        pct_start=min(rising / total, 0.9),
         cycle_momentum=False,
         div_factor=25.0,
         final_div_factor=1e3,

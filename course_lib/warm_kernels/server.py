@@ -61,6 +61,7 @@ WARM = [
     "course_lib.checks.lab02",
     "course_lib.checks.lab03",
     "course_lib.checks.lab04",
+    "course_lib.checks.lab12",
     "course_lib.data",
     "course_lib.distributed",
     "course_lib.distributed.rank_process",

@@ -32,6 +32,7 @@ def network():
 def training(data, optimiser="sgd", rank=0, world_size=1):
     model = network()
     model(torch.zeros(2, 3, 32, 32))
+    model = model.to(memory_format=torch.channels_last)
     if optimiser == "sgd":
         groups = no_decay_groups(model, 1e-3)
         made = torch.optim.SGD(groups, lr=0.05, momentum=0.9, nesterov=True, fused=True)
@@ -118,7 +119,7 @@ def test_time_goes_on_and_a_finished_training_is_not_trained_again(data, tmp_pat
     times = [record.time for record in second.epochs]
     assert times[:2] == [record.time for record in first.epochs] and times[2] > times[1]
     before = kept.path.read_bytes()
-    model, _, third = trained(data, kept, 3)
+    _, _, third = trained(data, kept, 3)
     assert [record.time for record in third.epochs] == times
     assert kept.path.read_bytes() == before
 

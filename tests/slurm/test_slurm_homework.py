@@ -1,0 +1,56 @@
+"""`deploy/slurm/homework.sbatch` on a real one-machine cluster: a job that runs into its wall time goes on by itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+
+REPOSITORY = Path(__file__).parents[2]
+NETWORK = """
+from torch import nn
+
+class HomeworkResNet(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(nn.Conv2d(3, 8, 3, stride=4), nn.BatchNorm2d(8), nn.ReLU(),
+                         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, num_classes))
+"""
+
+
+def test_a_job_near_its_wall_time_is_queued_again_and_goes_on(slurm, tmp_path):
+    shutil.copy(REPOSITORY / "labs" / "05_resnet_hw" / "resnet_cifar100.py", tmp_path)
+    (tmp_path / "homework_network.py").write_text(NETWORK)
+    job = subprocess.run(
+        ["sbatch", "--parsable", "--gpus-per-node=0", "--cpus-per-task=2", f"--chdir={tmp_path}",
+         f"--export=ALL,RANKS_PER_NODE=2,PYTHON={sys.executable}", "--output=job.out",
+         REPOSITORY / "deploy" / "slurm" / "homework.sbatch", "resnet_cifar100.py", "--dataset=cifar100-synthetic",
+         "--epochs=300", "--small-epochs=1", "--batch-size=64", "--train-samples=512", "--test-samples=100",
+         "--output-dir=run"],
+        check=True, capture_output=True, text=True, cwd=tmp_path,
+    ).stdout.strip()  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "run" / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+    slurm.run("scancel", "--batch", "--signal=USR1", job)  # what Slurm sends two minutes before the wall time
+    told = tmp_path / "job.out"
+    while "queueing job" not in told.read_text() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not (tmp_path / "run" / "run.json").exists()
+    time.sleep(3)
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)  # a requeued job waits two minutes
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "run" / "run.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["world_size"] == 2 and len(record["resumed"]) == 1
+    assert "going on from" in told.read_text()
+    epochs = [line.split(",")[0] for line in (tmp_path / "run" / "learning_curve.csv").read_text().splitlines()[1:]]
+    assert epochs == [str(epoch) for epoch in range(301)]
