@@ -57,9 +57,10 @@ class WaitTimer:
         self.reset()
 
     def reset(self) -> None:
-        """Start again from nothing, after a warm-up."""
-        self.waited = self.stepped = 0.0
+        """Start again from nothing, also within a pass: at the end of a step that was a warm-up."""
+        self.waited = self.stepped = self._mark = 0.0
         self.batches_seen = 0
+        self._lap()
 
     @property
     def share(self) -> float:
@@ -76,24 +77,24 @@ class WaitTimer:
         return getattr(self.batches, name)
 
     def __iter__(self) -> Iterator[Any]:
-        began = self._now()
+        self._lap()
         source = iter(self.batches)
         while True:
             try:
                 batch = next(source)
             except StopIteration:
-                self.waited += self._now() - began
+                self.waited += self._lap()
                 return
-            ready = self._now()
-            self.waited += ready - began
+            self.waited += self._lap()
             self.batches_seen += 1
             try:
                 yield batch
             finally:  # also the last step of a loop that breaks off
-                began = self._now()
-                self.stepped += began - ready
+                self.stepped += self._lap()
 
-    def _now(self) -> float:
+    def _lap(self) -> float:
+        """Seconds since it was last asked."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        return self.clock()
+        before, self._mark = self._mark, self.clock()
+        return self._mark - before

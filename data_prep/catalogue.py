@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from data_prep import cifar, idx, synthetic, tiny_imagenet
+from data_prep import cifar, idx, made_up, synthetic, tiny_imagenet
 from data_prep.errors import UnknownDataset
 from data_prep.rawfile import RawFile
 from data_prep.sources import Archive, DebianPackage, Folder, NpmPackage, Source, Tree, WebArchive, WebMirror
@@ -95,6 +95,8 @@ def entry(name: str) -> Entry:
     try:
         return CATALOGUE[name]
     except KeyError:
+        if name in made_up.MADE_UP:
+            raise UnknownDataset(f"{name} is made when it is read: there is nothing to stage or to verify") from None
         raise UnknownDataset(f"no data set is called {name!r}; there are {', '.join(CATALOGUE)}") from None
 
 

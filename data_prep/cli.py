@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from data_prep import catalogue, staged, staging, tiny_imagenet
+from data_prep import catalogue, made_up, staged, staging, tiny_imagenet
 from data_prep.errors import Damaged, DataError, NotStaged, UnknownDataset
 from data_prep.root import data_root
 
@@ -31,6 +31,8 @@ def list_command(root: Path | None) -> None:
     click.echo(f"data root: {root}")
     for name in _known(root):
         click.echo(f"{name:<20} {_state(name, root)}")
+    for name in made_up.MADE_UP:
+        click.echo(f"{name:<23} made on demand, synthetic")
 
 
 @data.command()

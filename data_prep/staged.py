@@ -34,7 +34,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep import catalogue
+from data_prep import catalogue, made_up
 from data_prep.catalogue import Entry
 from data_prep.errors import Corrupt, Damaged, DataError, NotStaged
 from data_prep.mapped import release
@@ -54,7 +54,8 @@ class StagedDataset:
     ----------
     name, title, licence, provenance, source : str
     path : Path
-        The folder; for a shipped set that was never staged, the one inside the package.
+        The folder; for a shipped set that was never staged, the one inside the package; for a set that is made on
+        demand, the module that makes it.
     classes : tuple of str
     image_shape : tuple of int
         Height, width, channels.
@@ -63,7 +64,7 @@ class StagedDataset:
     arrays : dict of str to numpy.memmap
         ``train_images`` and ``test_images``, uint8 (N, H, W, C); ``train_labels`` and ``test_labels``, uint8 (N,).
         And such labels for every kind in `more_labels`, as ``train_coarse_labels``. Read-only. Those of a shipped set
-        that was never staged are in memory.
+        that was never staged, or of one that is made on demand, are in memory.
     more_labels : dict of str to tuple of str
         Class names of the further kinds of label, in their order; empty for most sets.
     """
@@ -86,7 +87,7 @@ def read(name: str, root: str | os.PathLike | None = None) -> StagedDataset:
     """Open the data set `name` under the data root.
 
     A set that ships inside this package is read from there when it was not staged: nothing is written then, so the
-    root may be read-only or missing.
+    root may be read-only or missing. So it is with the made-up sets of `data_prep.made_up`, which have no files at all.
 
     Raises
     ------
@@ -98,6 +99,8 @@ def read(name: str, root: str | os.PathLike | None = None) -> StagedDataset:
         A file is missing or its size or shape is not what ``dataset.json`` says. Contents are not hashed here:
         see `verify`.
     """
+    if name in made_up.MADE_UP:
+        return _make(name)
     folder = _located(name, root)
     entry = catalogue.CATALOGUE.get(name)
     if entry is not None and entry.shipped is not None and folder == entry.shipped.path:
@@ -275,6 +278,25 @@ def _open_shipped(entry: Entry) -> StagedDataset:
         return sink
 
     return _dataset(_description(entry.shipped.path), entry.shipped.path, entry.unpack(open_file))
+
+
+def _make(name: str) -> StagedDataset:
+    made, arrays = made_up.MADE_UP[name], made_up.arrays(name)
+    mean, std = channel_statistics(arrays["train_images"])
+    return StagedDataset(
+        name=name,
+        title=made.title,
+        path=Path(made_up.__file__),
+        classes=made.classes,
+        image_shape=arrays["train_images"].shape[1:],
+        mean=tuple(mean),
+        std=tuple(std),
+        provenance="synthetic",
+        source=made_up.SOURCE,
+        licence=made_up.LICENCE,
+        arrays=dict(arrays),
+        more_labels=made.more_labels,
+    )
 
 
 def _description(folder: Path) -> dict:

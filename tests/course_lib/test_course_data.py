@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from course_lib.data import Batches, PackedDataset, Split, load, on_device
+from course_lib.augment import AffineAndJitter, CropAndFlip
+from course_lib.data import Batches, PackedDataset, Split, fits, load, on_device
 from course_lib.distributed import launch
 from data_prep.errors import DataError
 from data_prep.staged import read
@@ -83,6 +84,92 @@ def test_batches_are_normalised_and_carry_the_right_images(channels):
     assert not split.images.is_floating_point()
 
 
+def colours(count):
+    generator = torch.Generator().manual_seed(1)
+    return Split(torch.randint(0, 256, (count, 16, 16, 3), generator=generator, dtype=torch.uint8).permute(0, 3, 1, 2), torch.arange(count))
+
+
+def pixels(epoch=0, augment=None, split=None, **options):
+    batches = Batches(split or colours(24), 4, mean=(0.3, 0.5, 0.1), std=(0.2, 0.25, 0.4), shuffle=True, augment=augment, **options)
+    batches.set_epoch(epoch)
+    return torch.cat([images for images, _ in batches])
+
+
+def test_augment_is_applied_before_normalisation():
+    seen = []
+
+    def darken(images, generator):
+        seen.append(images)
+        return images / 2
+
+    split = colours(24)
+    batches = Batches(split, 4, mean=(0.3, 0.5, 0.1), std=(0.2, 0.25, 0.4), shuffle=True, augment=darken)
+    for images, labels in batches:
+        original = split.images[labels].float() / 255
+        assert torch.allclose(seen[-1], original, atol=1e-7) and seen[-1].is_contiguous(memory_format=torch.channels_last)
+        expected = (original / 2 - torch.tensor([0.3, 0.5, 0.1]).view(3, 1, 1)) / torch.tensor([0.2, 0.25, 0.4]).view(3, 1, 1)
+        assert torch.allclose(images, expected, atol=1e-5)
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize("augment", [CropAndFlip(), AffineAndJitter()], ids=lambda augment: type(augment).__name__)
+def test_augmentation_is_of_seed_epoch_and_rank(augment):
+    split = Split(colours(1).images.expand(48, -1, -1, -1), torch.zeros(48))  # one picture, so that the order is no matter
+    first = pixels(3, augment, split, seed=5)
+    assert torch.equal(first, pixels(3, augment, split, seed=5))
+    for other in ({"epoch": 4}, {"seed": 6}, {"rank": 1, "world_size": 2}):
+        options = {"epoch": 3, "seed": 5, **other}
+        again = pixels(options.pop("epoch"), augment, split, **options)
+        assert not torch.equal(first[: len(again)], again), other
+    # Seed 3 in epoch 5 is drawn from otherwise than seed 5 in epoch 3, though their order is the same.
+    assert not torch.equal(first, pixels(5, augment, split, seed=3))
+    assert torch.equal(pixels(0, augment, split, seed=-1), pixels(0, augment, split, seed=-1))
+
+
+def test_a_run_that_resumes_is_augmented_as_if_it_had_not_stopped():
+    split, augment = colours(24), AffineAndJitter()
+    batches = Batches(split, 4, mean=(0.3, 0.5, 0.1), std=(0.2, 0.25, 0.4), shuffle=True, augment=augment, seed=2)
+    through = []
+    for epoch in range(3):
+        batches.set_epoch(epoch)
+        through.append(torch.cat([images for images, _ in batches]))
+    assert torch.equal(through[2], pixels(2, augment, split, seed=2)) and not torch.equal(through[0], through[1])
+
+
+def test_augment_changes_neither_order_nor_the_global_generator():
+    split = colours(24)
+    plain = Batches(split, 4, mean=(0.0,) * 3, std=(1.0,) * 3, shuffle=True, seed=9)
+    augmented = Batches(split, 4, mean=(0.0,) * 3, std=(1.0,) * 3, shuffle=True, seed=9, augment=CropAndFlip())
+    state = torch.random.get_rng_state()
+    assert labels_of(plain) == labels_of(augmented)
+    assert torch.equal(state, torch.random.get_rng_state())
+    with pytest.raises(ValueError, match="augment is for training") as raised:
+        Batches(split, 4, mean=(0.0,) * 3, std=(1.0,) * 3, augment=CropAndFlip())
+    assert "\n" not in str(raised.value)
+
+
+def test_images_stay_on_a_gpu_where_half_of_its_free_memory_holds_them(monkeypatch):
+    images, free = torch.zeros(10, 1, 2, 2, dtype=torch.uint8), []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[-1], 10**9))
+    assert fits(images, torch.device("cpu"))  # where nothing is asked
+    for bytes_free, held in ((80, True), (79, False), (0, False)):
+        free.append(bytes_free)
+        assert fits(images, torch.device("cuda")) == held
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("augment", [None, CropAndFlip(), AffineAndJitter()])
+def test_images_left_on_the_host_give_the_same_batches(augment):
+    ways = []
+    for resident in (True, False):
+        options = {"mean": (0.3, 0.5, 0.1), "std": (0.2, 0.25, 0.4), "shuffle": True, "augment": augment, "resident": resident}
+        batches = Batches(colours(24), 4, "cuda", **options)
+        assert batches.images.is_cuda == resident
+        ways.append([(images.cpu(), labels.cpu()) for images, labels in batches])
+    for (images, labels), (others, same) in zip(*ways, strict=True):
+        assert torch.equal(images, others) and torch.equal(labels, same)
+
+
 def test_the_training_pixels_come_out_with_mean_0_and_deviation_1(small):
     pixels = torch.cat([images for images, _ in Batches(small.train, 500, mean=small.mean, std=small.std)]).double()
     assert len(pixels) == 5000 and abs(pixels.mean()) < 1e-4 and abs(pixels.std() - 1) < 1e-4
@@ -122,6 +209,22 @@ def test_train_samples_are_the_same_for_everybody(small):
     chosen = [bytes(image.numpy().tobytes()) + bytes([label]) for image, label in zip(mine.train.images, mine.train.labels, strict=True)]
     assert set(chosen) <= rows and len(set(chosen)) == 300
     assert len(set(mine.train.labels.tolist())) == 10  # not the first 300 of a sorted set
+
+
+MADE_UP = [("cifar10-synthetic", 2000, 500, 32, 10), ("cifar100-synthetic", 4000, 1000, 32, 100), ("tiny-imagenet-synthetic", 2000, 400, 64, 200)]
+
+
+@pytest.mark.parametrize("name, train, test, side, classes", MADE_UP)
+def test_made_up_sets_are_loaded_from_nowhere(tmp_path, name, train, test, side, classes):
+    data = load(name, root=str(tmp_path / "missing"))
+    assert data.train.images.shape == (train, 3, side, side) and data.test.images.shape == (test, 3, side, side)
+    assert len(data.classes) == classes and set(data.train.labels.tolist()) == set(range(classes))
+    assert data.provenance == data.describe()["provenance"] == "synthetic" and "synthetic" in str(data)
+    assert len(load(name, train_samples=100).train) == 100 and not list(tmp_path.iterdir())
+    std, mean = torch.std_mean(data.train.images.float() / 255, (0, 2, 3))
+    assert torch.allclose(mean, torch.tensor(data.mean), atol=1e-4) and torch.allclose(std, torch.tensor(data.std), atol=1e-4)
+    data.train.images[:] = 0  # a copy: the next load is whole
+    assert load(name).train.images.any()
 
 
 @pytest.mark.parametrize("options", [{"train_samples": 5001}, {"test_samples": 1001}, {"train_samples": -1}])

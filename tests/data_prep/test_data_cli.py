@@ -20,10 +20,14 @@ def test_list_shows_state_numbers_provenance_and_source(lab, toy, tmp_path, mirr
     assert " ".join(lines[1].split()) == "fashion-mnist not staged: run `lab data fetch fashion-mnist`"
     assert lines[3].startswith("fashion-mnist-small  shipped  5000 + 1000    official   from shipped subset")
     assert lab("fetch", "toy", "--mirror", mirror).exit_code == 0
-    line = lab("list").stdout.splitlines()[-1]
-    assert " ".join(line.split()) == f"toy staged 40 + 10 official from mirror {mirror}"
+    assert " ".join(toy_line(lab("list").stdout).split()) == f"toy staged 40 + 10 official from mirror {mirror}"
     (tmp_path / "root" / "toy" / "train_images.npy").write_bytes(b"")
-    assert "damaged: " in lab("list").stdout.splitlines()[-1]
+    assert "damaged: " in toy_line(lab("list").stdout)
+
+
+def toy_line(listing):
+    (line,) = [line for line in listing.splitlines() if line.startswith("toy ")]
+    return line
 
 
 def test_root_option_goes_before_the_environment(lab, toy, tmp_path, mirror):

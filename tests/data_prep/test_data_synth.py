@@ -1,3 +1,4 @@
+import hashlib
 import subprocess
 import sys
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from data_prep import catalogue, staged, staging, synthetic
+from data_prep import catalogue, made_up, staged, staging, synthetic
 from data_prep.cli import data
 from data_prep.errors import DataError, UnknownDataset
 
@@ -153,3 +154,48 @@ def test_names_of_a_real_set_are_not_taken_for_synthetic():
     assert not any(synthetic.is_synthetic(entry.classes) for entry in catalogue.CATALOGUE.values())
     assert synthetic.is_synthetic(["synthetic a"]) and not synthetic.is_synthetic(["synthetic a", "cat"])
     assert not synthetic.is_synthetic([])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_made_on_demand_is_what_would_be_staged(root, tmp_path, name):
+    made, files = staged.read(f"{name}-synthetic", tmp_path / "missing"), staged.read(name, root)
+    assert made.arrays.keys() == files.arrays.keys()
+    for key, array in files.arrays.items():
+        assert np.array_equal(made.arrays[key], array) and made.arrays[key].dtype == array.dtype
+    for fact in ("title", "classes", "more_labels", "image_shape", "mean", "std", "provenance", "licence"):
+        assert getattr(made, fact) == getattr(files, fact), fact
+
+
+@pytest.mark.parametrize("name", made_up.MADE_UP)
+def test_made_up_arrays_are_never_the_real_ones_nor_written_to(name):
+    dataset = staged.read(name)
+    assert dataset.provenance == "synthetic" and synthetic.is_synthetic(dataset.classes)
+    assert all(synthetic.is_synthetic(names) for names in dataset.more_labels.values())
+    assert dataset.name == name and name not in catalogue.CATALOGUE
+    assert staged.read(name).arrays["train_images"] is dataset.arrays["train_images"]  # made once
+    with pytest.raises(ValueError, match="read-only"):
+        dataset.arrays["train_images"][0] = 0
+
+
+def test_tiny_imagenets_stand_in_has_every_class_alike():
+    arrays = staged.read("tiny-imagenet-synthetic").arrays
+    assert np.bincount(arrays["train_labels"]).tolist() == [10] * 200
+    assert np.bincount(arrays["test_labels"]).tolist() == [2] * 200
+    grey = np.linalg.norm(arrays["train_images"].reshape(-1, 8, 8, 8, 8, 3).mean((2, 4)) - 127.5, axis=-1)
+    assert arrays["train_images"].shape[1:] == (64, 64, 3) and grey.mean() > 20  # coloured squares, not noise
+
+
+def test_another_process_makes_the_same():
+    code = "from data_prep import staged; import hashlib; print(hashlib.sha256(staged.read('tiny-imagenet-synthetic').arrays['train_images'].tobytes()).hexdigest())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == hashlib.sha256(staged.read("tiny-imagenet-synthetic").arrays["train_images"].tobytes()).hexdigest()
+
+
+def test_made_up_names_are_listed_and_not_staged(tmp_path):
+    listing = CliRunner().invoke(data, ["list", "--root", str(tmp_path / "missing")])
+    lines = [line.split(maxsplit=1) for line in listing.stdout.splitlines()]
+    assert all([name, "made on demand, synthetic"] in lines for name in made_up.MADE_UP)
+    for command in ("fetch", "verify"):
+        done = CliRunner().invoke(data, [command, "cifar10-synthetic", "--root", str(tmp_path / "missing")])
+        assert done.exit_code == 2 and "made when it is read" in done.stderr
+    assert not list(tmp_path.iterdir())

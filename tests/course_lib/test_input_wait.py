@@ -1,0 +1,127 @@
+"""Waiting for input against stepping, with a clock that only our loader and our steps move."""
+
+import pickle
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from course_lib.data import Batches, Split
+from course_lib.input_wait import WaitTimer
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class SlowLoader:
+    """Three batches that take so many seconds each, and a second to find that there are no more."""
+
+    epoch = None
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds = clock, seconds
+
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        for k in range(3):
+            self.clock.now += self.seconds
+            yield k
+        self.clock.now += 1
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+def run(timer, clock, step, until=None):
+    seen = []
+    for batch in timer:
+        seen.append(batch)
+        clock.now += step
+        if batch == until:
+            break
+    return seen
+
+
+@pytest.mark.parametrize("loading, step", [(9.0, 1.0), (0.5, 20.0), (4.0, 0.0)])
+def test_waiting_and_stepping_are_told_apart(loading, step):
+    clock = Clock()
+    timer = WaitTimer(SlowLoader(clock, loading), clock=clock)
+    assert timer.share == 0 and len(timer) == 3
+    for passes in (1, 2):
+        assert run(timer, clock, step) == [0, 1, 2]
+        assert timer.waited == pytest.approx(passes * (3 * loading + 1)) and timer.stepped == pytest.approx(passes * 3 * step)
+        assert timer.batches_seen == 3 * passes
+        assert timer.share == pytest.approx(timer.waited / (timer.waited + timer.stepped))
+    timer.reset()
+    assert (timer.waited, timer.stepped, timer.batches_seen, timer.share) == (0, 0, 0, 0)
+
+
+def test_a_warm_up_step_is_left_out():
+    clock = Clock()
+    timer = WaitTimer(SlowLoader(clock, 2.0), clock=clock)
+    for batch in timer:
+        clock.now += 50.0 if batch == 0 else 3.0
+        if batch == 0:
+            timer.reset()
+    assert (timer.waited, timer.stepped, timer.batches_seen) == (2 * 2 + 1, 2 * 3, 2)
+
+
+def test_the_step_that_breaks_off_is_counted():
+    clock = Clock()
+    timer = WaitTimer(SlowLoader(clock, 2.0), clock=clock)
+    assert run(timer, clock, 5.0, until=1) == [0, 1]
+    assert (timer.waited, timer.stepped, timer.batches_seen) == (4, 10, 2)
+
+
+def test_it_stands_in_for_the_loader():
+    clock = Clock()
+    loader = SlowLoader(clock, 1.0)
+    timer = WaitTimer(loader, clock=clock)
+    timer.set_epoch(7)
+    assert loader.epoch == 7
+    with pytest.raises(AttributeError, match="nothing_such"):
+        timer.nothing_such  # noqa: B018
+    batches = WaitTimer(Batches(Split(torch.zeros(9, 1, 2, 2, dtype=torch.uint8), torch.arange(9)), 4, mean=(0.0,), std=(1.0,)))
+    assert batches.samples == 9 and len(batches) == 3 and len(list(batches)) == 3
+    assert pickle.loads(pickle.dumps(batches)).samples == 9
+
+
+class Sleepy(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return super().__getitem__(index)
+
+
+def test_a_starved_loader_shows_with_the_real_clock():
+    shares = {}
+    for name, dataset in (("slow", Sleepy), ("fast", TensorDataset)):
+        timer = WaitTimer(DataLoader(dataset(torch.arange(40)), batch_size=10))
+        for _ in timer:
+            time.sleep(0.01)
+        shares[name] = timer.share
+        assert timer.stepped >= 0.04 and timer.batches_seen == 4
+    assert shares["slow"] > 0.4 and shares["fast"] < shares["slow"]
+
+
+def test_a_gpu_is_waited_for_before_the_clock_is_read(monkeypatch):
+    clock = Clock()
+    pending = [0.0]
+
+    def synchronize(device):
+        assert device.type == "cuda"
+        clock.now += pending.pop()
+        pending.append(0.0)
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    timer = WaitTimer(SlowLoader(clock, 1.0), "cuda", clock)
+    for _ in timer:
+        pending[0] = 10.0  # what the loop has put on the device and not waited for
+    assert timer.stepped == 30 and timer.waited == 4
