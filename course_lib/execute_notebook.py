@@ -55,6 +55,9 @@ def execute_notebook(
     OSError
         `executed` cannot be written.
     """
+    from course_lib.nbformat_import import leave_addresses_out
+
+    leave_addresses_out()
     import papermill
     from nbclient.exceptions import DeadKernelError
     from traitlets.config import Config

@@ -1,5 +1,6 @@
 """A sweep leaves out the cells tagged `lesson`, and what is left of each lab is a whole run."""
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -11,24 +12,15 @@ from click.testing import CliRunner
 
 from course_lib.sweep import local
 from course_lib.sweep.command import sweep
-from course_lib.warm_kernels import WarmServer
 
 NOTEBOOKS = sorted(Path(__file__).resolve().parents[2].glob("labs/[0-9][0-9]_*/*.ipynb"))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def server():
-    """One warm process for all."""
-    with WarmServer.private() as server, pytest.MonkeyPatch.context() as patch:
-
-        class Shared:
-            def __enter__(self):
-                return server
-
-            def __exit__(self, *exc):
-                pass
-
-        patch.setattr(local.WarmServer, "private", classmethod(lambda cls: Shared()))
+def shared(warm_server):
+    """Sweeps take the warm process that is there already."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local.WarmServer, "private", lambda: contextlib.nullcontext(warm_server))
         yield
 
 
