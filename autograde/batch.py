@@ -29,6 +29,7 @@ from .pool import Finished, run_local
 from .quoting import quote
 from .rubric import RUBRICS, Rubric, find_rubric
 from .rubric_check import rubric_problems
+from .run_folder import is_handed_in
 from .sandbox import SandboxError, missing_sandbox
 from .verdict import FOLDER, Flag, Verdict, load_verdict, verdict_path
 from .worker import Setting
@@ -148,7 +149,7 @@ def grade_lab(
 
     config = nbgrader_settings(course)
     source = source_path(course, rubric.lab)
-    _see_that_it_can_be_graded(rubric, source)
+    _see_that_it_can_be_graded(rubric, source, [course / "submitted" / student / rubric.lab for student in wanted])
     ensure_assignment(config, rubric)
     workers = max(1, min(jobs or available_cores(), len(wanted)))
     setting = Setting(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers), rubrics)
@@ -185,7 +186,7 @@ def grade_lab(
     return [verdicts[student] for student in wanted]
 
 
-def _see_that_it_can_be_graded(rubric: Rubric, source: Path) -> None:
+def _see_that_it_can_be_graded(rubric: Rubric, source: Path, submissions: list[Path]) -> None:
     if problems := rubric_problems(rubric, source_notebook(source)):
         raise CourseError(f"rubric {rubric.lab}: {problems[0]}; `lab grade --check-rubrics` lists everything")
     for name in (*rubric.execution.data, *(rubric.rerun.data if rubric.rerun else ())):
@@ -193,18 +194,19 @@ def _see_that_it_can_be_graded(rubric: Rubric, source: Path) -> None:
             read(name)
         except DataError as error:
             raise CourseError(f"rubric {rubric.lab} asks for data set {name}: {error}") from None
-    if rubric.model is not None:
+    for run in (run for run in rubric.runs if run.model is not None):
+        if not any(is_handed_in(each, rubric.lab, run.folder) for each in submissions):
+            continue
         try:
-            check_data(rubric.model)
+            check_data(run.model)
         except ValueError as error:
-            raise CourseError(str(error)) from None
+            raise CourseError(f"rubric {rubric.lab}, {run.name}: {error}") from None
 
 
 def _still_good(setting: Setting, students: list[str]) -> dict[str, Verdict]:
     """Saved verdicts that grading again would only repeat."""
-    bench = Bench(
-        find_rubric(setting.lab, setting.rubrics), source_notebook(setting.source), course_secret(setting.course), None
-    )
+    rubric = find_rubric(setting.lab, setting.rubrics)
+    bench = Bench(rubric, source_notebook(setting.source), course_secret(setting.course), None)
     sandbox = "bubblewrap" if setting.sandboxed else "none"
     good = {}
     for student in students:
@@ -212,7 +214,7 @@ def _still_good(setting: Setting, students: list[str]) -> dict[str, Verdict]:
             verdict = load_verdict(verdict_path(setting.course, student, setting.lab))
         except ValueError:
             continue
-        digests = {"submission": submission_digest(setting.submission(student), setting.lab), **bench.digests}
+        digests = {"submission": submission_digest(setting.submission(student), rubric), **bench.digests}
         if verdict.student == student and verdict.sandbox == sandbox and digests.items() <= verdict.digests.items():
             good[student] = verdict
     return good
@@ -241,7 +243,9 @@ def _results(
 
 def _patience(rubric: Rubric) -> float:
     """Seconds after which a worker that has not answered is given up: all limits together, and a minute."""
-    seconds = 60.0 + rubric.execution.seconds * (len(rubric.exercises) + (rubric.model is not None))
+    each = rubric.execution.seconds
+    seconds = 60.0 + each * len(rubric.exercises)
+    seconds += sum(run.model.seconds or each for run in rubric.runs if run.model is not None)
     return 2 * (seconds + (rubric.rerun.seconds if rubric.rerun else 0.0)) + 120.0
 
 
@@ -257,14 +261,16 @@ def _flag_copies(course: Path, lab: str, fresh: dict[str, Verdict]) -> None:
                 continue
     same = defaultdict(list)
     for student, verdict in everybody.items():
-        if weights := verdict.digests.get("weights"):
+        for weights in {run.weights for run in verdict.runs} - {None}:
             same[weights].append(student)
     for student, verdict in everybody.items():
-        others = [other for other in same.get(verdict.digests.get("weights", ""), []) if other != student]
         flags = [flag for flag in verdict.flags if flag.kind != "copy"]
-        if others:
-            told = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-            flags.append(Flag("copy", f"the same model.safetensors as {told}"))
+        for run in verdict.runs:
+            others = [other for other in same.get(run.weights, []) if other != student]
+            if others:
+                told = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+                where = f"{run.id}: " if run.id else ""
+                flags.append(Flag("copy", f"{where}the same model.safetensors as {told}"))
         if tuple(flags) != verdict.flags:
             verdict = replace(verdict, flags=tuple(flags))
             verdict.save(course)

@@ -156,7 +156,9 @@ def _check_rubrics(labs: list[str], course: Path, rubrics: Path) -> None:
         for line in problems:
             click.echo(f"{lab}: {line}")
         if not problems:
-            checks = f"{len(rubric.exercises)} exercises, {len(rubric.criteria)} criteria"
+            runs, criteria = len(rubric.runs), sum(len(run.criteria) for run in rubric.runs)
+            of_runs = f" of {runs} runs" if runs > 1 else ""
+            checks = f"{len(rubric.exercises)} exercises, {criteria} criteria{of_runs}"
             click.echo(f"{lab}: fits its notebook ({checks}, {rubric.total:g} points)")
     if found:
         raise click.ClickException(f"{found} problem{'s' * (found != 1)} in {len(labs)} rubric{'s' * (len(labs) != 1)}")

@@ -7,7 +7,7 @@ is missing or broken) is a "no" with that error's reason, which the caller write
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +15,7 @@ from .early_stopping import meets, stopping_epoch
 from .evidence import Evidence
 from .quoting import quote
 from .run_folder import EvidenceError
+from .training_time import more_than_wall_clock
 from .transcript import disagreement
 
 __all__ = ["KINDS", "NEEDS_MODEL", "Finding", "Kind"]
@@ -41,14 +42,17 @@ class Kind:
     check : callable
         ``check(evidence, settings) -> Finding``; may raise `EvidenceError`.
     remedy : str
-        How a student looks at what went wrong.
+        How a student looks at what went wrong; ``{run}`` stands for the run folder.
     settings : mapping
         Name of each setting a rubric must give, to a test of its value and what the test expects in words.
+    optional : mapping
+        The same, of those that it may give.
     """
 
     check: Callable[[Evidence, Mapping[str, Any]], Finding]
     remedy: str
     settings: Mapping[str, tuple[Callable[[Any], bool], str]]
+    optional: Mapping[str, tuple[Callable[[Any], bool], str]] = field(default_factory=dict)
 
 
 def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
@@ -140,6 +144,23 @@ def final_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     return _compare("final", accuracies[-1], len(accuracies), settings["threshold"])
 
 
+def time_budget(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """The cumulative training time of the curve's last row is within the budget, and fits transcript and record."""
+    curve, record = evidence.curve, evidence.record
+    last, device = curve.rows[-1], record.device.split(":")[0][:40]
+    own = "seconds_gpu" if "seconds_gpu" in settings and not record.device.lower().startswith("cpu") else "seconds"
+    budget = settings[own]
+    if not (ordered := monotone(evidence, {})).passed:  # or the last row's time would not be the longest
+        return ordered
+    if reason := disagreement(evidence.transcript, curve):
+        return Finding(False, reason)
+    if reason := more_than_wall_clock(curve, record):
+        return Finding(False, reason)
+    relation = "at most" if last.time <= budget else "more than"
+    told = f"training took {last.time:g} s until epoch {last.epoch}, the last row of learning_curve.csv"
+    return Finding(last.time <= budget, f"{told}: {relation} the {budget:g} s allowed on {quote(device)}")
+
+
 def transcript(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """The transcript parses and tells of the same run as the learning curve and the record."""
     told, curve, record = evidence.transcript, evidence.curve, evidence.record
@@ -166,6 +187,7 @@ def _compare(which: str, accuracy: float, epoch: int, threshold: float) -> Findi
     return Finding(passed, f"{which} validation accuracy {accuracy:.4f} (epoch {epoch}) {relation} {threshold:g}")
 
 
+_SECONDS = (lambda v: _is_number(v) and 0 < v < float("inf"), "a number of seconds above 0")
 _THRESHOLD = {
     "threshold": (lambda v: _is_number(v) and 0 < v <= 1, "a number above 0 and at most 1"),
 }
@@ -178,7 +200,7 @@ def _is_number(value: Any) -> bool:
 KINDS: dict[str, Kind] = {
     "run_record": Kind(
         run_record,
-        "open run/run.json: `ended` holds a time once the notebook has run to its end, and `data` says what it ran on",
+        "open {run}/run.json: `ended` holds a time once the notebook has run to its end, and `data` says what it ran on",
         {
             "provenance": (
                 lambda v: isinstance(v, list) and v and all(p in ("official", "copy", "synthetic") for p in v),
@@ -193,17 +215,17 @@ KINDS: dict[str, Kind] = {
     ),
     "curve_schema": Kind(
         curve_schema,
-        "open run/learning_curve.csv in a text editor; the notebook's training loop writes it, an editor should not",
+        "open {run}/learning_curve.csv in a text editor; the notebook's training loop writes it, an editor should not",
         {},
     ),
     "monotone": Kind(
         monotone,
-        "look at the columns epoch and time of run/learning_curve.csv; time adds up the epochs, it is not one epoch's",
+        "look at the columns epoch and time of {run}/learning_curve.csv; time adds up the epochs, it is not one epoch's",
         {},
     ),
     "epochs": Kind(
         epochs,
-        "compare the last row of run/learning_curve.csv with parameters.epochs in run/run.json; run the lab to its end",
+        "compare the last row of {run}/learning_curve.csv with parameters.epochs in {run}/run.json; run the lab to its end",
         {},
     ),
     "early_stop": Kind(
@@ -223,8 +245,15 @@ KINDS: dict[str, Kind] = {
     ),
     "held_out_accuracy": Kind(
         held_out_accuracy,
-        "load run/model.safetensors into the lab's network and evaluate it on the test images yourself",
+        "load {run}/model.safetensors into the lab's network and evaluate it on the test images yourself",
         _THRESHOLD,
+    ),
+    "time_budget": Kind(
+        time_budget,
+        "look at the last row of {run}/learning_curve.csv, and at started and ended in {run}/run.json: fewer epochs, "
+        "an earlier stop or a larger learning rate save time",
+        {"seconds": _SECONDS},
+        {"seconds_gpu": _SECONDS},
     ),
     "transcript": Kind(
         transcript,

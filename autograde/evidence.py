@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from . import learning_curve, run_record, transcript
 from .learning_curve import LearningCurve, parse_learning_curve
@@ -38,6 +38,7 @@ LIMITS = {
     "assessment.out": transcript.MAX_BYTES,
     WEIGHTS: 256 << 20,  # several times the largest network of the labs; a worker holds a few copies
 }
+WEIGHTS_OF_SEVERAL = 128 << 20  # a worker holds those of all runs
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,8 @@ class Evidence:
         return _unwrap(self.held_out_or_error)
 
 
-def read_run_files(submission: Path, lab: str) -> RunFiles:
-    """Read a submission's run folder, as bytes.
+def read_run_files(submission: Path, lab: str, folder: str = "", writer: str = "") -> RunFiles:
+    """Read one of a submission's run folders, as bytes.
 
     Parameters
     ----------
@@ -103,6 +104,8 @@ def read_run_files(submission: Path, lab: str) -> RunFiles:
         ``submitted/STUDENT/LAB``.
     lab : str
         The lab's full name.
+    folder, writer : str
+        Of a run among several: see `autograde.run_folder.RunFolder`.
 
     Returns
     -------
@@ -110,12 +113,13 @@ def read_run_files(submission: Path, lab: str) -> RunFiles:
         Name of the file to its bytes, or to the error that says why there are none. Never raises for what a student
         handed in.
     """
+    limits = LIMITS | {WEIGHTS: WEIGHTS_OF_SEVERAL} if folder else LIMITS
     files: RunFiles = {}
     try:
-        with RunFolder(submission, lab) as folder:
-            for name, limit in LIMITS.items():
+        with RunFolder(submission, lab, folder, writer) as opened:
+            for name, limit in limits.items():
                 try:
-                    files[name] = folder.read(name, limit)
+                    files[name] = opened.read(name, limit)
                 except EvidenceError as error:
                     files[name] = error
     except EvidenceError as error:
@@ -154,9 +158,9 @@ def read_evidence(submission: Path, lab: str) -> Evidence:
     return parse_evidence(lab, read_run_files(submission, lab))
 
 
-def summarise(evidence: Evidence) -> RunSummary:
-    """The run's figures, with None for what could not be read."""
-    figures: dict = {}
+def summarise(evidence: Evidence, **known: Any) -> RunSummary:
+    """The run's figures, with None for what could not be read, and fields of the summary that are `known` already."""
+    figures: dict[str, Any] = known
     if isinstance(curve := evidence.curve_or_error, LearningCurve):
         accuracies = curve.accuracies
         figures |= {

@@ -1,6 +1,6 @@
 """Writing verdicts into nbgrader's gradebook.
 
-The scores and reasons of the rubric's cells (its exercises and ``run-evidence``) are ours. Written answers get theirs by
+The scores and reasons of the rubric's cells (its exercises and its runs) are ours. Written answers get theirs by
 hand in formgrader. A score or a comment that a person has set for one of our cells in formgrader (``manual_score``,
 ``manual_comment``) takes precedence over ours in nbgrader, and stays.
 
@@ -143,9 +143,8 @@ def ensure_assignment(config: Config, rubric: Rubric) -> None:
         if not answer["success"]:
             last = (answer.get("error") or answer.get("log") or "").strip().splitlines()[-1:] or ["no message"]
             raise CourseError(f"nbgrader generate_assignment {rubric.lab} failed: {last[0]}; run it to see its log")
-    wanted = {rubric.cell: rubric.max_points} | {each.cell: each.max_points for each in rubric.exercises}
     with open_gradebook(config) as gradebook:
-        for name, points in wanted.items():
+        for name, points in rubric.cells.items():
             try:
                 cell = gradebook.find_graded_cell(name, rubric.lab, rubric.lab)
             except MissingEntry:
@@ -187,9 +186,10 @@ def lab_points(config: Config, rubric: Rubric) -> LabPoints | None:
             return None
         answers = {cell.name for cell in notebook.solution_cells}
         checked = {exercise.cell for exercise in rubric.exercises}
+        runs = {run.cell for run in rubric.runs}
         evidence = exercises = others = by_hand = 0.0
         for cell in [*notebook.grade_cells, *notebook.task_cells]:
-            if cell.name == rubric.cell:
+            if cell.name in runs:
                 evidence += cell.max_score
             elif cell.name in checked:
                 exercises += cell.max_score

@@ -17,48 +17,18 @@ import numpy as np
 import torch
 
 from data_prep.errors import DataError
-from data_prep.staged import read
+from data_prep.staged import StagedDataset, read
 
 from .evidence import Evidence, HeldOut
 from .limits import Exceeded, Limits
+from .networks import DRIVER, NETWORKS, Network
 from .quoting import quote
 from .rubric import ModelEvidence
 from .run_folder import EvidenceError
+from .run_record import RunRecord
 from .warm import WarmInterpreter
 
-__all__ = ["NETWORKS", "augment", "check_data", "try_weights"]
-
-MAX_WIDTH = 64
-
-# The course's networks: what the driver builds, from which of the run's parameters, and whether the lab standardises
-# its images (lab 01) or only scales them to 0…1 (lab 02).
-NETWORKS = {"wide_resnet_standardised": True, "wide_resnet": False}
-
-DRIVER = """
-import torch
-
-
-def predict(student, given, outside):
-    from safetensors.torch import load
-    state = load(given["weights"])
-    name = given["network"]
-    if name.startswith("notebook:"):
-        model = student(name.partition(":")[2])()
-    else:
-        from course_lib.models import WideResNet
-        width = given["width"]
-        model = WideResNet((16 * width, 32 * width, 64 * width), given["channels"], given["classes"])
-    model.load_state_dict(state)
-    model.eval()
-    images = given["images"].permute(0, 3, 1, 2).float() / 255
-    if given["standardise"]:
-        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (given["mean"], given["std"]))
-        images = (images - mean) / std
-    images = images.contiguous(memory_format=torch.channels_last)
-    model = model.to(memory_format=torch.channels_last)
-    with torch.no_grad():
-        return torch.cat([model(part).float().argmax(1) for part in images.split(250)])
-"""
+__all__ = ["augment", "check_data", "try_weights"]
 
 
 def check_data(rules: ModelEvidence) -> None:
@@ -95,7 +65,7 @@ def try_weights(
     ----------
     rules : ModelEvidence
     evidence : Evidence
-        Its run record names the data set and the width.
+        Its run record names the data set and what the network is built from.
     weights : bytes
         ``model.safetensors``.
     warm, limits, data
@@ -122,23 +92,21 @@ def try_weights(
     chosen = random.permutation(len(staged.arrays["test_labels"]))[: rules.images]
     images = augment(staged.arrays["test_images"][chosen], random)
     labels = np.asarray(staged.arrays["test_labels"][chosen])
-    width = record.parameters.get("width", 1)
-    if type(width) is not int or not 1 <= width <= MAX_WIDTH:
-        raise EvidenceError(
-            f"run.json: parameters.width is {quote(width)}, a whole number up to {MAX_WIDTH} was expected"
-        )
     from_notebook = rules.network.startswith("notebook:")
     name = rules.network if from_notebook else rules.network.partition(":")[2]
+    network = NETWORKS.get(name, Network(normalised=False))
+    numbers = _numbers(network, record)
+    scale, shift = _normalisation(staged) if network.normalised else ([1 / 255], [0.0])
     given = {
         "weights": weights,
         "network": name,
-        "width": width,
+        "numbers": numbers,
         "channels": int(images.shape[-1]),
         "classes": len(staged.classes),
         "images": torch.from_numpy(images),
-        "standardise": NETWORKS.get(name, False),
-        "mean": list(map(float, staged.mean)),
-        "std": list(map(float, staged.std)),
+        "scale": scale,
+        "shift": shift,
+        "batch": network.batch,
     }
     try:
         with warm.execute(limits, data=data if from_notebook else {}) as execution:
@@ -151,8 +119,28 @@ def try_weights(
         error = reply.get("error") if isinstance(reply.get("error"), dict) else {}
         # PyTorch's first line only says that something is wrong; the next ones say what.
         why = quote(" ".join(str(error.get("message", "no classes came back")).split()), 160)
-        raise EvidenceError(f"model.safetensors does not fit the lab's network of width {width}: {why}")
+        built = " and ".join(f"{key} {value}" for key, value in numbers.items())
+        what = f"the lab's network of {built}" if built else "the lab's network"
+        raise EvidenceError(f"model.safetensors does not fit {what}: {why}")
     return HeldOut(int((predicted.numpy() == labels).sum()), len(labels), staged.name, staged.provenance)
+
+
+def _numbers(network: Network, record: RunRecord) -> dict[str, int]:
+    found = {}
+    for name, (default, least, most) in network.numbers.items():
+        value = record.parameters.get(name, default)
+        if type(value) is not int or not least <= value <= most:
+            raise EvidenceError(
+                f"run.json: parameters.{name} is {quote(value)}, a whole number from {least} to {most} was expected"
+            )
+        found[name] = value
+    return found
+
+
+def _normalisation(staged: StagedDataset) -> tuple[list[float], list[float]]:
+    """Per channel, factor of a pixel of 0…255 and what is added to it, as `course_lib.data.Batches` has them."""
+    scale = [1 / (255 * float(std)) for std in staged.std]
+    return scale, [-float(mean) / float(std) for mean, std in zip(staged.mean, staged.std, strict=True)]
 
 
 def augment(images: np.ndarray, random: np.random.Generator) -> np.ndarray:

@@ -64,7 +64,7 @@ class KeepVerdict(NbGraderPreprocessor):
             course = Path(directories.root, directories.submitted_directory).resolve().parent
             bench = _bench(rubric.lab, course, Path(source) / f"{rubric.lab}.ipynb")
             saved = _saved(course, student, rubric)
-            digests = {"submission": submission_digest(submission, rubric.lab), **bench.digests}
+            digests = {"submission": submission_digest(submission, rubric), **bench.digests}
             if saved is not None and digests.items() <= saved.digests.items():
                 return saved
             verdict = grade_submission(bench, submission, student).verdict
@@ -101,7 +101,7 @@ class ShowReasons(NbGraderPreprocessor):
         if rubric is None:
             return nb, resources
         student = resources["nbgrader"]["student"]
-        names = {rubric.cell, *(exercise.cell for exercise in rubric.exercises)}
+        names = rubric.cells
         with Gradebook(resources["nbgrader"]["db_url"]) as gradebook:
             for cell in nb.cells:
                 name = cell.metadata.get("nbgrader", {}).get("grade_id")

@@ -7,11 +7,12 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from .criteria import KINDS, NEEDS_MODEL
+from .rubric_form import Criterion, Execution, Exercise, ModelEvidence, Rerun, Rubric, RunEvidence
 
 __all__ = [
     "RUBRICS",
@@ -22,6 +23,7 @@ __all__ = [
     "Rerun",
     "Rubric",
     "RubricError",
+    "RunEvidence",
     "find_rubric",
     "load_rubric",
     "rubric_names",
@@ -30,6 +32,9 @@ __all__ = [
 RUBRICS = Path(__file__).parent / "rubrics"
 _COMMON = ("id", "kind", "points", "description")
 _LAB = re.compile(r"[0-9]{2}_[a-z0-9_]+")
+_RUN_KEYS = ("id", "folder", "program", "cell", "max_points", "model", "criterion")
+# Of a run, its folder and its program: one component of a path, and never "." or "..".
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
 T = TypeVar("T")
 Fail = Callable[[str], "RubricError"]
@@ -37,138 +42,6 @@ Fail = Callable[[str], "RubricError"]
 
 class RubricError(ValueError):
     """A rubric that cannot be used, or none for the lab asked for; one line."""
-
-
-@dataclass(frozen=True)
-class Criterion:
-    """One line of a rubric; `settings` are those of its kind (see `autograde.criteria.KINDS`)."""
-
-    id: str
-    kind: str
-    points: float
-    description: str
-    settings: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Exercise:
-    """An exercise's grade cell, the hidden check that scores it, and the points of each of that check's parts."""
-
-    cell: str
-    check: str
-    points: Mapping[str, float]
-
-    @property
-    def max_points(self) -> float:
-        """What the cell is worth."""
-        return sum(self.points.values())
-
-
-@dataclass(frozen=True)
-class Execution:
-    """How answers are executed for the hidden checks.
-
-    Attributes
-    ----------
-    run : tuple of str
-        Ids of the lab's own code cells that the answers lean on (imports, helpers). They run as the lab has them.
-    parameters : mapping
-        Values for the notebook's parameters cell.
-    data : tuple of str
-        Staged data sets that the sandbox shows.
-    seconds, memory_gib : float
-        Limits on one exercise, all of its ranks together.
-    """
-
-    run: tuple[str, ...] = ()
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    data: tuple[str, ...] = ()
-    seconds: float = 60.0
-    memory_gib: float = 4.0
-
-
-@dataclass(frozen=True)
-class ModelEvidence:
-    """How the submitted weights are tried on held-out images.
-
-    Attributes
-    ----------
-    network : str
-        ``course_lib:NAME`` (see `autograde.networks`), which needs no code of the student's, or ``notebook:FUNCTION``,
-        a function of the notebook without arguments, called in the sandbox.
-    datasets : tuple of str
-        Those that a run may have used; the images are of the test split of the one that ``run.json`` names.
-    images : int
-        How many of them are asked, drawn and ordered by chance.
-    tolerance : float
-        How far the accuracy on them may lie from the learning curve's last one.
-    held_out : str
-        A staged set of the same kind of images that students have never seen, whose test split is used instead.
-    """
-
-    network: str
-    datasets: tuple[str, ...]
-    images: int
-    tolerance: float
-    held_out: str = ""
-
-
-@dataclass(frozen=True)
-class Rerun:
-    """The budget of a grading run: parameters of the notebook, and seconds, data and memory for all of it."""
-
-    parameters: Mapping[str, Any]
-    seconds: float
-    memory_gib: float = 8.0
-    data: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Rubric:
-    """How a lab is graded.
-
-    Attributes
-    ----------
-    lab, title : str
-    mode : str
-        ``evidence``: the run is judged from the submitted run folder. ``rerun``: from one that the grader's own run of
-        the submitted notebook wrote.
-    cell : str
-        grade_id of the notebook cell that carries the run evidence's points.
-    max_points : float
-        Of the run evidence.
-    criteria : tuple of Criterion
-        Of the run evidence.
-    exercises : tuple of Exercise
-    execution : Execution
-    model : ModelEvidence or None
-    rerun : Rerun or None
-    digest : str
-        SHA-256 of the file.
-    """
-
-    lab: str
-    title: str
-    mode: str
-    cell: str
-    max_points: float
-    criteria: tuple[Criterion, ...]
-    exercises: tuple[Exercise, ...] = ()
-    execution: Execution = field(default_factory=Execution)
-    model: ModelEvidence | None = None
-    rerun: Rerun | None = None
-    digest: str = ""
-
-    @property
-    def total(self) -> float:
-        """Points of the run evidence and the exercises together; answers in words are not the grader's."""
-        return self.max_points + sum(exercise.max_points for exercise in self.exercises)
-
-    @property
-    def threshold(self) -> float | None:
-        """The final accuracy asked for, else the best, else None."""
-        by_kind = {criterion.kind: criterion.settings.get("threshold") for criterion in self.criteria}
-        return by_kind.get("final_accuracy", by_kind.get("best_accuracy"))
 
 
 def rubric_names(folder: Path = RUBRICS) -> list[str]:
@@ -221,11 +94,11 @@ def load_rubric(path: Path) -> Rubric:
         return RubricError(f"rubric {path}: {what}")
 
     allowed = {
-        "lab", "title", "mode", "cell", "max_points", "criterion", "exercise", "execution", "model", "rerun",
+        "lab", "title", "mode", "cell", "max_points", "criterion", "exercise", "execution", "model", "rerun", "run",
     }  # fmt: skip
     if unknown := set(whole) - allowed:
         raise fail(f"unknown key {sorted(unknown)[0]!r}; known are {', '.join(sorted(allowed))}")
-    for name in ("lab", "title", "mode", "cell"):
+    for name in ("lab", "title", "mode"):
         if not isinstance(whole.get(name), str) or not whole[name]:
             raise fail(f"{name} must be a string")
     if not _LAB.fullmatch(whole["lab"]) or whole["lab"] != path.stem:
@@ -234,36 +107,70 @@ def load_rubric(path: Path) -> Rubric:
         raise fail(f"mode is {whole['mode']!r}, expected 'evidence' or 'rerun'")
     if (whole["mode"] == "rerun") != ("rerun" in whole):
         raise fail("mode 'rerun' and a table [rerun] with its budget go together")
-    if not _is_points(whole.get("max_points")):
-        raise fail("max_points must be a number of at least 0")
+    if whole["mode"] == "rerun" and "run" in whole:
+        raise fail("[[run]] needs mode 'evidence': the grader runs the notebook again, and no program")
 
-    criteria = tuple(_criterion(entry, n, fail) for n, entry in enumerate(_tables(whole, "criterion", fail), start=1))
+    runs = _runs(whole, fail)
+    exercises = tuple(_exercise(entry, n, fail) for n, entry in enumerate(_tables(whole, "exercise", fail), start=1))
+    if twice := _twice([*(run.cell for run in runs), *(exercise.cell for exercise in exercises)]):
+        raise fail(f"cell {twice!r} is there twice")
+    return Rubric(
+        lab=whole["lab"],
+        title=whole["title"],
+        mode=whole["mode"],
+        runs=runs,
+        exercises=exercises,
+        execution=_table(Execution, whole, "execution", fail) or Execution(),
+        rerun=_table(Rerun, whole, "rerun", fail),
+        digest=hashlib.sha256(text.encode()).hexdigest(),
+    )
+
+
+def _runs(whole: Mapping[str, Any], fail: Fail) -> tuple[RunEvidence, ...]:
+    found = []
+    tables = _tables(whole, "run", fail)
+    # The top level is a run of its own, in run/; it may be left out where there are others.
+    if not tables or any(name in whole for name in ("cell", "max_points", "criterion", "model")):
+        found.append(_run(whole, {}, fail))
+    for number, entry in enumerate(tables, start=1):
+        if not isinstance(entry.get("id"), str) or not _NAME.fullmatch(entry["id"]):
+            raise fail(f"run {number}: id must be a name of letters, digits, _ and -")
+        names = {"id": entry["id"], "folder": entry.get("folder", entry["id"])}
+        if "program" in entry:
+            names["program"] = entry["program"]
+
+        def fail_here(what: str, run: str = entry["id"]) -> RubricError:
+            return fail(f"run {run!r}: {what}")
+
+        for key, name in names.items():
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                raise fail_here(f"{key} is {name!r}, a plain name of letters, digits, _ and - was expected")
+        if unknown := set(entry) - set(_RUN_KEYS):
+            raise fail_here(f"unknown key {sorted(unknown)[0]!r}; known are {', '.join(_RUN_KEYS)}")
+        found.append(_run(entry, names, fail_here))
+    for key in ("id", "folder"):
+        if twice := _twice(getattr(run, key) for run in found):
+            raise fail(f"run {key} {twice!r} is there twice")
+    return tuple(found)
+
+
+def _run(entry: Mapping[str, Any], names: Mapping[str, str], fail: Fail) -> RunEvidence:
+    if not isinstance(entry.get("cell"), str) or not entry["cell"]:
+        raise fail("cell must be a string")
+    if not _is_points(entry.get("max_points")):
+        raise fail("max_points must be a number of at least 0")
+    criteria = tuple(_criterion(each, n, fail) for n, each in enumerate(_tables(entry, "criterion", fail), start=1))
     if not criteria:
         raise fail("at least one [[criterion]] is needed")
     if twice := _twice(criterion.id for criterion in criteria):
         raise fail(f"id {twice!r} is there twice")
     total = sum(criterion.points for criterion in criteria)
-    if abs(total - whole["max_points"]) > 1e-9:
-        raise fail(f"the criteria add up to {total:g} points, max_points is {whole['max_points']:g}")
-    exercises = tuple(_exercise(entry, n, fail) for n, entry in enumerate(_tables(whole, "exercise", fail), start=1))
-    if twice := _twice([whole["cell"], *(exercise.cell for exercise in exercises)]):
-        raise fail(f"cell {twice!r} is there twice")
-    model = _table(ModelEvidence, whole, "model", fail)
+    if abs(total - entry["max_points"]) > 1e-9:
+        raise fail(f"the criteria add up to {total:g} points, max_points is {entry['max_points']:g}")
+    model = _table(ModelEvidence, entry, "model", fail)
     if model is None and any(criterion.kind in NEEDS_MODEL for criterion in criteria):
         raise fail("a criterion of the submitted weights needs a table [model]")
-    return Rubric(
-        lab=whole["lab"],
-        title=whole["title"],
-        mode=whole["mode"],
-        cell=whole["cell"],
-        max_points=float(whole["max_points"]),
-        criteria=criteria,
-        exercises=exercises,
-        execution=_table(Execution, whole, "execution", fail) or Execution(),
-        model=model,
-        rerun=_table(Rerun, whole, "rerun", fail),
-        digest=hashlib.sha256(text.encode()).hexdigest(),
-    )
+    return RunEvidence(entry["cell"], float(entry["max_points"]), criteria, model, **names)
 
 
 def _tables(whole: Mapping[str, Any], name: str, fail: Fail) -> list[dict[str, Any]]:
@@ -283,6 +190,7 @@ _EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "str": (lambda v: isinstance(v, str) and v != "", "a string"),
     "int": (lambda v: isinstance(v, int) and not isinstance(v, bool) and v > 0, "a whole number above 0"),
     "float": (lambda v: _is_points(v) and v > 0, "a number above 0"),
+    "float | None": (lambda v: _is_points(v) and v > 0, "a number above 0"),
     "tuple[str, ...]": (lambda v: isinstance(v, list) and all(isinstance(e, str) for e in v), "a list of strings"),
     "Mapping[str, Any]": (lambda v: isinstance(v, dict), "a table"),
 }
@@ -331,11 +239,13 @@ def _criterion(entry: dict[str, Any], number: int, fail: Fail) -> Criterion:
         raise fail(f"criterion {name!r}: points must be a number of at least 0")
     if not isinstance(entry.get("description"), str) or not entry["description"]:
         raise fail(f"criterion {name!r}: description is missing")
-    expected = KINDS[entry["kind"]].settings
+    kind = KINDS[entry["kind"]]
     settings = {key: value for key, value in entry.items() if key not in _COMMON}
-    if unknown := set(settings) - set(expected):
+    if unknown := set(settings) - set(kind.settings) - set(kind.optional):
         raise fail(f"criterion {name!r}: kind {entry['kind']} has no setting {sorted(unknown)[0]!r}")
-    for key, (test, wanted) in expected.items():
+    for key, (test, wanted) in (kind.settings | kind.optional).items():
+        if key not in settings and key in kind.optional:
+            continue
         if key not in settings or not test(settings[key]):
             raise fail(f"criterion {name!r}: {key} must be {wanted}")
     return Criterion(name, entry["kind"], float(entry["points"]), entry["description"], settings)

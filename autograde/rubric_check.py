@@ -8,7 +8,7 @@ from collections import Counter
 from nbformat import NotebookNode
 
 from .checks import find_check, known_checks
-from .held_out import NETWORKS
+from .networks import NETWORKS
 from .rubric import Rubric
 
 __all__ = ["rubric_problems"]
@@ -28,7 +28,7 @@ def rubric_problems(rubric: Rubric, source: NotebookNode) -> list[str]:
     graded = [cell.metadata.nbgrader for cell in source.cells if cell.metadata.get("nbgrader", {}).get("grade")]
     points = {cell["grade_id"]: float(cell.get("points", 0)) for cell in graded}
     by_hand = {cell["grade_id"] for cell in graded if cell.get("solution")}
-    wanted = {rubric.cell: rubric.max_points} | {each.cell: each.max_points for each in rubric.exercises}
+    wanted = rubric.cells
     for cell, worth in wanted.items():
         if cell not in points:
             problems.append(f"the notebook has no grade cell {cell!r}")
@@ -82,12 +82,11 @@ def _exercise_problems(cell: str, name: str, points: dict[str, float]) -> list[s
 
 
 def _network_problems(rubric: Rubric) -> list[str]:
-    if rubric.model is None:
-        return []
-    kind, _, name = rubric.model.network.partition(":")
-    if kind == "course_lib" and name in NETWORKS:
-        return []
-    if kind == "notebook" and name.isidentifier():
-        return []
+    problems = []
     known = ", ".join(f"course_lib:{network}" for network in NETWORKS)
-    return [f"[model] network is {rubric.model.network!r}, expected {known} or notebook:FUNCTION"]
+    for run in (run for run in rubric.runs if run.model is not None):
+        kind, _, name = run.model.network.partition(":")
+        if not (kind == "course_lib" and name in NETWORKS) and not (kind == "notebook" and name.isidentifier()):
+            table = f"run {run.id!r}: [run.model]" if run.id else "[model]"
+            problems.append(f"{table} network is {run.model.network!r}, expected {known} or notebook:FUNCTION")
+    return problems

@@ -13,12 +13,7 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["EvidenceError", "RunFolder", "open_submission", "read_plain_text"]
-
-NO_RUN_FOLDER = (
-    "no run folder in the submission: expected run/run.json beside the notebook; "
-    "run the lab to its end, which writes it"
-)
+__all__ = ["EvidenceError", "RunFolder", "is_handed_in", "open_submission", "read_plain_text"]
 
 
 class EvidenceError(Exception):
@@ -34,35 +29,45 @@ class RunFolder:
         ``submitted/STUDENT/LAB``. Neither of the last two components may be a link.
     lab : str
         Name of the lab, for the second place that is looked in.
+    folder : str
+        A plain name, chosen by the rubric, of a folder below; empty for the notebook's own run.
+    writer : str
+        The program that writes it, for messages; empty for the notebook.
 
     Raises
     ------
     EvidenceError
-        Where there is no such folder (``run/``, else ``runs/LAB/``), or one of its components is not a plain folder.
+        Where there is no such folder (``run/``, else ``runs/LAB/``; ``run/FOLDER/``, else ``runs/LAB/FOLDER/``), or one
+        of its components is not a plain folder.
     """
 
-    def __init__(self, submission: Path, lab: str) -> None:
-        self.where = "run"
+    def __init__(self, submission: Path, lab: str, folder: str = "", writer: str = "") -> None:
+        self.remedy = (
+            f"run {writer} to its end, which writes it" if writer else "run the lab to its end, which writes it"
+        )
+        below = (folder,) if folder else ()
         try:
             submission_fd = open_submission(submission)
             try:
-                self._fd = self._open_run(submission_fd, lab)
+                self._fd = self._open_first(submission_fd, ("run", *below), ("runs", lab, *below))
             finally:
                 os.close(submission_fd)
         except FileNotFoundError:
-            raise EvidenceError(NO_RUN_FOLDER) from None
+            what = f"no run folder of {writer}" if writer else "no run folder"
+            expected = "/".join(("run", *below, "run.json"))
+            raise EvidenceError(
+                f"{what} in the submission: expected {expected} beside the notebook; {self.remedy}"
+            ) from None
 
-    def _open_run(self, submission_fd: int, lab: str) -> int:
-        try:
-            return _open_directory(submission_fd, "run", "run/")
-        except FileNotFoundError:
-            pass
-        self.where = f"runs/{lab}"
-        runs_fd = _open_directory(submission_fd, "runs", "runs/")
-        try:
-            return _open_directory(runs_fd, lab, f"runs/{lab}/")
-        finally:
-            os.close(runs_fd)
+    def _open_first(self, submission_fd: int, *places: tuple[str, ...]) -> int:
+        for place in places:
+            try:
+                fd = _open_directories(submission_fd, place)
+            except FileNotFoundError:
+                continue
+            self.where = "/".join(place)
+            return fd
+        raise FileNotFoundError
 
     def __enter__(self) -> RunFolder:
         return self
@@ -90,9 +95,18 @@ class RunFolder:
             name,
             limit,
             shown=f"{self.where}/{name}",
-            missing="run the lab to its end, which writes it",
+            missing=self.remedy,
             remedy="hand in the file as the lab wrote it",
         )
+
+
+def is_handed_in(submission: Path, lab: str, folder: str = "") -> bool:
+    """Whether there is a run folder that can be opened."""
+    try:
+        with RunFolder(submission, lab, folder):
+            return True
+    except EvidenceError:
+        return False
 
 
 def open_submission(submission: Path) -> int:
@@ -181,6 +195,18 @@ def read_plain(folder_fd: int, name: str, limit: int, *, shown: str, missing: st
     if len(data) > limit:
         raise EvidenceError(f"{shown} is larger than {limit:,} bytes: {remedy}")
     return bytes(data)
+
+
+def _open_directories(parent_fd: int, names: tuple[str, ...]) -> int:
+    """Open the last of folders that lie in each other, one at a time."""
+    fd = os.dup(parent_fd)
+    for depth, name in enumerate(names, start=1):
+        try:
+            below = _open_directory(fd, name, "/".join(names[:depth]) + "/")
+        finally:
+            os.close(fd)
+        fd = below
+    return fd
 
 
 def _open_directory(parent_fd: int, name: str, shown: str) -> int:

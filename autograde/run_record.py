@@ -34,6 +34,8 @@ class RunRecord:
     ended : datetime or None
         None where the run has not finished.
     stopped_early : bool
+    program : str or None
+        The hand-in program that wrote it; None where the record names none.
     """
 
     lab: str
@@ -46,6 +48,7 @@ class RunRecord:
     started: datetime
     ended: datetime | None
     stopped_early: bool
+    program: str | None = None
 
     def number(self, name: str) -> float:
         """A numeric parameter.
@@ -112,6 +115,7 @@ def parse_run_record(text: str) -> RunRecord:
         started=_moment(whole, "started"),
         ended=None if whole.get("ended", _MISSING) is None else _moment(whole, "ended"),
         stopped_early=_field(whole, "stopped_early", bool, "true or false"),
+        program=_field(whole, "program", str, "a string") if "program" in whole else None,
     )
     if not 1 <= record.world_size <= LARGEST:
         raise EvidenceError("run.json: world_size is not a number of ranks: run the lab again")

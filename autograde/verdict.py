@@ -58,12 +58,15 @@ class CriterionResult:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The run in figures, for the report; None is a figure that could not be read.
+    """A run in figures, for the report; None is a figure that could not be read.
 
+    `id` is the rubric's, empty for the notebook's own run; `weights` is the SHA-256 of the weights handed in.
     `curve` is a list of ``[epoch, seconds, validation accuracy]``, the row of zeros included where the file has it.
     `held_out_accuracy` is the grader's own measurement of the submitted weights, `held_out_images` on how many images.
     """
 
+    id: str = ""
+    weights: str | None = None
     curve: list[list[float]] = field(default_factory=list)
     epochs: int | None = None
     seconds: float | None = None
@@ -85,13 +88,12 @@ class Verdict:
     Attributes
     ----------
     lab, title, student : str
-    threshold : float or None
-        The accuracy asked for, for the report's line.
     graded_at : str
         ISO 8601, UTC.
     results : tuple of CriterionResult
         In the rubric's order; those of one cell stand together.
-    run : RunSummary
+    runs : tuple of RunSummary
+        In the rubric's order.
     flags : tuple of Flag
     sandbox : str
         What held the student's code: ``bubblewrap``, ``apptainer``, ``none``; empty where nothing was executed.
@@ -106,10 +108,9 @@ class Verdict:
     lab: str
     title: str
     student: str
-    threshold: float | None
     graded_at: str
     results: tuple[CriterionResult, ...]
-    run: RunSummary
+    runs: tuple[RunSummary, ...]
     flags: tuple[Flag, ...] = ()
     sandbox: str = ""
     digests: dict[str, str] = field(default_factory=dict)
@@ -165,7 +166,7 @@ class Verdict:
         """
         fields = {name: whole[name] for name in cls.__dataclass_fields__}
         fields["results"] = tuple(CriterionResult(**result) for result in whole["results"])
-        fields["run"] = RunSummary(**whole["run"])
+        fields["runs"] = tuple(RunSummary(**run) for run in whole["runs"])
         fields["unanswered"] = tuple(whole["unanswered"])
         fields["flags"] = tuple(Flag(**flag) for flag in whole["flags"])
         return cls(**fields)

@@ -16,7 +16,6 @@ from ..gradebook import CourseError, LabPoints, lab_points, nbgrader_settings
 from ..rubric import Rubric, find_rubric
 from ..similar_submissions import flag_similar, write_similarity
 from .class_results import ClassResults, read_verdicts
-from .curves import student_chart
 from .pages import environment, remove_stale
 
 __all__ = ["ReportError", "write_report"]
@@ -64,7 +63,6 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
     }
     pages: dict[Path, str] = {}
     for lab in results:
-        middle = lab.median_curve
         students = [verdict.student for verdict in lab.verdicts]
         neighbours = zip([None, *students[:-1]], [*students[1:], None], strict=True)
         for verdict, (before, after) in zip(lab.verdicts, neighbours, strict=True):
@@ -72,7 +70,6 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
                 common,
                 lab=lab,
                 verdict=verdict,
-                chart=student_chart(verdict, middle, lab.rubric.threshold) if verdict.run.curve else None,
                 class_page=f"../{quote(out.name)}",
                 before=before,
                 after=after,

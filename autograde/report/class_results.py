@@ -10,12 +10,12 @@ from statistics import median
 
 from ..batch import is_student_id
 from ..gradebook import LabPoints
-from ..rubric import Rubric
-from ..verdict import FLAGS, FOLDER, CriterionResult, Flag, Verdict, load_verdict
-from .curves import Chart, Points, class_chart, class_median
+from ..rubric import Rubric, RunEvidence
+from ..verdict import FLAGS, FOLDER, CriterionResult, Flag, RunSummary, Verdict, load_verdict
+from .curves import Chart, Points, class_chart, class_median, student_chart
 from .histogram import score_histogram
 
-__all__ = ["CellResults", "ClassResults", "PassRate", "read_verdicts"]
+__all__ = ["CellResults", "ClassResults", "PassRate", "RunResults", "read_verdicts"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,28 @@ class CellResults:
     def short_name(self) -> str:
         """The cell's name as a column heading: without the ``check-`` that exercises share."""
         return self.name.removeprefix("check-")
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """The class on one of the rubric's runs; a verdict without that run counts as one of which nothing could be read."""
+
+    rules: RunEvidence
+    summaries: dict[str, RunSummary]  # by student
+
+    @cached_property
+    def median(self) -> Points:
+        """Median validation accuracy by epoch."""
+        return class_median(list(self.summaries.values()))
+
+    @cached_property
+    def chart(self) -> Chart:
+        """Every learning curve under their median."""
+        return class_chart(list(self.summaries.values()), self.rules.threshold)
+
+    def student_chart(self, student: str) -> Chart | None:
+        """One student's learning curve in front of the median; None where there is none."""
+        return student_chart(self.summaries[student], self.median, self.rules.threshold)
 
 
 def read_verdicts(lab: str, course: Path) -> tuple[list[Verdict], list[str]]:
@@ -77,14 +99,16 @@ class ClassResults:
         return median(verdict.score for verdict in self.verdicts)
 
     @cached_property
-    def median_curve(self) -> Points:
-        """Median validation accuracy by epoch."""
-        return class_median(self.verdicts)
-
-    @cached_property
-    def curves(self) -> Chart:
-        """Every learning curve under their median."""
-        return class_chart(self.verdicts, self.rubric.threshold)
+    def runs(self) -> list[RunResults]:
+        """The rubric's runs, in its order."""
+        found = []
+        for rules in self.rubric.runs:
+            summaries = {}
+            for verdict in self.verdicts:
+                own = (run for run in verdict.runs if run.id == rules.id)
+                summaries[verdict.student] = next(own, RunSummary(rules.id))
+            found.append(RunResults(rules, summaries))
+        return found
 
     @cached_property
     def histogram(self) -> Chart:
@@ -96,8 +120,10 @@ class ClassResults:
         """The rubric's cells: exercises first, then the run evidence. Criteria that it no longer has are not there."""
         rubric = self.rubric
         parts = {exercise.cell: dict(exercise.points) for exercise in rubric.exercises}
-        parts[rubric.cell] = {criterion.id: criterion.points for criterion in rubric.criteria}
-        descriptions = {(rubric.cell, criterion.id): criterion.description for criterion in rubric.criteria}
+        descriptions = {}
+        for run in rubric.runs:
+            parts[run.cell] = {criterion.id: criterion.points for criterion in run.criteria}
+            descriptions |= {(run.cell, criterion.id): criterion.description for criterion in run.criteria}
         judged: dict[tuple[str, str], list[CriterionResult]] = {}
         for verdict in self.verdicts:
             for result in verdict.results:
@@ -173,7 +199,7 @@ class ClassResults:
         """One line for each source of data, the most used first."""
         counts = Counter(
             (run.data_name, run.data_provenance, run.data_source) if run.data_provenance else None
-            for run in (verdict.run for verdict in self.verdicts)
+            for run in (run for results in self.runs for run in results.summaries.values())
             if run.curve or run.data_provenance
         )
         lines = []

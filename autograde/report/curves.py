@@ -12,7 +12,7 @@ from statistics import median
 
 from markupsafe import Markup
 
-from ..verdict import Verdict
+from ..verdict import RunSummary
 
 __all__ = ["Chart", "Points", "class_chart", "class_median", "spacing", "student_chart"]
 
@@ -30,32 +30,34 @@ class Chart:
     y_labels: list[tuple[float, str]]
 
 
-def class_median(verdicts: Sequence[Verdict]) -> Points:
-    """Median validation accuracy of the class per epoch.
+def class_median(summaries: Sequence[RunSummary]) -> Points:
+    """Median validation accuracy per epoch of a class's runs of the same task.
 
     A run that ended earlier counts with its last accuracy, so that the median is of the same runs at every epoch. Runs
     on synthetic data, or on data that the run does not tell, are not counted: their accuracy is of another task.
     """
-    real = [verdict for verdict in verdicts if verdict.run.data_provenance in ("official", "copy")]
-    runs = [_points(verdict) for verdict in real if verdict.run.curve]
+    real = [run for run in summaries if run.data_provenance in ("official", "copy")]
+    runs = [_points(run) for run in real if run.curve]
     if not runs:
         return []
     last = min(MOST_POINTS, max(len(run) for run in runs))
     return [(float(e), median(run[min(e, len(run) - 1)][1] for run in runs)) for e in range(last)]
 
 
-def class_chart(verdicts: Sequence[Verdict], threshold: float | None) -> Chart:
+def class_chart(summaries: Sequence[RunSummary], threshold: float | None) -> Chart:
     """Every student's curve in light lines under the class median."""
-    runs = [_points(verdict) for verdict in verdicts if verdict.run.curve]
+    runs = [_points(run) for run in summaries if run.curve]
     right = _right(runs)
     lines = [_line("each", run, right) for run in runs]
-    lines.append(_line("median", class_median(verdicts), right))
+    lines.append(_line("median", class_median(summaries), right))
     return _chart(lines, right, threshold, "Learning curves of the class")
 
 
-def student_chart(verdict: Verdict, middle: Points, threshold: float | None) -> Chart:
-    """One student's curve in front of the class median."""
-    run = _points(verdict)
+def student_chart(summary: RunSummary, middle: Points, threshold: float | None) -> Chart | None:
+    """One student's curve in front of the class median; None where there is none."""
+    if not summary.curve:
+        return None
+    run = _points(summary)
     right = _right([run, middle])
     return _chart([_line("behind", middle, right), _line("own", run, right)], right, threshold, "Learning curve")
 
@@ -70,10 +72,9 @@ def spacing(length: float, most: int) -> int:
         scale *= 10
 
 
-def _points(verdict: Verdict) -> Points:
-    curve = verdict.run.curve
+def _points(run: RunSummary) -> Points:
     # By position: epochs are checked by a criterion, and a wrong number must not stretch the axis for everyone.
-    return [(float(position), min(max(row[2], 0.0), 1.0)) for position, row in enumerate(curve)]
+    return [(float(position), min(max(row[2], 0.0), 1.0)) for position, row in enumerate(run.curve)]
 
 
 def _right(runs: Sequence[Points]) -> float:

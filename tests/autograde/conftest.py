@@ -50,9 +50,12 @@ def lay_out(root: Path, notebook: nbformat.NotebookNode | None = None) -> Path:
 
 def only_what_a_folder_tells(rubric):
     """The rubric without what needs a sandbox: no exercises, no weights tried."""
-    criteria = tuple(criterion for criterion in rubric.criteria if criterion.kind not in NEEDS_MODEL)
-    points = sum(criterion.points for criterion in criteria)
-    return replace(rubric, exercises=(), model=None, criteria=criteria, max_points=points)
+    runs = []
+    for run in rubric.runs:
+        criteria = tuple(criterion for criterion in run.criteria if criterion.kind not in NEEDS_MODEL)
+        points = sum(criterion.points for criterion in criteria)
+        runs.append(replace(run, model=None, criteria=criteria, max_points=points))
+    return replace(rubric, exercises=(), runs=tuple(runs))
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def verdict(student: str, missed=(), lab: str = LAB, run: RunSummary = RUN, **fi
         for (cell, name), worth in WORTH.items()
     )
     common = {"flags": (), "sandbox": "bubblewrap", "digests": {"submission": "5ab" * 10}, "seconds": 12.25}
-    return Verdict(lab, "t", student, 0.85, "2026-11-20T10:04:00+00:00", results, run, **common | fields)
+    return Verdict(lab, "t", student, "2026-11-20T10:04:00+00:00", results, (run,), **common | fields)
 
 
 class Page(HTMLParser):

@@ -208,12 +208,12 @@ def test_an_accuracy_on_a_copy_or_on_synthetic_data_is_never_bare(course):
 
 
 def test_the_median_counts_a_run_that_ended_earlier_by_its_last_accuracy():
-    def run(student, accuracies, provenance="official"):
+    def run(accuracies, provenance="official"):
         curve = [[0, 0.0, 0.0], *([i, float(i), a] for i, a in enumerate(accuracies, start=1))]
-        return verdict(student, run=RunSummary(curve=curve, data_provenance=provenance))
+        return RunSummary(curve=curve, data_provenance=provenance)
 
-    runs = [run("a", [0.2, 0.9]), run("b", [0.4, 0.5, 0.6]), run("c", [0.6, 0.7, 0.8])]
-    runs.append(run("d", [1.0, 1.0, 1.0], "synthetic"))
+    runs = [run([0.2, 0.9]), run([0.4, 0.5, 0.6]), run([0.6, 0.7, 0.8])]
+    runs.append(run([1.0, 1.0, 1.0], "synthetic"))
     assert class_median(runs) == [(0, 0), (1, 0.4), (2, 0.7), (3, 0.8)]
 
 

@@ -495,7 +495,7 @@ def verdict(student, passed, reason, remedy=""):
         ),
     )
     about = {"lab": LAB, "title": "T", "student": student, "cell": "run-evidence", "graded_at": "2026-11-20T10:00:00Z"}
-    return make(Verdict, results=results, run=RunSummary(), threshold=None, **about)
+    return make(Verdict, results=results, runs=(RunSummary(),), **about)
 
 
 def test_moodle_comments_are_the_reasons_as_text(graded, tmp_path):

@@ -142,7 +142,7 @@ def test_a_result_without_the_sandbox_is_not_taken_for_one_with_it(lab_course, h
 ON_A_TERMINAL = """
 from autograde.progress import Progress
 from autograde.verdict import RunSummary, Verdict
-verdict = Verdict("01_single_gpu", "t", "ada", None, "2026-11-20T10:00:00+00:00", (), RunSummary())
+verdict = Verdict("01_single_gpu", "t", "ada", "2026-11-20T10:00:00+00:00", (), (RunSummary(),))
 progress = Progress("01_single_gpu")
 progress.begun(3, 4)
 progress.done(verdict, False)

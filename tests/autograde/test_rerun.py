@@ -75,9 +75,9 @@ def test_the_grader_s_own_run_is_judged_and_the_submitted_one_is_not_looked_at(j
     forged = make_run([0.99] * 8)
     verdict = judge(solved_notebook(), run=forged)
     assert verdict.score == 20, verdict.comment("run-evidence")
-    assert verdict.run.epochs == 1 and verdict.run.final_accuracy < 0.9
-    assert verdict.run.data_name == "fashion-mnist-small" and verdict.flags == ()
-    assert 0 < verdict.run.seconds < verdict.seconds
+    assert verdict.runs[0].epochs == 1 and verdict.runs[0].final_accuracy < 0.9
+    assert verdict.runs[0].data_name == "fashion-mnist-small" and verdict.flags == ()
+    assert 0 < verdict.runs[0].seconds < verdict.seconds
 
 
 @pytest.mark.slow

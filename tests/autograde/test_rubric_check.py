@@ -54,6 +54,11 @@ def with_exercise(**changes):
     return replace(rubric, exercises=(replace(first, **changes), *others))
 
 
+def with_network(name):
+    (run,) = find_rubric(LAB).runs
+    return replace(find_rubric(LAB), runs=(replace(run, model=replace(run.model, network=name)),))
+
+
 @pytest.mark.parametrize(
     ("rubric", "expected"),
     [
@@ -73,7 +78,7 @@ def with_exercise(**changes):
             "[execution] parameters: the notebook's parameters cell has no 'data_set'",
         ),
         (
-            replace(find_rubric(LAB), model=replace(find_rubric(LAB).model, network="course_lib:resnet")),
+            with_network("course_lib:resnet"),
             "[model] network is 'course_lib:resnet'",
         ),
     ],

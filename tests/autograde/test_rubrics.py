@@ -29,8 +29,8 @@ def write(tmp_path, text):
 @pytest.mark.parametrize("path", sorted(RUBRICS.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_rubric_of_ours_is_usable(path):
     rubric = load_rubric(path)
-    assert rubric.max_points == sum(criterion.points for criterion in rubric.criteria)
-    assert rubric.cell == "run-evidence"
+    assert rubric.run_points == sum(criterion.points for run in rubric.runs for criterion in run.criteria)
+    assert [run.cell for run in rubric.runs if not run.id] in ([], ["run-evidence"])
 
 
 @pytest.mark.parametrize("name", ["1", "01", "01_single_gpu"])
@@ -46,11 +46,11 @@ def test_an_unknown_lab_is_refused_and_the_known_ones_are_named(name):
 
 def test_labs_one_and_two_ask_for_what_the_course_says():
     for name, ranks in (("1", None), ("2", 2)):
-        rubric = find_rubric(name)
-        assert rubric.max_points == 20
-        thresholds = {c.kind: c.settings["threshold"] for c in rubric.criteria if "threshold" in c.settings}
+        (run,) = find_rubric(name).runs
+        assert run.max_points == 20
+        thresholds = {c.kind: c.settings["threshold"] for c in run.criteria if "threshold" in c.settings}
         assert thresholds == {"best_accuracy": 0.85, "final_accuracy": 0.85, "held_out_accuracy": 0.85}
-        minimum = [c.settings["minimum"] for c in rubric.criteria if c.kind == "world_size"]
+        minimum = [c.settings["minimum"] for c in run.criteria if c.kind == "world_size"]
         assert minimum == ([] if ranks is None else [ranks])
 
 
@@ -78,7 +78,7 @@ def test_labs_one_and_two_ask_for_what_the_course_says():
     ],
 )
 def test_a_broken_rubric_is_refused_by_name(tmp_path, old, new, expected):
-    assert load_rubric(write(tmp_path, GOOD)).threshold == 0.85
+    assert load_rubric(write(tmp_path, GOOD)).runs[0].threshold == 0.85
     assert old in GOOD
     with pytest.raises(RubricError) as caught:
         load_rubric(write(tmp_path, GOOD.replace(old, new)))
@@ -113,12 +113,14 @@ points = { update = 3, repeat = 1.5 }
 
 def test_the_tables_are_read_and_what_is_not_given_has_its_default(tmp_path):
     rubric = load_rubric(write(tmp_path, GOOD + TABLES))
-    assert (rubric.model.images, rubric.model.datasets, rubric.model.held_out) == (100, ("fashion-mnist",), "")
+    (run,) = rubric.runs
+    assert (run.model.images, run.model.datasets, run.model.held_out) == (100, ("fashion-mnist",), "")
+    assert (run.model.seconds, run.model.memory_gib) == (None, None)
     assert (rubric.execution.run, rubric.execution.seconds, rubric.execution.memory_gib) == (("setup",), 30, 4.0)
     assert rubric.exercises[0].points == {"update": 3.0, "repeat": 1.5}
-    assert (rubric.max_points, rubric.total) == (5, 9.5)
+    assert (run.max_points, rubric.total) == (5, 9.5)
     bare = load_rubric(write(tmp_path, GOOD))
-    assert (bare.model, bare.rerun, bare.exercises, bare.execution.parameters) == (None, None, (), {})
+    assert (bare.runs[0].model, bare.rerun, bare.exercises, bare.execution.parameters) == (None, None, (), {})
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_a_criterion_of_the_weights_needs_to_know_the_network(tmp_path):
     text = GOOD.replace('"final_accuracy"', '"held_out_accuracy"')
     with pytest.raises(RubricError, match=r"needs a table \[model\]"):
         load_rubric(write(tmp_path, text))
-    assert load_rubric(write(tmp_path, text + TABLES)).criteria[0].kind == "held_out_accuracy"
+    assert load_rubric(write(tmp_path, text + TABLES)).runs[0].criteria[0].kind == "held_out_accuracy"
 
 
 def test_the_digest_is_of_the_whole_file(tmp_path):

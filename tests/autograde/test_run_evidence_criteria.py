@@ -3,7 +3,7 @@
 import pytest
 
 from autograde.evidence import read_evidence
-from autograde.grading import judge_evidence
+from autograde.run_judging import judge_run
 
 
 @pytest.fixture
@@ -13,7 +13,8 @@ def judge(tmp_path, folder_rubric):
     def judge(lab):
         submission = tmp_path / "submitted" / "ada" / lab
         flags = []
-        results = judge_evidence(folder_rubric(lab), read_evidence(submission, lab), flags)
+        (rules,) = folder_rubric(lab).runs
+        results = judge_run(rules, read_evidence(submission, lab), flags)
         assert flags == []
         return {result.kind: result for result in results}
 

@@ -57,6 +57,6 @@ def test_a_copy_of_an_odd_answer_is_flagged_on_both_and_shown_and_the_usual_solu
     found = write_similarity(LAB, handed_in.course, [*students, "copier", "odd", "absent"], page)
     assert [(pair.left, pair.right) for pair in found.flagged] == [("copier", "odd")]
     assert "allow_unused" in page.read_text()
-    verdicts = [Verdict(LAB, "t", name, None, "2026-01-01", (), RunSummary()) for name in ("copier", "odd", "s00")]
+    verdicts = [Verdict(LAB, "t", name, "2026-01-01", (), (RunSummary(),)) for name in ("copier", "odd", "s00")]
     flags = {verdict.student: [flag.detail for flag in verdict.flags] for verdict in flag_similar(verdicts, found)}
     assert "those of odd" in flags["copier"][0] and "those of copier" in flags["odd"][0] and flags["s00"] == []

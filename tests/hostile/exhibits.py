@@ -30,8 +30,9 @@ CELLS = {
     "throughput": "check-throughput",
     "speedup": "check-speedup",
     "run": "run-evidence",
+    "program": "run-program",
 }
-HONEST = {"train_step": 5, "evaluate": 5, "throughput": 5, "speedup": 5, "run": 20}
+HONEST = {"train_step": 5, "evaluate": 5, "throughput": 5, "speedup": 5, "run": 20, "program": 10}
 NONE_OF_THEM = {"train_step": 0, "evaluate": 0, "throughput": 0, "speedup": 0}
 
 EXHIBITS: dict[str, Exhibit] = {}
@@ -80,15 +81,61 @@ class Exhibit:
 
 
 def exhibit(*, flags: str = "", reason: str = "", slow: bool = False, **points: float) -> Callable:
-    """Register a function as an exhibit; `points` are by the names in `CELLS`, 5 for an exercise and 0 for the run."""
+    """Register a function as an exhibit; `points` are by the names in `CELLS`, 5 for an exercise and 0 for the runs."""
 
     def register(build: Callable[[Submission, World], None]) -> Callable[[Submission, World], None]:
         assert build.__doc__ and not set(points) - set(CELLS)
-        expected = {CELLS[name]: (HONEST | {"run": 0} | points)[name] for name in CELLS}
+        expected = {CELLS[name]: (HONEST | {"run": 0, "program": 0} | points)[name] for name in CELLS}
         EXHIBITS[build.__name__] = Exhibit(build, expected, frozenset(flags.split()), reason, slow)
         return build
 
     return register
+
+
+# Lab 01 hands in the run of one program more.
+PROGRAM = """
+[[run]]
+id = "program"
+program = "program"
+cell = "run-program"
+max_points = 10
+
+[run.model]
+network = "course_lib:wide_resnet_standardised"
+datasets = ["fashion-mnist-small"]
+images = 500
+tolerance = 0.04
+
+[[run.criterion]]
+id = "run-record"
+kind = "run_record"
+points = 2
+description = "run.json tells of a finished run on real data"
+provenance = ["official"]
+
+[[run.criterion]]
+id = "time"
+kind = "time_budget"
+points = 3
+description = "At most a thousand seconds of training"
+seconds = 1000
+
+[[run.criterion]]
+id = "held-out"
+kind = "held_out_accuracy"
+points = 5
+description = "The submitted weights reach 0.8"
+threshold = 0.8
+"""
+
+
+def source_notebook() -> nbformat.NotebookNode:
+    """Lab 01 with a grade cell for the program's run."""
+    source = nbformat.read(SOURCE, as_version=4)
+    like = next(cell for cell in source.cells if cell.id == CELLS["run"])
+    settings = like.metadata.nbgrader | {"grade_id": CELLS["program"], "points": 10}
+    source.cells.append(new_code_cell("print('program')", id=CELLS["program"], metadata={"nbgrader": settings}))
+    return source
 
 
 class Submission:
@@ -97,7 +144,7 @@ class Submission:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True)
-        source = nbformat.read(SOURCE, as_version=4)
+        source = source_notebook()
         self.notebook = release_of(source)
         for cell, original in zip(self.notebook.cells, source.cells, strict=True):
             if cell.cell_type == "code" and original.metadata.get("nbgrader", {}).get("solution"):
@@ -129,6 +176,13 @@ class Submission:
     def run(self) -> Path:
         """Hand in the honest run's folder."""
         return Path(shutil.copytree(HONEST_RUN, self.folder / "run"))
+
+    def program(self, name: str | None = "program") -> Path:
+        """Hand in the honest run's folder as the program's, whose record names the program `name`."""
+        folder = Path(shutil.copytree(HONEST_RUN, self.folder / "run" / "program"))
+        record = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(record if name is None else record | {"program": name}))
+        return folder
 
     def save(self) -> None:
         """Write the notebook, where nothing lies in its place yet."""

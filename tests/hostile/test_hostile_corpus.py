@@ -22,8 +22,21 @@ import exhaustion
 import forgery
 import injection
 import malformed
+import nbformat
+import programs
 import pytest
-from exhibits import CELLS, EXHIBITS, HONEST, LAB, REPOSITORY, Exhibit, Submission, World
+from exhibits import (
+    CELLS,
+    EXHIBITS,
+    HONEST,
+    LAB,
+    PROGRAM,
+    REPOSITORY,
+    Exhibit,
+    Submission,
+    World,
+    source_notebook,
+)
 from safetensors.torch import load_file, save_file
 
 from autograde.gradebook import nbgrader_settings, open_gradebook
@@ -34,7 +47,7 @@ from autograde.verdict import Verdict, load_verdict, verdict_path
 MISSING = missing_sandbox()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
-THEMES = (escape, exhaustion, forgery, injection, malformed)
+THEMES = (escape, exhaustion, forgery, injection, malformed, programs)
 HONEST_STUDENTS = ("ada", "mia", "zoe")
 SECONDS, MEMORY_GIB = 8, 1
 BINARIES = Path(sys.executable).parent
@@ -73,16 +86,16 @@ class Batch:
 
 
 def lay_out(root: Path, world: World) -> None:
-    """A course of the real lab 01, with the rubric's limits made small."""
+    """A course of the real lab 01 and a program's run, with the rubric's limits made small."""
     shutil.copy(REPOSITORY / "nbgrader_config.py", root)
     (root / "labs" / LAB).mkdir(parents=True)
-    shutil.copy(REPOSITORY / "labs" / LAB / f"{LAB}.ipynb", root / "labs" / LAB)
+    nbformat.write(source_notebook(), root / "labs" / LAB / f"{LAB}.ipynb")
     (root / "rubrics").mkdir()
     rubric = (RUBRICS / f"{LAB}.toml").read_text()
     for name, value in (("seconds", SECONDS), ("memory_gib", MEMORY_GIB)):
         rubric, count = re.subn(rf"^{name} = .*$", f"{name} = {value}", rubric, flags=re.MULTILINE)
         assert count == 1
-    (root / "rubrics" / f"{LAB}.toml").write_text(rubric)
+    (root / "rubrics" / f"{LAB}.toml").write_text(rubric + PROGRAM)
     world.course.mkdir()
     secret = world.course / "grading_secret"
     secret.write_text("canary-grading-secret")
@@ -98,9 +111,10 @@ def hand_in(world: World, exhibits: list[Exhibit]) -> None:
     for student in HONEST_STUDENTS:
         submission = Submission(world.course / "submitted" / student / LAB)
         submission.cell("ex-speedup").source += "\n# canary-answer-of-" + student
-        weights = submission.run() / "model.safetensors"
-        if student != "ada":  # hers are the ones that others take
-            save_file(load_file(weights), weights, metadata={"student": student})
+        for folder in (submission.run(), submission.program()):
+            weights = folder / "model.safetensors"
+            if student != "ada":  # hers are the ones that others take
+                save_file(load_file(weights), weights, metadata={"student": student})
         submission.save()
     for exhibit in exhibits:
         submission = Submission(world.course / "submitted" / exhibit.student / LAB)

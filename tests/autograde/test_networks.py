@@ -1,0 +1,154 @@
+"""The networks that weights are loaded into, against the same networks of torchvision and course_lib built here."""
+
+import json
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import autograde.held_out
+from autograde.evidence import Evidence
+from autograde.held_out import try_weights
+from autograde.limits import Limits
+from autograde.networks import NETWORKS
+from autograde.rubric import ModelEvidence
+from autograde.run_folder import EvidenceError
+from autograde.run_record import RunRecord
+from course_lib.data import Batches, Split, load
+from course_lib.models import HomeworkResNet, WideResNet
+from course_lib.records import RunFolder
+from course_lib.torchvision_import import import_torchvision
+
+SEED = 1
+
+
+@pytest.fixture
+def tried(warm, monkeypatch):
+    """Tries weights on images that are not changed, in an order that `chosen` foretells."""
+    monkeypatch.setattr(autograde.held_out, "augment", lambda images, random: np.array(images))
+
+    def tried(network, dataset, weights, images, **parameters):
+        record = RunRecord(
+            "05_resnet_hw", parameters, 1, "cpu", dataset, "synthetic", "made up", datetime.now(UTC), None, False
+        )
+        missing = EvidenceError("none")
+        rules = ModelEvidence(f"course_lib:{network}", (dataset,), images, 0.05)
+        evidence = Evidence("05_resnet_hw", record, missing, missing)
+        random = np.random.default_rng(SEED)
+        return try_weights(rules, evidence, weights, warm, random, Limits(seconds=120), [], {})
+
+    return tried
+
+
+def chosen(data, images):
+    order = torch.from_numpy(np.random.default_rng(SEED).permutation(len(data.test))[:images])
+    return Split(data.test.images[order], data.test.labels[order])
+
+
+def fit_head(model, images, labels):
+    """Give a network of random weights a last layer by least squares that knows each of these images, and no other.
+
+    So few images are fitted that all are right, and any other input to the network than this one shows.
+    """
+    head = next(module for module in reversed(list(model.modules())) if isinstance(module, nn.Linear))
+    features = []
+    hook = head.register_forward_hook(lambda module, inputs, output: features.append(inputs[0]))
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = 1.0
+        model.train()(images)
+        model.eval()(images)
+        hook.remove()
+        x = torch.cat([features[1], torch.ones(len(images), 1)], 1).double()
+        y = nn.functional.one_hot(labels, head.out_features).double()
+        solution = torch.linalg.lstsq(x, y - 0.5).solution.float()
+        head.weight.copy_(solution[:-1].T)
+        head.bias.copy_(solution[-1])
+        return int((model(images).argmax(1) == labels).sum())
+
+
+class AtSize(nn.Module):
+    """torchvision's own ResNet-18 behind an up-sampling."""
+
+    def __init__(self, classes, size):
+        super().__init__()
+        import_torchvision()
+        from torchvision.models import resnet18
+
+        self.model, self.size = resnet18(num_classes=classes), size
+
+    def forward(self, images):
+        return self.model(nn.functional.interpolate(images, (self.size, self.size), mode="bilinear"))
+
+
+def saved(model, folder):
+    """The weights' file as a program leaves it."""
+    run = RunFolder(str(folder), "05_resnet_hw", {}, {}).start(1, None, "cpu")
+    run.save_model(model.model if isinstance(model, AtSize) else model)
+    run.finish(stopped_early=False)
+    return (folder / "model.safetensors").read_bytes()
+
+
+CASES = {
+    "homework-cifar100": ("homework_resnet", "cifar100-synthetic", 24, {}, lambda: HomeworkResNet(100)),
+    "homework-tiny-imagenet": ("homework_resnet", "tiny-imagenet-synthetic", 8, {}, lambda: HomeworkResNet(200)),
+    "resnet18-at-224": ("resnet18_upsampled", "cifar100-synthetic", 24, {}, lambda: AtSize(100, 224)),
+    "resnet18-at-64": ("resnet18_upsampled", "cifar100-synthetic", 24, {"image_size": 64}, lambda: AtSize(100, 64)),
+    "wide-cifar10": ("wide_resnet_standardised", "cifar10-synthetic", 60, {"width": 1},
+                     lambda: WideResNet((16, 32, 64), 3, 10)),
+    "wide-2-cifar10": ("wide_resnet", "cifar10-synthetic", 60, {"width": 2}, lambda: WideResNet((32, 64, 128), 3, 10)),
+}  # fmt: skip
+
+
+SLOW = ("resnet18-at-224",)
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow if c in SLOW else ()) for c in CASES])
+def test_weights_predict_in_the_sandbox_what_they_predict_here(case, tried, tmp_path):
+    network, dataset, count, parameters, build = CASES[case]
+    torch.manual_seed(0)
+    data = load(dataset)
+    mean, std = (data.mean, data.std) if network != "wide_resnet" else ((0.0,) * 3, (1.0,) * 3)
+    ((images, labels),) = Batches(chosen(data, count), count, mean=mean, std=std)
+    model = build()
+    assert fit_head(model, images, labels) == count
+    found = tried(network, dataset, saved(model, tmp_path / "run"), count, **parameters)
+    assert (found.correct, found.images, found.provenance) == (count, count, "synthetic")
+
+
+def test_every_network_has_a_case():
+    assert {network for network, *_ in CASES.values()} == set(NETWORKS)
+
+
+@pytest.mark.parametrize("size", [31, 225, 0, -64, 64.0, "64", True, None, 10**9])
+def test_an_image_size_that_is_none_is_a_reason(tried, size):
+    with pytest.raises(
+        EvidenceError, match=r"parameters\.image_size is .*, a whole number from 32 to 224 was expected"
+    ):
+        tried("resnet18_upsampled", "cifar100-synthetic", b"", 10, image_size=size)
+
+
+@pytest.mark.parametrize(
+    ("network", "dataset", "told"),
+    [
+        (
+            "homework_resnet",
+            "tiny-imagenet-synthetic",
+            "does not fit the lab's network: .*size mismatch for classifier",
+        ),
+        ("resnet18_upsampled", "cifar100-synthetic", "does not fit the lab's network of image_size 224: .*Missing key"),
+    ],
+)
+def test_weights_of_another_network_are_a_reason(tried, tmp_path, network, dataset, told):
+    weights = saved(HomeworkResNet(100), tmp_path / "run")
+    with pytest.raises(EvidenceError, match=told):
+        tried(network, dataset, weights, 10)
+
+
+def test_parameters_that_a_network_does_not_have_are_not_looked_at(tried, tmp_path):
+    weights = saved(HomeworkResNet(100), tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["parameters"] == {}
+    assert tried("homework_resnet", "cifar100-synthetic", weights, 10, width="?", image_size=-1).images == 10

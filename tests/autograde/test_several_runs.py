@@ -1,0 +1,391 @@
+"""Rubrics with several run folders: each is judged on its own, and what is wrong with one costs only its own points."""
+
+import json
+import os
+import re
+import shutil
+
+import nbformat
+import pytest
+from fake_runs import LAB
+from safetensors.torch import load_file, save_file
+from three_runs import FILES_ONLY, PROGRAMS, RUBRIC, hand_in_run, notebook_of_three, trained_run, write_rubric
+
+from autograde.batch import _patience, grade_lab
+from autograde.bench import Bench
+from autograde.gradebook import CourseError, lab_points, nbgrader_settings, open_gradebook
+from autograde.grading import grade_submission, submission_digest
+from autograde.nbgrader_hooks import ShowReasons
+from autograde.report import write_report
+from autograde.rubric import RubricError, find_rubric, load_rubric
+from autograde.rubric_check import rubric_problems
+from autograde.verdict import load_verdict, verdict_path
+from autograde.warm import WarmInterpreter
+
+
+@pytest.fixture
+def rubric(tmp_path):
+    return load_rubric(write_rubric(tmp_path / "rubrics"))
+
+
+@pytest.fixture
+def submission(tmp_path):
+    folder = tmp_path / "submitted" / "ada" / LAB
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def grade(rubric, submission):
+    """Grades with no sandbox at hand unless one is given: then weights are not tried, and files still are."""
+
+    def grade(warm: WarmInterpreter | None = None, rubric=rubric):
+        return grade_submission(Bench(rubric, notebook_of_three(), b"secret", warm), submission, "ada").verdict
+
+    return grade
+
+
+def scores(verdict):
+    return {cell: sum(result.points for result in results) for cell, results in verdict.cells.items()}
+
+
+def reasons(verdict, program):
+    return {result.reason for result in verdict.cells[f"run-{program}"] if not result.passed}
+
+
+def reason(verdict, program):
+    """The one reason for which a program's run earned nothing."""
+    assert scores(verdict)[f"run-{program}"] == 0
+    (found,) = reasons(verdict, program)
+    assert found.isprintable() and len(found) < 500
+    return found
+
+
+def forge(folder, accuracy="0.99"):
+    rows = (folder / "learning_curve.csv").read_text().splitlines()
+    rows[-1] = ",".join([*rows[-1].split(",")[:6], accuracy, "0.05"])
+    (folder / "learning_curve.csv").write_text("\n".join(rows) + "\n")
+    out = folder / "assessment.out"
+    out.write_text(re.sub(r"(Validation Accuracy = )[0-9.]+\n\Z", rf"\g<1>{float(accuracy):5.3f}\n", out.read_text()))
+
+
+# --- one honest, one forged, one missing ------------------------------------------------------------------------------
+
+
+def test_each_run_is_judged_on_its_own(grade, submission, warm):
+    hand_in_run(submission, "alpha")
+    forge(hand_in_run(submission, "beta"))
+    verdict = grade(warm)
+    assert scores(verdict)["run-alpha"] == 10, reasons(verdict, "alpha")
+    assert reason(verdict, "beta").startswith("the learning curve ends at 0.990, the submitted weights score 0.")
+    assert reason(verdict, "gamma") == (
+        "no run folder of gamma.py in the submission: expected run/gamma/run.json beside the notebook; "
+        "run gamma.py to its end, which writes it"
+    )
+    assert [flag.detail for flag in verdict.flags if flag.kind == "forged"] == [f"beta: {reason(verdict, 'beta')}"]
+    assert [run.id for run in verdict.runs] == list(PROGRAMS)
+    alpha, beta, gamma = verdict.runs
+    curve = [float(row.split(",")[6]) for row in (trained_run() / "learning_curve.csv").read_text().splitlines()[1:]]
+    assert [row[2] for row in alpha.curve] == curve and alpha.held_out_images == 400
+    assert abs(alpha.held_out_accuracy - curve[-1]) < 0.09
+    assert alpha.held_out_accuracy != beta.held_out_accuracy  # other images for each run, of the same weights
+    assert beta.final_accuracy == 0.99 and gamma.curve == [] and gamma.weights is None
+    assert "how to look at it: load run/beta/model.safetensors" in verdict.comment("run-beta")
+
+
+def test_scores_feedback_report_and_copies_of_a_class(fresh_course, tmp_path, graded_here, monkeypatch, bench_of):
+    nbformat.write(notebook_of_three(), tmp_path / "labs" / LAB / f"{LAB}.ipynb")
+    write_rubric(tmp_path / "rubrics")
+    for student in ("ada", "bob"):
+        submission = fresh_course / "submitted" / student / LAB
+        submission.mkdir(parents=True)
+        nbformat.write(notebook_of_three(), submission / f"{LAB}.ipynb")
+        hand_in_run(submission, "alpha")
+    # Bob's beta is Ada's alpha: the same weights under another name.
+    bob = fresh_course / "submitted" / "bob" / LAB
+    (bob / "run" / "alpha").rename(bob / "run" / "beta")
+    record = bob / "run" / "beta" / "run.json"
+    record.write_text(record.read_text().replace('"program": "alpha"', '"program": "beta"'))
+
+    def grade_all():
+        return {each.student: each for each in grade_lab("1", fresh_course, jobs=1, rubrics=tmp_path / "rubrics")}
+
+    verdicts = grade_all()
+    assert {student: scores(each) for student, each in verdicts.items()} == {
+        "ada": {"run-alpha": 10, "run-beta": 0, "run-gamma": 0},
+        "bob": {"run-alpha": 0, "run-beta": 10, "run-gamma": 0},
+    }
+    copies = {name: [flag.detail for flag in each.flags if flag.kind == "copy"] for name, each in verdicts.items()}
+    assert copies == {
+        "ada": ["alpha: the same model.safetensors as bob"],
+        "bob": ["beta: the same model.safetensors as ada"],
+    }
+    grade_all()
+    assert graded_here == ["ada", "bob"]  # nothing changed, nobody was graded again
+    weights = fresh_course / "submitted" / "ada" / LAB / "run" / "alpha" / "model.safetensors"
+    save_file(load_file(weights), weights, metadata={"saved": "anew"})
+    verdicts = grade_all()
+    assert graded_here == ["ada", "bob", "ada"]
+    assert [flag for each in verdicts.values() for flag in each.flags if flag.kind == "copy"] == []
+    assert load_verdict(verdict_path(fresh_course, "ada", LAB)) == verdicts["ada"]
+
+    config = nbgrader_settings(fresh_course)
+    with open_gradebook(config) as gradebook:
+        for student, each in verdicts.items():
+            for cell, points in scores(each).items():
+                assert gradebook.find_grade(cell, LAB, LAB, student).auto_score == points
+    rubric = find_rubric("1", tmp_path / "rubrics")
+    assert lab_points(config, rubric).evidence == 30
+
+    # nbgrader's feedback shows each run's reasons in its own cell.
+    monkeypatch.setattr("autograde.nbgrader_hooks.find_rubric", lambda lab: rubric)
+    notebook = notebook_of_three()
+    database = f"sqlite:///{fresh_course / 'gradebook.db'}"
+    names = {"assignment": LAB, "notebook": LAB, "student": "ada", "db_url": database}
+    ShowReasons().preprocess(notebook, {"nbgrader": names})
+    shown = {cell.id: cell.outputs[0].text for cell in notebook.cells if cell.id.startswith("run-")}
+    assert shown["run-alpha"].startswith("10 of 10 points") and "no run folder of beta.py" in shown["run-beta"]
+
+    monkeypatch.setattr("autograde.report.find_rubric", lambda lab: rubric)
+    page = write_report([LAB], fresh_course, fresh_course / "reports" / "page.html")
+    text = page.read_text()
+    for program in PROGRAMS:
+        assert f"<b>Validation accuracy over epochs</b>, {program}, each line a run." in text
+        assert f"Final acc.<small> {program}</small>" in text
+    assert [chart.count('class="each"') for chart in text.split("<figure>")[2:5]] == [1, 1, 0]
+    own = (page.parent / LAB / "ada.html").read_text()
+    assert own.count('<polyline class="own"') == 1 and own.count("No learning curve could be read.") == 2
+    assert own.count("<h2>Run <code>") == 3 and own.count("Claimed final accuracy") == 3
+
+
+def test_the_data_of_a_run_must_be_there_where_somebody_hands_that_run_in(fresh_course, tmp_path, graded_here):
+    nbformat.write(notebook_of_three(), tmp_path / "labs" / LAB / f"{LAB}.ipynb")
+    first, mark, rest = RUBRIC.partition('id = "beta"')
+    write_rubric(tmp_path / "rubrics", first + mark + rest.replace("cifar10-synthetic", "tiny-imagenet-200", 1))
+    submission = fresh_course / "submitted" / "ada" / LAB
+    submission.mkdir(parents=True)
+    (verdict,) = grade_lab("1", fresh_course, jobs=1, rubrics=tmp_path / "rubrics")
+    assert verdict.score == 0
+    folder = hand_in_run(submission, "beta")
+    with pytest.raises(
+        CourseError, match=f"rubric {LAB}, beta: submitted weights cannot be tried: .*tiny-imagenet-200"
+    ):
+        grade_lab("1", fresh_course, jobs=1, rubrics=tmp_path / "rubrics")
+    a_link(folder, tmp_path / "elsewhere")  # which is not tried
+    grade_lab("1", fresh_course, jobs=1, rubrics=tmp_path / "rubrics")
+    assert graded_here == ["ada", "ada"]
+
+
+def test_a_worker_is_given_up_after_all_limits_and_no_sooner(rubric):
+    # Twice a minute and three runs of 40 s, and two minutes.
+    assert _patience(rubric) == 2 * (60 + 3 * 40) + 120
+    assert _patience(find_rubric("1")) == 2 * (60 + 5 * 30) + 120
+
+
+def test_what_lies_in_any_run_folder_is_part_of_the_digest(rubric, submission):
+    hand_in_run(submission, "alpha")
+    before = submission_digest(submission, rubric)
+    folder = hand_in_run(submission, "beta")
+    other = submission_digest(submission, rubric)
+    forge(folder)
+    assert len({before, other, submission_digest(submission, rubric)}) == 3
+
+
+def test_runs_slash_lab_is_looked_in_for_each_run(grade, submission, warm):
+    hand_in_run(submission, "alpha", where=f"runs/{LAB}")
+    (submission / "run").mkdir()
+    (submission / "run" / "beta").mkdir()  # it is there, and empty: what lies in runs/ is not looked at
+    hand_in_run(submission, "beta", where=f"runs/{LAB}")
+    verdict = grade(warm)
+    assert scores(verdict) == {"run-alpha": 10, "run-beta": 0, "run-gamma": 0}
+    assert reasons(verdict, "beta") == {
+        f"run/beta/{name} is missing: run beta.py to its end, which writes it"
+        for name in ("run.json", "learning_curve.csv")
+    }
+
+
+def test_the_notebook_s_own_run_may_stand_beside_them(grade, submission, tmp_path, make_run):
+    own = """
+cell = "run-evidence"
+max_points = 3
+
+[[criterion]]
+id = "curve"
+kind = "monotone"
+points = 3
+description = "Time grows"
+"""
+    head, mark, runs = RUBRIC.partition("\n[[run]]")
+    rubric = load_rubric(write_rubric(tmp_path / "rubrics", head + own + mark + runs))
+    make_run().write(submission)
+    verdict = grade(rubric=rubric)
+    assert scores(verdict) == {"run-evidence": 3, "run-alpha": 0, "run-beta": 0, "run-gamma": 0}
+    assert rubric.total == 33 and [run.name for run in rubric.runs] == ["the notebook's run", *PROGRAMS]
+
+
+def test_a_grader_that_fails_says_so_of_every_run(grade, monkeypatch):
+    monkeypatch.setattr("autograde.grading.parse_evidence", lambda *_: 1 / 0)
+    verdict = grade()
+    assert scores(verdict) == dict.fromkeys([f"run-{name}" for name in PROGRAMS], 0)
+    assert [run.id for run in verdict.runs] == list(PROGRAMS)
+
+
+# --- hostile folders --------------------------------------------------------------------------------------------------
+
+
+def a_link(folder, elsewhere):
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+
+
+def a_file(folder, elsewhere):
+    shutil.rmtree(folder)
+    folder.write_text("{}")
+
+
+def a_pipe(folder, elsewhere):
+    shutil.rmtree(folder)
+    os.mkfifo(folder)
+
+
+def a_link_above(folder, elsewhere):
+    folder.parent.rename(elsewhere)
+    folder.parent.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("spoil", [a_link, a_file, a_pipe])
+def test_what_is_no_plain_folder_is_not_opened(grade, submission, tmp_path, spoil):
+    spoil(hand_in_run(submission, "beta"), tmp_path / "elsewhere")
+    assert reason(grade(), "beta") == ("run/beta/ is not a plain folder (a link or a file): hand in the folder itself")
+
+
+def test_a_link_above_the_folders_is_not_followed(grade, submission, tmp_path):
+    a_link_above(hand_in_run(submission, "beta"), tmp_path / "elsewhere")
+    assert reason(grade(), "beta").startswith("run/ is not a plain folder (a link or a file)")
+
+
+@pytest.mark.parametrize("name", ["run.json", "learning_curve.csv", "assessment.out"])
+@pytest.mark.parametrize("what", ["link", "pipe", "giant"])
+def test_files_of_a_run_are_opened_as_those_of_the_notebook_s(grade, submission, tmp_path, name, what):
+    path = hand_in_run(submission, "beta") / name
+    if what == "giant":
+        os.truncate(path, 1 << 40)  # sparse
+    else:
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere") if what == "link" else os.mkfifo(path)
+    verdict = grade(rubric=load_rubric(write_rubric(tmp_path / "rubrics", FILES_ONLY)))
+    expected = {"link": "is a symbolic link", "pipe": "is not a plain file", "giant": "has 1,099,511,627,776 bytes"}
+    assert f"run/beta/{name} {expected[what]}" in " ".join(reasons(verdict, "beta"))
+    assert scores(verdict)["run-beta"] == (0 if name == "run.json" else 2)
+
+
+def test_weights_that_do_not_fit_into_a_worker_several_times_are_not_read(grade, submission, warm):
+    os.truncate(hand_in_run(submission, "beta") / "model.safetensors", (128 << 20) + 1)
+    assert "run/beta/model.safetensors has 134,217,729 bytes, at most 134,217,728 are read" in reason(
+        grade(warm), "beta"
+    )
+
+
+def test_other_files_of_a_program_are_not_even_looked_at(grade, submission, warm):
+    folder = hand_in_run(submission, "alpha")
+    os.mkfifo(folder / "checkpoint.safetensors")
+    (folder / "curve.png").symlink_to("/etc/passwd")
+    (folder / "alpha").mkdir()
+    assert scores(grade(warm))["run-alpha"] == 10
+
+
+@pytest.mark.parametrize("key", ["id", "folder", "program"])
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "/etc", "", "-x", "a b", "x" * 65, "é", "a\\u0000"])
+def test_a_folder_that_is_no_plain_name_is_refused_in_the_rubric(tmp_path, key, name):
+    if key == "folder":
+        text = RUBRIC.replace('id = "beta"', f'id = "beta"\nfolder = "{name}"')
+    else:
+        text = RUBRIC.replace(f'{key} = "beta"', f'{key} = "{name}"')
+    with pytest.raises(RubricError, match=r"run (2|'beta'): (id must be a name|\w+ is .* a plain name)"):
+        load_rubric(write_rubric(tmp_path / "rubrics", text))
+
+
+# --- whose run it is --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [("alpha", "is of program 'alpha'"), (None, "names no program"), ("<b>\x1b", "is of program '<b>\\x1b'")],
+)
+def test_a_run_of_another_program_earns_nothing(grade, submission, warm, program, told):
+    record = hand_in_run(submission, "beta") / "run.json"
+    whole = json.loads(record.read_text())
+    whole |= {"program": program}
+    record.write_text(json.dumps({key: value for key, value in whole.items() if value is not None}))
+    verdict = grade(warm)
+    assert reason(verdict, "beta") == (f"run.json {told}, expected 'beta': hand in what beta.py writes as run/beta/")
+    assert "missing" in {flag.kind for flag in verdict.flags if flag.detail.startswith("beta: ")}
+    assert verdict.runs[1].held_out_accuracy is None  # its weights are not tried
+
+
+def test_a_program_that_is_no_text_is_a_reason(grade, submission):
+    record = hand_in_run(submission, "beta") / "run.json"
+    record.write_text(record.read_text().replace('"program": "beta"', '"program": ["beta"]'))
+    assert "nothing says that this is a run of beta.py: run.json: program is a list, a string was expected" in reason(
+        grade(), "beta"
+    )
+
+
+def test_without_a_record_nothing_says_whose_the_curve_is(grade, submission, tmp_path):
+    (hand_in_run(submission, "beta") / "run.json").unlink()
+    verdict = grade(rubric=load_rubric(write_rubric(tmp_path / "rubrics", FILES_ONLY)))
+    assert reason(verdict, "beta").startswith(
+        "nothing says that this is a run of beta.py: run/beta/run.json is missing"
+    )
+
+
+# --- the rubric -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('id = "beta"', 'id = "alpha"', "run id 'alpha' is there twice"),
+        ('id = "beta"', 'id = "beta"\nfolder = "alpha"', "run folder 'alpha' is there twice"),
+        ('cell = "run-beta"', 'cell = "run-alpha"', "cell 'run-alpha' is there twice"),
+        ('cell = "run-beta"\n', "", "run 'beta': cell must be a string"),
+        ('cell = "run-beta"\nmax_points = 10', 'cell = "run-beta"', "run 'beta': max_points must be"),
+        ('cell = "run-beta"\nmax_points = 10', 'cell = "run-beta"\nmax_points = 9', "run 'beta': the criteria add up to"),
+        ('program = "beta"', 'program = "beta"\nbudget = 3', "run 'beta': unknown key 'budget'; known are id, folder"),
+        ('mode = "evidence"', 'mode = "rerun"\nrerun = { parameters = {}, seconds = 9 }', "[[run]] needs mode 'evidence'"),
+        ('mode = "evidence"', 'mode = "evidence"\ncell = "run-evidence"', "max_points must be a number"),
+        ("seconds = 40", "seconds = 0", "run 'alpha': [model] seconds must be a number above 0"),
+        ("seconds = 3600", "seconds = 0", "run 'alpha': criterion 'time': seconds must be a number of seconds above 0"),
+        ("seconds = 3600", 'seconds = 9\nseconds_gpu = "9"', "seconds_gpu must be a number of seconds above 0"),
+        ("seconds = 3600", "seconds = 9\nminutes = 1", "kind time_budget has no setting 'minutes'"),
+    ],
+)  # fmt: skip
+def test_a_broken_run_is_refused_by_name(tmp_path, old, new, expected):
+    assert old in RUBRIC
+    with pytest.raises(RubricError) as caught:
+        load_rubric(write_rubric(tmp_path / "rubrics", RUBRIC.replace(old, new)))
+    assert expected in str(caught.value)
+
+
+def test_the_run_s_own_limits_hold_for_its_weights(tmp_path, grade, submission, warm):
+    hand_in_run(submission, "alpha")
+    text = RUBRIC.replace("seconds = 40", "seconds = 0.001", 1)
+    verdict = grade(warm, load_rubric(write_rubric(tmp_path / "rubrics", text)))
+    assert "the weights could not be tried: timed out after 0.001 s" in reason(verdict, "alpha")
+
+
+def test_the_notebook_must_have_each_run_s_cell(rubric):
+    notebook = notebook_of_three()
+    assert rubric_problems(rubric, notebook) == []
+    notebook.cells[-1].metadata.nbgrader["points"] = 9
+    del notebook.cells[-2]
+    assert rubric_problems(rubric, notebook) == [
+        "the notebook has no grade cell 'run-beta'",
+        "cell 'run-gamma' is worth 9 points in the notebook, 10 in the rubric",
+    ]
+
+
+def test_an_unknown_network_is_told_with_its_run(tmp_path):
+    text = RUBRIC.replace("course_lib:wide_resnet_standardised", "course_lib:vgg", 1)
+    (told,) = rubric_problems(load_rubric(write_rubric(tmp_path / "rubrics", text)), notebook_of_three())
+    assert told.startswith("run 'alpha': [run.model] network is 'course_lib:vgg', expected course_lib:wide_resnet, ")

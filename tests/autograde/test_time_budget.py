@@ -1,0 +1,104 @@
+"""The time budget: the curve's last row, in agreement with the transcript and with the run's wall clock."""
+
+import pytest
+from fake_runs import LAB
+
+from autograde.criteria import KINDS
+from autograde.evidence import read_evidence
+from autograde.run_folder import EvidenceError
+
+
+@pytest.fixture
+def judge(tmp_path):
+    """What a budget makes of a run."""
+
+    def judge(run, seconds=100, **more):
+        submission = tmp_path / "submitted" / "ada" / LAB
+        run.write(submission)
+        return KINDS["time_budget"].check(read_evidence(submission, LAB), {"seconds": seconds, **more})
+
+    return judge
+
+
+def lasting(make_run, seconds, wall, device="cpu"):
+    """A run of four epochs of so many seconds each, whose wall clock shows `wall` seconds."""
+    minutes, rest = divmod(wall, 60)
+    record = {"started": "2026-11-20T10:00:00+00:00", "ended": f"2026-11-20T10:{minutes:02d}:{rest:02d}+00:00"}
+    return make_run((0.2, 0.4, 0.6, 0.8), seconds=seconds, device=device, stopped_early=False, **record)
+
+
+@pytest.mark.parametrize(("budget", "passed", "relation"), [(50, True, "at most"), (49.99, False, "more than")])
+def test_the_last_row_s_time_counts_and_is_told(judge, make_run, budget, passed, relation):
+    found = judge(lasting(make_run, 12.5, 60), budget)
+    assert found.passed == passed
+    assert found.reason == (
+        f"training took 50 s until epoch 4, the last row of learning_curve.csv: {relation} the {budget:g} s "
+        "allowed on 'cpu'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "passed"),
+    [("cpu", True), ("CPU (2 threads a rank)", True), ("cuda", False), ("cuda:0", False), ("mps", False), ("", False)],
+)
+def test_another_device_than_a_cpu_has_the_gpu_s_budget(judge, make_run, device, passed):
+    run = lasting(make_run, 12.5, 60, device)
+    assert judge(run, 100, seconds_gpu=20).passed == passed
+    assert judge(run, 100).passed
+    assert judge(run, 20, seconds_gpu=100).passed != passed
+
+
+@pytest.mark.parametrize(("wall", "passed"), [(50, True), (49, True), (48, False), (0, False)])
+def test_training_is_not_longer_than_the_run(judge, make_run, wall, passed):
+    found = judge(lasting(make_run, 12.5, wall))
+    assert found.passed == passed
+    if not passed:
+        assert found.reason == (
+            f"learning_curve.csv adds up to 50 s of training until epoch 4, run.json has {wall} s from started to "
+            "ended: hand in the files of one run"
+        )
+
+
+@pytest.mark.parametrize(("ended", "passed"), [("23:59:57", False), ("23:59:58", True)])
+def test_six_significant_digits_of_a_long_time_are_rounding(judge, make_run, ended, passed):
+    # 345,600 s in six digits may be 1.7 s less, and run.json's times are cut to whole seconds.
+    run = make_run((0.2, 0.4, 0.6, 0.8), seconds=86_400, stopped_early=False)
+    run.record |= {"started": "2026-11-20T00:00:00+00:00", "ended": f"2026-11-23T{ended}+00:00"}
+    assert judge(run, 1e6).passed == passed
+
+
+def test_a_run_without_an_end_has_no_wall_clock(judge, make_run):
+    run = lasting(make_run, 12.5, 60)
+    run.record["ended"] = None
+    found = judge(run)
+    assert not found.passed and "was not finished" in found.reason
+
+
+def test_a_transcript_of_another_time_does_not_back_the_curve_up(judge, make_run):
+    run = lasting(make_run, 12.5, 60)
+    run.rows[-1][1] = "20"  # the CSV alone is made shorter, and grows no more
+    assert "cumulative seconds can only grow" in judge(run).reason
+    run.rows[1][1], run.rows[2][1], run.rows[3][1] = "5", "10", "15"
+    found = judge(run)
+    assert not found.passed and "cumulative time is 12.5 in assessment.out (line 1) and 5 in" in found.reason
+
+
+@pytest.mark.parametrize("time", ["nan", "inf", "-5", "1e400", ""])
+def test_times_that_are_no_times_are_a_reason(judge, make_run, time):
+    run = lasting(make_run, 12.5, 60)
+    run.rows[-1][1] = time
+    with pytest.raises(EvidenceError, match=r"learning_curve.csv line 6: time is "):
+        judge(run)
+
+
+def test_without_a_transcript_there_is_no_time(judge, make_run):
+    run = lasting(make_run, 12.5, 60)
+    run.lines = []
+    with pytest.raises(EvidenceError, match=r"assessment.out holds no epoch"):
+        judge(run)
+
+
+def test_document_001_s_two_columns_are_enough(judge, make_run):
+    run = lasting(make_run, 12.5, 49)
+    run.csv = lambda: "time,val_accuracy\n0.0,0.0\n12.5,0.2\n25.0,0.4\n37.5,0.6\n50.0,0.8\n"
+    assert judge(run, 50).passed
