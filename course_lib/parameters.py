@@ -45,6 +45,7 @@ RULES: dict[str, tuple[type, float, float, str]] = {
     "loader_steps": (int, 2, 100_000, "steps"),
     "transfer_samples": (int, 0, 10**9, "images; 0 = all"),
     "transfer_epochs": (int, 1, 10_000, "epochs"),
+    "tune_epochs": (int, 1, 10_000, "epochs"),
     "largest_batch": (int, 16, 1_000_000, "images"),
     "measure_seconds": (float, 0.001, 3600, "seconds"),
     "seed": (int, 0, 2**31 - 1, "seed"),

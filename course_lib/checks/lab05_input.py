@@ -146,7 +146,7 @@ def write_tree(root: Path, wnids: list[str], images: dict[str, str]) -> Path:
 
 def validation_set(answer: Callable[..., Any]) -> None:
     wnids = ["n03000000", "n01000000", "n02000000"]
-    images = {"val_2.JPEG": wnids[0], "val_10.JPEG": wnids[1], "val_0.JPEG": wnids[2], "val_1.JPEG": wnids[0]}
+    images = {"val_2.JPEG": wnids[1], "val_10.JPEG": wnids[0], "val_0.JPEG": wnids[2], "val_1.JPEG": wnids[1]}
     truth = {name: sorted(wnids).index(wnid) for name, wnid in images.items()}
     with tempfile.TemporaryDirectory() as folder:
         tree = write_tree(Path(folder), wnids, images)

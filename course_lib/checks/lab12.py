@@ -25,7 +25,7 @@ from course_lib.data import ImageData, Split
 
 __all__ = ["CHECKS"]
 
-SIDE = 8  # of the images that are told apart after a crop
+SIDE, BATCH = 8, 8  # of the images that are told apart after a crop, and how many of them
 MEAN, STD = (0.3, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 
@@ -50,7 +50,7 @@ def batches(answer: Callable[..., Any]) -> None:
     data = ImageData("probe", _images(66, 1), _images(25, 2), ("class",) * 66, MEAN, STD, "synthetic", "a check")
     trained, tested = [], []
     for rank in range(2):
-        result = answer(data, 8, torch.device("cpu"), rank, 2, 5, "crop")
+        result = answer(data, BATCH, torch.device("cpu"), rank, 2, 5, "crop")
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise CheckFailed(f"make_batches returns the pair (train_batches, test_batches); yours returned {result!r}")
         trained.append(_epochs(result[0], (0, 1, 0)))
@@ -58,7 +58,7 @@ def batches(answer: Callable[..., Any]) -> None:
         if len(result[0]) != 4:
             raise CheckFailed(
                 f"66 images on 2 ranks in batches of 8 are 4 full batches a rank, yours has {len(result[0])}: "
-                "batch_size is a rank's own, and Batches is told world_size"
+                "batch_size is a rank's own, Batches is told world_size, and training is shuffled"
             )
     _check_shares([epochs[0][1] for epochs in trained])
     if torch.equal(trained[0][0][1], trained[0][1][1]):
@@ -83,7 +83,7 @@ def batches(answer: Callable[..., Any]) -> None:
 
 
 def _plain(answer: Callable[..., Any], data: ImageData) -> tuple[torch.Tensor, torch.Tensor]:
-    return _epochs(answer(data, 8, torch.device("cpu"), 0, 2, 5, "none")[0], (0,))[0]
+    return _epochs(answer(data, BATCH, torch.device("cpu"), 0, 2, 5, "none")[0], (0,))[0]
 
 
 def _normalised(pixels: torch.Tensor) -> torch.Tensor:
@@ -107,14 +107,16 @@ def _check_crops(trained: list[Any], data: ImageData) -> None:
     # Rows that are black from end to end, above (positive) or below: how far the image was shifted.
     dark = (images[:, 0] - black).abs().amax(2) < 1e-3
     shifts = [int(row[: SIDE // 2].sum()) - int(row[SIDE // 2 :].sum()) for row in dark]
-    if len(set(shifts)) == 1:
+    if all(len(set(shifts[start : start + BATCH])) == 1 for start in range(0, len(shifts), BATCH)):
         raise CheckFailed(
-            f"all images of an epoch are shifted down by {shifts[0]} rows: the parameters were drawn once a batch. "
-            "AUGMENTATIONS draws them for every sample"
+            f"all {BATCH} images of a batch are shifted down by the same number of rows: the parameters were drawn once a "
+            "batch. AUGMENTATIONS draws them for every sample"
         )
     again, anew = trained[0][2][0], trained[0][1]
     if not torch.equal(images, again):
-        raise CheckFailed("epoch 0 twice gives different images: draw from Batches' generator, or a run cannot be repeated")
+        raise CheckFailed(
+            "epoch 0 twice gives different images: draw from Batches' generator, or a run cannot be repeated"
+        )
     both = [int((label == labels).nonzero()[0]) for label in anew[1] if (label == labels).any()]
     same = [torch.equal(images[i], anew[0][int((anew[1] == labels[i]).nonzero()[0])]) for i in both]
     if same and all(same):
@@ -138,9 +140,7 @@ _NUMBERS = (
 
 
 def metrics(answer: Callable[..., Any]) -> None:
-    told = (
-        "rank 0 trained (500, 400, 1000) in 2 s and validated (50, 90, 100), rank 1 (450, 90, 600) in 4 s and (40, 6, 20)"
-    )
+    told = "rank 0 trained (500, 400, 1000) in 2 s and validated (50, 90, 100), rank 1 (450, 90, 600) in 4 s and (40, 6, 20)"
     for rank, result in enumerate(on_two_ranks(_try_metrics, answer)):
         if not isinstance(result, tuple | list) or len(result) != 6:
             raise CheckFailed(f"return six numbers, in the docstring's order; rank {rank} returned {result!r}")
@@ -149,13 +149,16 @@ def metrics(answer: Callable[..., Any]) -> None:
             if math.isclose(found, wanted, rel_tol=1e-5):
                 continue
             why = next((why for wrong, why in mistakes.items() if math.isclose(found, wrong, rel_tol=1e-5)), "")
-            raise CheckFailed(f"{told}. The {what} should be {wanted:g}, rank {rank} says {found:g}" + (f": {why}" if why else ""))
+            raise CheckFailed(
+                f"{told}. The {what} should be {wanted:g}, rank {rank} says {found:g}" + (f": {why}" if why else "")
+            )
     print("reduce_epoch: 1,600 images in the slowest rank's 4 s, 96 of 120 right, on both ranks")
 
 
 def _try_report(report: Callable[..., Any], folder: str, told: tuple[Any, ...]) -> tuple[list[str] | None, str]:
     path = Path(folder) / f"rank{dist.get_rank()}.out"
     os.environ["ASSESSMENT_OUT"] = str(path)
+    dist.barrier()  # nothing else here waits for the other rank, and one must not leave while the other still connects
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         report(*told)
     return path.read_text().splitlines() if path.exists() else None, printed.getvalue()
@@ -171,12 +174,20 @@ def report(answer: Callable[..., Any]) -> None:
         if second:
             raise CheckFailed("rank 1 reported too: the transcript would hold every epoch once a rank. Ask for rank 0")
         if not first:
-            why = "what it printed did not go through assessment_print, which writes the transcript" if printed else "it reported nothing"
+            why = (
+                "what it printed did not go through assessment_print, which writes the transcript"
+                if printed
+                else "it reported nothing"
+            )
             raise CheckFailed(f"on rank 0: {why}")
         wanted = [line] + ["Early stopping after epoch 7"] * stopped
         if first != wanted:
             missing = stopped and first == wanted[:1]
-            why = "the second line, STOP_LINE, is missing" if missing else f"the transcript should hold\n  {wanted}\nit holds\n  {first}"
+            why = (
+                "the second line, STOP_LINE, is missing"
+                if missing
+                else f"the transcript should hold\n  {wanted}\nit holds\n  {first}"
+            )
             raise CheckFailed(f"stopped = {stopped}: {why}")
     print("report: rank 0 alone, in document 001's format")
 
@@ -203,11 +214,17 @@ def worker(answer: Callable[..., Any], args: argparse.Namespace | None = None) -
         raise CheckFailed("after training the ranks' weights differ: train `model`, not model.module")
     epochs = [text for text in lines if text.startswith("Epoch = ")]
     if other or len(epochs) != args.epochs:
-        raise CheckFailed(f"the transcript should hold {args.epochs} epochs, from rank 0; it holds {len(epochs) + len(other)}: call report once an epoch")
+        raise CheckFailed(
+            f"the transcript should hold {args.epochs} epochs, from rank 0; it holds {len(epochs) + len(other)}: call report once an epoch"
+        )
     total = float(re.search(r"Cumulative Time = ([\d.]+)", epochs[-1])[1])
     parts = sum(float(re.search(r"Epoch Time = ([\d.]+)", text)[1]) for text in epochs)
-    if not math.isclose(total, parts, abs_tol=0.002 * args.epochs) or not math.isclose(total, first["time"], abs_tol=0.002):
-        raise CheckFailed(f"the cumulative time is the sum of the epochs' times, {parts:.3f} s; the last line says {total:.3f} s")
+    if not math.isclose(total, parts, abs_tol=0.002 * args.epochs) or not math.isclose(
+        total, first["time"], abs_tol=0.002
+    ):
+        raise CheckFailed(
+            f"the cumulative time is the sum of the epochs' times, {parts:.3f} s; the last line says {total:.3f} s"
+        )
     print(f"worker: two ranks, equal weights, equal accuracies, {args.epochs} epochs in the transcript")
 
 
@@ -223,10 +240,14 @@ def script(done: subprocess.CompletedProcess, folder: Path | None = None) -> Non
     if "NotImplementedError" in done.stdout:
         raise CheckFailed("assessment.py still has a blank: the script's own, or one in your functions")
     if "has not been initialized" in done.stdout:
-        raise CheckFailed("something asked for the rank before there was a process group: dist.init_process_group comes first")
+        raise CheckFailed(
+            "something asked for the rank before there was a process group: dist.init_process_group comes first"
+        )
     if done.returncode != 0:
         lines = [line for line in done.stdout.splitlines() if "Error" in line]
-        raise CheckFailed(f"torchrun ended with exit code {done.returncode}: {lines[0].strip() if lines else 'see above'}")
+        raise CheckFailed(
+            f"torchrun ended with exit code {done.returncode}: {lines[0].strip() if lines else 'see above'}"
+        )
     if "Epoch =  1:" not in done.stdout:
         raise CheckFailed("torchrun ended well, but no epoch was reported: does the script call worker(args, run)?")
     if folder is not None and not (Path(folder) / "run.json").exists():

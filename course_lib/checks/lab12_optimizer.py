@@ -49,7 +49,9 @@ def _expected(name: str, lr: float, momentum: float, decay: float, *, biases: bo
     others = [p for p in model.parameters() if p.ndim <= 1]
     groups = [{"params": weights, "weight_decay": decay}, {"params": others, "weight_decay": decay if biases else 0.0}]
     if name == "sgd":
-        optimizer: torch.optim.Optimizer = torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0)
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(
+            groups, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0
+        )
     else:
         optimizer = NovoGrad(groups, lr=lr, betas=betas or (momentum, 0.98), grad_averaging=averaging)
     return _after(optimizer, model)
@@ -87,7 +89,9 @@ def optimizer(answer: Callable[..., Any]) -> None:
     except NotImplementedError:
         raise
     else:
-        raise CheckFailed('make_optimizer("adam", …) should raise ValueError: a misspelt name must not train something else')
+        raise CheckFailed(
+            'make_optimizer("adam", …) should raise ValueError: a misspelt name must not train something else'
+        )
     print("make_optimizer: SGD with Nesterov momentum, NovoGrad; no decay on what has one dimension")
 
 
@@ -113,8 +117,10 @@ def schedule(answer: Callable[..., Any]) -> None:
                     raise CheckFailed(_why_schedule(step, total, warm, found / lr))
             sgd.step()
             made.step()
-        if max(group["lr"] for group in sgd.param_groups) > 1e-9:
-            raise CheckFailed(f"T = {total}: one step beyond T the rate is {sgd.param_groups[0]['lr']:g}, it should stay at 0")
+        if max(abs(group["lr"]) for group in sgd.param_groups) > 1e-9:
+            raise CheckFailed(
+                f"T = {total}: one step beyond T the rate is {sgd.param_groups[0]['lr']:g}, it should stay at 0"
+            )
     print("make_schedule: up over the warm-up, down to 0 at the last step, step by step")
 
 

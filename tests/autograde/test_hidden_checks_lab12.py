@@ -136,7 +136,7 @@ WRONG = {
     "ranks alike": ("batches", "rank=rank, world_size=world_size", "rank=0, world_size=1", "shares test", "train on the same images"),
     "seed of each rank": ("batches", "seed=seed", "seed=seed + rank", "shares", "train on the same images"),
     "seed forgotten": ("batches", ", seed=seed", "", "shares", "another seed"),
-    "size for all ranks": ("batches", "batch_size, device", "batch_size // 3, device", "shares", "size asked for"),
+    "size for all ranks": ("batches", "Batches(data.train, batch_size, device", "Batches(data.train, batch_size + 1, device", "shares", "size asked for"),
     "not normalised": ("batches", "std=data.std", "std=(1.0, 1.0, 1.0)", "shares augmentation test", "stored, normalised"),
     "never augmented": ("batches", AUGMENT, "", "augmentation", "come as stored"),
     "always augmented": ("batches", "AUGMENTATIONS[augmentation]", 'AUGMENTATIONS["crop"]', "shares", "without augmentation"),
@@ -207,7 +207,7 @@ def _cases():
         yield pytest.param(name, marks=() if quick else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("mistake", _cases())
+@pytest.mark.parametrize("mistake", list(_cases()))
 def test_mistake_loses_its_part(lab, mistake):
     exercise, *edits, lost, reason = WRONG[mistake]
     loses(lab, exercise, lab.edited(exercise, *edits), lost, reason)

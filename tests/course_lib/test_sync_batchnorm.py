@@ -107,6 +107,22 @@ def test_large_means_do_not_cancel():
     assert distance(torch.cat([rank["output"] for _, rank in ranks], dim=1).double(), expected) < 2e-3
 
 
+def test_half_precision_images_keep_single_precision_statistics():
+    generator = torch.Generator().manual_seed(1)
+    x = (2 * torch.randn(1, 12, CHANNELS, 6, 6, generator=generator) + 3).bfloat16()
+    gradients = torch.randn(x.shape, generator=generator).bfloat16()
+    expected = train(nn.BatchNorm2d(CHANNELS).double(), x.double(), gradients.double())
+    ranks = [r for _, r in launch(on_a_rank, 2, (nn.BatchNorm2d(CHANNELS), x, gradients, (0, 5, 12), True), timeout=60)]
+    for name in ("output", "input gradient"):
+        found = torch.cat([rank[name] for rank in ranks], dim=1)
+        assert found.dtype == torch.bfloat16
+        assert distance(found.double(), expected[name]) < 2**-6 * expected[name].abs().max(), name
+    for name in ("running_mean", "running_var"):
+        assert distance(ranks[0][name].double(), expected[name]) < 1e-5, name
+    total = sum(rank["weight gradient"] for rank in ranks)
+    assert total.dtype == torch.float32 and distance(total.double(), expected["weight gradient"]) < 0.05
+
+
 def test_evaluation_and_one_process_are_the_stock_layer_exactly():
     layer, x, gradients = problem()
     synced = convert_sync_batchnorm(copy.deepcopy(layer), "cpu")

@@ -91,6 +91,7 @@ def early_stop(student, given, outside):
 
 
 def report(student, given, outside):
+    dist.barrier()  # nothing else here waits for the other rank, and one must not leave while the other still connects
     spoken = []
     student.namespace["assessment_print"] = lambda *values: spoken.append(" ".join(map(str, values)))
     found = []
