@@ -1,0 +1,42 @@
+"""Draw every learning curve of this folder: test accuracy against epoch, as document 000 asks for it.
+
+python docs/results/plot_curves.py
+"""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+
+from course_lib import plots
+from course_lib.records import read_learning_curve
+
+FOLDER = Path(__file__).parent
+THRESHOLDS = {"resnet_cifar100": 0.60, "resnet_tinyimagenet": 0.50, "pretrained_cifar100": 0.70, "assessment": 0.85}
+
+
+def draw(path: Path) -> None:
+    curve = read_learning_curve(path)
+    program = next(name for name in THRESHOLDS if path.stem.startswith(name))
+    threshold = THRESHOLDS[program]
+    figure, ax = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    ax.plot(curve.epoch, curve.val_accuracy, marker="o", color=plots.COLOURS["measured"], label="test")
+    ax.plot(
+        curve.epoch[1:], curve.train_accuracy[1:], marker="s", markersize=4, color=plots.COLOURS["other"],
+        label="training, augmented",
+    )  # fmt: skip
+    ax.axhline(threshold, color=plots.COLOURS["reference"], linestyle="--", linewidth=1, label=f"asked for: {threshold:.0%}")
+    ax.set(xlabel="epoch", ylabel="accuracy", ylim=(0, 1), xlim=(0, None))
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    ax.set_title(f"{path.stem}: {curve.val_accuracy.iloc[-1]:.1%} after {len(curve) - 1} epochs", loc="left", fontsize=11)
+    ax.legend(frameon=False, loc="lower right")
+    ax.grid(alpha=0.25)
+    ax.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path.with_suffix(".png"), dpi=110)
+
+
+if __name__ == "__main__":
+    for path in sorted(FOLDER.glob("*.csv")):
+        draw(path)
