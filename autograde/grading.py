@@ -123,6 +123,7 @@ def _grade(
             data = bench.data(rubric.execution.data)
             judge = ExerciseJudge(bench.warm, rubric.execution, data, cells, seed, flags)
             results += [result for exercise in rubric.exercises for result in judge.judge(exercise)]
+            cells = judge.cells  # without those that never return: a network of the notebook's needs the others
     runs = []
     for rules in rubric.runs:
         judged, summary = _judge_run(bench, rules, handed_in, repaired, cells, seed, flags)

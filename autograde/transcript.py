@@ -144,7 +144,7 @@ def disagreement(transcript: Transcript, curve: LearningCurve) -> str | None:
         checks = [
             ("epoch", said.epoch, row.epoch, 0),
             ("cumulative time", said.time, row.time, seconds),
-            ("epoch time", said.epoch_time, row.time - earlier, 2 * seconds + SIX_DIGITS * row.time),
+            ("epoch time", said.epoch_time, row.time - earlier, 2 * seconds + SIX_DIGITS * (row.time + earlier)),
             ("images/sec", said.images_per_sec, row.images_per_sec, TENSOR_DIGITS * abs(said.images_per_sec)),
             ("training accuracy", said.train_accuracy, row.train_accuracy, fraction),
             ("validation loss", said.val_loss, row.val_loss, fraction),

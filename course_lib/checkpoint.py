@@ -116,8 +116,10 @@ class Checkpoint:
         return records, [float(seconds) for seconds in state["epoch_times"]]
 
     def remove(self) -> None:
-        """Delete the file, once the training is complete."""
+        """Delete the file, once the training is complete, and what a kill in the middle of `save` has left."""
         self.path.unlink(missing_ok=True)
+        for left in self.path.parent.glob(f".{self.path.name}.*"):
+            left.unlink(missing_ok=True)
 
 
 def _lay_out_as_parameters(optimizer: torch.optim.Optimizer) -> None:

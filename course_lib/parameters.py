@@ -33,7 +33,7 @@ RULES: dict[str, tuple[type, float, float, str]] = {
     "padding": (int, 0, 32, "pixels"),
     "small_epochs": (int, 0, 10_000, "epochs"),
     "small_size": (int, 8, 1024, "pixels"),
-    "image_size": (int, 32, 1024, "pixels"),
+    "image_size": (int, 32, 224, "pixels"),
     "pretrain_epochs": (int, 1, 10_000, "epochs"),
     "body_lr_factor": (float, 0, 1, "share of the head's learning rate"),
     "test_samples": (int, 0, 10**9, "images; 0 = all"),

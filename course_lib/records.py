@@ -104,7 +104,7 @@ class RunFolder:
         """
         try:
             self.unfinished.mkdir(parents=True, exist_ok=True)
-            self._publish_if_complete()
+            self.publish_if_complete()
             self.unfinished.mkdir(exist_ok=True)  # a completed publication took it away
             before = self.unfinished_run() if resume else None
             before = before if before and differences(before, self.identity(world_size)) == [] else None
@@ -187,14 +187,15 @@ class RunFolder:
         """Mark the run complete and move its files to ``output_dir``; returns that folder."""
         self._record |= {"ended": _now(), "stopped_early": stopped_early}
         self._write_record()
-        self._publish_if_complete()
+        self.publish_if_complete()
         os.environ.pop("ASSESSMENT_OUT", None)
         return Path(self.path)
 
     def _write_record(self) -> None:
         write_atomically(self.unfinished / "run.json", json.dumps(self._record, indent=1, default=str) + "\n")
 
-    def _publish_if_complete(self) -> None:
+    def publish_if_complete(self) -> None:
+        """Move up the files of a run that is complete; does nothing where there is none, and what was begun it completes."""
         record = _read_record(self.unfinished / "run.json")
         if record is None or record.get("ended") is None:
             return

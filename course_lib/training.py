@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.checkpoint import Checkpoint
+from course_lib.checkpoint import Checkpoint, CheckpointError
 from course_lib.records import EpochRecord, RunFolder
 
 __all__ = ["EarlyStopping", "History", "evaluate", "fit", "train_epoch", "train_step", "warmup_then_decay"]
@@ -202,6 +202,11 @@ def fit(
     -------
     History
         The same on every rank.
+
+    Raises
+    ------
+    CheckpointError
+        There is a checkpoint that does not fit, or not all ranks see the same.
     """
     loss_fn = loss_fn or nn.CrossEntropyLoss()
     bare = getattr(model, "module", model)
@@ -209,6 +214,8 @@ def fit(
     distributed = dist.is_initialized()
     writes = run is not None and (not distributed or dist.get_rank() == 0)
     records, epoch_times = checkpoint.restore(bare, optimizer, scheduler) if checkpoint is not None else ([], [])
+    if distributed and checkpoint is not None:
+        _see_that_all_go_on(len(records), checkpoint, device)
     if writes and records:
         run.restore(records, epoch_times)
     stopped_early = False
@@ -287,9 +294,21 @@ def _share_buffers(model: nn.Module) -> None:
         dist.broadcast(buffer, src=0)
 
 
+def _see_that_all_go_on(done: int, checkpoint: Checkpoint, device: torch.device) -> None:
+    """Raise `CheckpointError` on every rank where some have restored other epochs than the rest, or none."""
+    fewest_and_most = torch.tensor([-done, done], device=device)
+    dist.all_reduce(fewest_and_most, op=dist.ReduceOp.MAX)
+    fewest, most = -fewest_and_most[0].item(), fewest_and_most[1].item()
+    if fewest != most:
+        raise CheckpointError(
+            f"{checkpoint.path} holds {most} epochs for some ranks and {fewest} for others; "
+            "it must lie in a folder that all nodes see"
+        )
+
+
 def _epoch_seed(seed: int, epoch: int) -> int:
     rank = dist.get_rank() if dist.is_initialized() else 0
-    return (seed * 1_000_003 + epoch) * 1_000_003 + rank
+    return ((seed * 1_000_003 + epoch) * 1_000_003 + rank) % 2**63  # manual_seed takes 64 bits
 
 
 def _synchronize(device: torch.device) -> None:

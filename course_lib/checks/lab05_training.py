@@ -157,15 +157,15 @@ def transfer(answer: Answer) -> None:
 
 
 def program_run(folder: str | Path, program: str, threshold: float, points: int) -> float:
-    """Score a hand-in program's run folder: a quarter for the complete record, the rest for the best test accuracy.
+    """Score a hand-in program's run folder: a quarter for the complete record, the rest for the final test accuracy.
 
-    Prints what was found. A folder that is not there yet is 0 points and no error: the programs may run later, elsewhere.
+    That is the one which the weights back up. Prints what was found. A folder that is not there yet is 0 points and no error: the programs may run later, elsewhere.
     """
     folder = Path(folder)
     try:
         record = json.loads((folder / "run.json").read_text())
-        best = float(read_learning_curve(folder / "learning_curve.csv")["val_accuracy"].max())
-    except (OSError, ValueError):
+        final = float(read_learning_curve(folder / "learning_curve.csv")["val_accuracy"].iloc[-1])
+    except (OSError, ValueError, IndexError):  # the last: a curve without a row
         print(f"0 of {points}: no finished run of {program}.py in {folder.name}/ beside this notebook's results")
         return 0.0
     if record.get("program") != program or record.get("ended") is None:
@@ -176,12 +176,12 @@ def program_run(folder: str | Path, program: str, threshold: float, points: int)
     share = points // 4
     provenance = record.get("data", {}).get("provenance")
     if provenance == "synthetic":
-        print(f"0 of {points}: a run on a made-up data set counts for nothing; its accuracy is {best:.1%}")
+        print(f"0 of {points}: a run on a made-up data set counts for nothing; its accuracy is {final:.1%}")
         return 0.0
-    reached = best >= threshold
+    reached = final >= threshold
     print(f"{share} of {share}: a finished run of {program}.py, data provenance {provenance}")
     print(
-        f"{points - share if reached else 0} of {points - share}: best test accuracy {threshold:.0%}; it is {best:.1%}"
+        f"{points - share if reached else 0} of {points - share}: final test accuracy {threshold:.0%}; it is {final:.1%}"
     )
     return float(points if reached else share)
 

@@ -22,7 +22,7 @@ _OPTIONS: dict[str, tuple[type, str]] = {
     "warmup_epochs": (float, "epochs in which the learning rate rises"),
     "dropout": (float, "dropout after the first convolution"),
     "padding": (int, "pixels of black border for the random crop"),
-    "small_epochs": (int, "first epochs that train on smaller images, which are cheaper"),
+    "small_epochs": (int, "first epochs that train on smaller images, which are cheaper; None: half of them"),
     "small_size": (int, "height and width of those smaller images, in pixels"),
     "image_size": (int, "height and width that images are scaled up to, in pixels"),
     "pretrain_dataset": (str, "staged data set to pre-train on where no ImageNet weights are found"),
@@ -65,10 +65,13 @@ def program_options(name: str, description: str, **defaults: Any) -> argparse.Ar
 def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, Any]:
     """The options that make the run what it is, as ``run.json`` keeps them; exits with code 2 where one cannot work."""
     given = {name: value for name, value in vars(options).items() if name not in ("output_dir", "root", "restart")}
+    if "small_epochs" in given and given["small_epochs"] is None:
+        given["small_epochs"] = given["epochs"] // 2
     try:
         check_parameters(**given)
     except ParameterError as error:
-        parser.exit(2, f"{parser.prog}: error: --{str(error).replace('_', '-', 1)}\n")
+        name, _, why = str(error).partition(" ")
+        parser.exit(2, f"{parser.prog}: error: --{name.replace('_', '-')} {why}\n")
     if given.get("small_epochs", 0) > given["epochs"]:
         parser.exit(
             2, f"{parser.prog}: error: --small-epochs {given['small_epochs']} exceeds --epochs {given['epochs']}\n"

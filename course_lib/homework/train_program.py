@@ -133,6 +133,10 @@ def train_program(
 def _stands(folder: RunFolder, checkpoint: Checkpoint, ranks: int, restart: bool, rank: int) -> bool:
     """Whether the folder holds this very run, finished; settles what happens to an interrupted one."""
     now = folder.identity(ranks)
+    if rank == 0:
+        folder.publish_if_complete()  # a run that was killed in its last moment needs no other training
+    if ranks > 1:
+        dist.barrier()
     finished, unfinished = folder.finished_run(), folder.unfinished_run()
     if ranks > 1:
         dist.barrier()  # all have read before rank 0 removes anything
@@ -148,6 +152,7 @@ def _stands(folder: RunFolder, checkpoint: Checkpoint, ranks: int, restart: bool
             )
     elif finished is not None and not differences(finished, now):
         if rank == 0:
+            checkpoint.remove()  # where the kill came after its last epoch
             print(
                 f"{folder.path} holds this run, finished at {finished['ended']}; --restart trains it anew", flush=True
             )

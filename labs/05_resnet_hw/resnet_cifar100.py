@@ -27,7 +27,7 @@ def main() -> None:
         label_smoothing=0.1,
         warmup_epochs=3.0,
         padding=4,
-        small_epochs=15,
+        small_epochs=None,
         small_size=24,
     )
     options = parser.parse_args()

@@ -238,6 +238,25 @@ def test_a_network_of_the_notebook_is_built_there_and_cannot_answer_by_heart(new
     assert graded("x = 1").score == 0
 
 
+def test_an_answer_that_never_returns_does_not_cost_the_network_of_the_notebook(new_lab_course, folder, bench_of):
+    import nbformat
+
+    rubric = find_rubric(LAB)
+    model = ModelEvidence("notebook:make_net", ("fashion-mnist-small",), 100, 0.04, seconds=60)
+    speedup = next(each for each in rubric.exercises if each.cell == "check-speedup")
+    rubric = replace(
+        rubric,
+        exercises=(speedup,),
+        execution=replace(rubric.execution, seconds=5),
+        runs=(replace(rubric.runs[0], model=model),),
+    )
+    net = "from course_lib.models import WideResNet\n\ndef make_net():\n    return WideResNet((16, 32, 64), 1, 10)"
+    notebook = solved_notebook({"ex-evaluate": "while True:\n    pass", "ex-speedup": net})
+    nbformat.write(notebook, folder.parent / f"{LAB}.ipynb")
+    verdict = grade_submission(bench_of(new_lab_course, rubric), folder.parent, "ada").verdict
+    assert verdict.runs[0].held_out_images == 100
+
+
 def test_augmented_images_are_new_and_nearly_the_same():
     images = np.array(read("fashion-mnist-small").arrays["test_images"])
     found = augment(images, np.random.default_rng(0))

@@ -2,8 +2,10 @@
 
 import nbformat
 import pytest
-from fake_runs import LAB, solved_notebook
+from fake_runs import LAB, REPOSITORY, solved_notebook
 
+from autograde.batch import _see_that_it_can_be_graded
+from autograde.gradebook import CourseError
 from autograde.grading import grade_submission
 from autograde.rubric import load_rubric
 
@@ -137,3 +139,13 @@ def test_a_run_that_does_not_end_is_a_limit(judge, rubric):
 def test_without_a_notebook_there_is_no_run(judge):
     verdict = judge(False)
     assert verdict.score == 0 and "could not be run again" in verdict.results[0].reason
+
+
+def test_the_data_that_weights_are_tried_on_must_be_there_though_nobody_hands_a_run_in(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAB_DATA", str(tmp_path))
+    path = tmp_path / f"{LAB}.toml"
+    model = '\n[model]\nnetwork = "course_lib:wide_resnet"\ndatasets = ["fashion-mnist"]\nimages = 10\ntolerance = 0.1\n'
+    path.write_text(RUBRIC + model)
+    source = REPOSITORY / "labs" / LAB / f"{LAB}.ipynb"
+    with pytest.raises(CourseError, match="weights cannot be tried: fashion-mnist is not staged"):
+        _see_that_it_can_be_graded(load_rubric(path), source, [])

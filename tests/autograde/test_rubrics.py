@@ -2,6 +2,7 @@
 
 import pytest
 
+from autograde.evidence import HeldOut
 from autograde.rubric import RUBRICS, RubricError, find_rubric, load_rubric
 
 GOOD = """
@@ -31,6 +32,21 @@ def test_every_rubric_of_ours_is_usable(path):
     rubric = load_rubric(path)
     assert rubric.run_points == sum(criterion.points for run in rubric.runs for criterion in run.criteria)
     assert [run.cell for run in rubric.runs if not run.id] in ([], ["run-evidence"])
+
+
+CLASSES = {"fashion-mnist": 10, "fashion-mnist-small": 10, "cifar10": 10, "cifar100": 100, "tiny-imagenet": 200}
+
+
+@pytest.mark.parametrize("path", sorted(RUBRICS.glob("*.toml")), ids=lambda path: path.stem)
+def test_weights_that_guess_back_up_no_accuracy_that_is_asked_for(path):
+    for run in load_rubric(path).runs:
+        model, asked = run.model, run.threshold
+        classes = min(CLASSES[name] for name in model.datasets)
+        held = HeldOut(model.images // classes, model.images, "", "")
+        assert held.accuracy + held.uncertainty + model.tolerance < 0.9 * asked, run.name
+        # Weights are of the last epoch: what earlier ones claim is not to be worth much.
+        best = sum(criterion.points for criterion in run.criteria if criterion.kind == "best_accuracy")
+        assert best <= 0.3 * run.max_points, run.name
 
 
 @pytest.mark.parametrize("name", ["1", "01", "01_single_gpu"])

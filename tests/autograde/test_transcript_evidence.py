@@ -124,6 +124,14 @@ def test_an_honest_run_agrees_with_its_curve(make_run):
         assert disagreement(parse_transcript(run.transcript()), parse_learning_curve(run.csv())) is None
 
 
+def test_both_ends_of_a_long_epoch_are_rounded():
+    ends = (12000.0501, 12345.549)  # 12000.1 and 12345.5 in six digits: their difference is off by 0.1
+    rows = ["epoch,time,val_accuracy", "0,0.0,0.0", *(f"{n},{end:.6g},0.5" for n, end in enumerate(ends, start=1))]
+    lines = [DOCUMENT_001.format(1, ends[0], ends[0], 100.0, 0.5, 0.5, 0.5)]
+    lines.append(DOCUMENT_001.format(2, ends[1], ends[1] - ends[0], 100.0, 0.5, 0.5, 0.5))
+    assert disagreement(parse_transcript("\n".join(lines)), parse_learning_curve("\n".join(rows))) is None
+
+
 def test_document_001_s_rounded_curve_agrees_with_its_transcript():
     rng = random.Random(2)
     rows, lines, total = ["time,val_accuracy", "0.0,0.0"], [], 0.0

@@ -9,7 +9,7 @@ from torch import nn
 from course_lib.augment import CropAndFlip
 from course_lib.checkpoint import Checkpoint, CheckpointError
 from course_lib.data import Batches, load
-from course_lib.distributed import launch
+from course_lib.distributed import RankFailedError, launch
 from course_lib.optim import NovoGrad, no_decay_groups, warmup_then
 from course_lib.records import EpochRecord, RunFolder
 from course_lib.training import EarlyStopping, fit
@@ -112,6 +112,22 @@ def test_two_ranks_resume_to_the_bit(tmp_path):
         assert all((a == b).all() for a, b in zip(resumed[rank][1], straight[rank][1], strict=True))
 
 
+def one_of_two_sees_the_checkpoint(folder, epochs):
+    import torch.distributed as dist
+
+    return two_ranks(folder / f"of rank {dist.get_rank()}", epochs)
+
+
+def test_ranks_that_do_not_see_the_same_checkpoint_do_not_train(tmp_path):
+    launch(one_of_two_sees_the_checkpoint, 2, (tmp_path, 1))  # rank 0 alone writes
+    with pytest.raises(RankFailedError, match="holds 1 epochs for some ranks and 0 for others; it must lie in a folder"):
+        launch(one_of_two_sees_the_checkpoint, 2, (tmp_path, 2))
+
+
+def test_any_seed_that_the_programs_take_will_do(data, tmp_path):
+    trained(data, Checkpoint(tmp_path / "c", seed=2**31 - 1), 1)
+
+
 def test_time_goes_on_and_a_finished_training_is_not_trained_again(data, tmp_path):
     kept = Checkpoint(tmp_path / "c")
     _, _, first = trained(data, kept, 2)
@@ -206,6 +222,14 @@ def test_only_plain_values_are_kept(tmp_path):
     with pytest.raises(CheckpointError, match="cannot hold object"):
         Checkpoint(tmp_path / "c").save(model, optimiser, None, [], [])
     assert not (tmp_path / "c").exists()
+
+
+def test_with_it_goes_what_a_kill_left_of_its_writing(tmp_path):
+    kept = Checkpoint(tmp_path / "c")
+    (tmp_path / ".c.half").touch()
+    (tmp_path / ".d.half").touch()
+    kept.remove()
+    assert [path.name for path in tmp_path.iterdir()] == [".d.half"]
 
 
 def test_shared_parameters_survive(tmp_path):

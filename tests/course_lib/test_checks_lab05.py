@@ -447,7 +447,7 @@ def test_the_run_is_this_labs(tmp_path, lab, points):
 def test_a_programs_run(tmp_path, capsys, program, accuracy, provenance, points):
     record = {"program": program, "ended": "2026-01-01T00:00:00+00:00", "data": {"provenance": provenance}}
     (tmp_path / "run.json").write_text(json.dumps(record))
-    (tmp_path / "learning_curve.csv").write_text(f"time,val_accuracy\n0,0\n1,{accuracy}\n")
+    (tmp_path / "learning_curve.csv").write_text(f"time,val_accuracy\n0,0\n1,0.9\n2,{accuracy}\n")
     assert check("lab05.resnet-cifar100", tmp_path) == points
     assert f"{points if points != 12 else 9} of" in capsys.readouterr().out
 

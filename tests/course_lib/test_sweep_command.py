@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -287,6 +288,8 @@ def start(folder, *words, mark="1"):
     return subprocess.Popen(
         [str(Path(sys.executable).parent / "lab"), "sweep", "1", *map(str, words)], cwd=folder, env=environment,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        # Whoever runs the tests in a shell's background has Ctrl-C ignored, and a child inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 
@@ -374,13 +377,15 @@ def test_killed_ten_times_and_resumed_each_point_is_there_once(course):
     kill_and_resume(course, 10, random.Random())
 
 
-def test_nothing_is_left_in_the_temporary_folder(course, monkeypatch):
-    place = course / "temporary"
-    place.mkdir()
+@pytest.mark.parametrize("deep", [False, True], ids=["short", "too long for a socket"])
+def test_nothing_is_left_in_the_temporary_folder(course, monkeypatch, deep):
+    made = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    place = made / ("d" * 90) if deep else made
+    place.mkdir(exist_ok=True)
     monkeypatch.setenv("TMPDIR", str(place))
     process = start(course, "-g", "batch_size=32", mark="t")
     assert process.wait(60) == 0
     assert [
         path for path in place.rglob("*") if not path.name.startswith("torchinductor_")
     ] == []  # PyTorch's own cache
-    shutil.rmtree(place)
+    shutil.rmtree(made)

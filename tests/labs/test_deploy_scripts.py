@@ -59,15 +59,43 @@ def test_before_the_wall_time_it_is_submitted_again(pbs):
     assert "submitting the job again" in done.stdout
     submitted = (pbs.folder / "submitted").read_text().splitlines()
     assert submitted == [
-        "-v", "PROGRAM,OPTIONS,MINUTES=30,RANKS_PER_NODE=1,SCRIPT=deploy/pbs/homework.pbs", "deploy/pbs/homework.pbs",
-        "PROGRAM=program.py", "OPTIONS=60 0",
+        "-l", "walltime=1800",
+        "-v", "PROGRAM,OPTIONS,MINUTES=30,RANKS_PER_NODE=1,SCRIPT=deploy/pbs/homework.pbs,PYTHON",
+        "deploy/pbs/homework.pbs", "PROGRAM=program.py", "OPTIONS=60 0",
     ]  # fmt: skip
 
 
-def test_a_failure_is_not_submitted_again(pbs):
-    stand_in(pbs.bin, "python", "exit 3")
-    assert pbs(PROGRAM="program.py", OPTIONS="0 3", PYTHON="python").returncode == 3
+@pytest.mark.parametrize("nodes", ["select=2:ncpus=8:ngpus=1", "nodes=2:ppn=16:xk"])
+def test_the_next_job_has_the_first_one_s_nodes_and_wall_time_and_goes_on(pbs, nodes):
+    key, _, value = nodes.partition("=")
+    stand_in(pbs.bin, "python", "exec sleep 60")
+    stand_in(pbs.bin, "qstat", f'[ "$*" = "-f 1234.server" ] && printf "Job Id: 1\\n    Resource_List.{key} = {value}\\n"')
+    given = {"SECONDS_TO_RUN": "0.5", "MINUTES": "120", "PYTHON": "python", "START": "mpirun -n 2"}
+    assert pbs(PROGRAM="program.py", OPTIONS="60 --restart --seed 1", **given).returncode == 0
+    submitted = (pbs.folder / "submitted").read_text().splitlines()
+    assert submitted[:4] == ["-l", nodes, "-l", "walltime=7200"]
+    assert submitted[5].endswith(",PYTHON,START") and submitted[-1] == "OPTIONS=60 --seed 1"
+
+
+@pytest.mark.parametrize("code", [3, 137])
+def test_a_failure_is_not_submitted_again(pbs, code):
+    stand_in(pbs.bin, "python", f"exit {code}")
+    assert pbs(PROGRAM="program.py", OPTIONS="0 3", PYTHON="python").returncode == code
     assert not (pbs.folder / "submitted").exists()
+
+
+@pytest.mark.parametrize(("restarts", "options"), [("0", "--seed 1 --restart x"), ("1", "--seed 1 x")])
+def test_a_slurm_job_that_is_queued_again_does_not_begin_again(tmp_path, restarts, options):
+    stand_in(tmp_path, "srun", 'echo "$@"')
+    environment = {
+        **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": "python", "SLURM_NNODES": "1",
+        "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS_ON_NODE": "2", "SLURM_RESTART_COUNT": restarts,
+    }  # fmt: skip
+    script = [DEPLOY / "slurm" / "homework.sbatch", "program.py", "--seed", "1", "--restart", "x"]
+    done = subprocess.run(["bash", *script], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == (
+        f"--cpus-per-task=8 python -m torch.distributed.run --standalone --nproc-per-node=2 program.py {options}\n"
+    ), done.stderr
 
 
 @pytest.mark.slow

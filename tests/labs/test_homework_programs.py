@@ -107,6 +107,18 @@ def test_an_option_that_cannot_work_is_one_line_and_code_2(arguments, line, monk
     assert capsys.readouterr().err == line
 
 
+def test_half_of_the_epochs_are_small_unless_said(hand_in, tmp_path, monkeypatch):
+    arguments = [*(word for word in SMALL if "small" not in word), "--dataset=cifar100-synthetic"]
+    arguments += [f"--output-dir={tmp_path / 'run'}", "--epochs=5"]
+    assert run(hand_in / "resnet_cifar100.py", *arguments, monkeypatch=monkeypatch) == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["parameters"]["small_epochs"] == 2
+
+
+def test_an_option_of_several_words_is_named_as_it_is_typed(monkeypatch, capsys):
+    assert run(FOLDER / "pretrained_cifar100.py", "--body-lr-factor=2", monkeypatch=monkeypatch) == 2
+    assert "error: --body-lr-factor = 2.0: must lie" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_data_that_is_not_staged_is_one_line_and_code_1(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
@@ -133,13 +145,13 @@ def test_a_run_leaves_the_run_folder_of_a_lab(hand_in, tmp_path, monkeypatch, ca
     rates = [float(row["lr"]) for row in curve(output)[1:]]
     assert rates[0] == pytest.approx(0.2 * 64 / 128 / 25) and rates[1] == pytest.approx(0.1)
 
-    before = (output / "run.json").read_bytes()
+    before = (output / "run.json").stat().st_ino
     capsys.readouterr()
     assert run(hand_in / "resnet_cifar100.py", *arguments, monkeypatch=monkeypatch) == 0
     assert "holds this run, finished at" in capsys.readouterr().out
-    assert (output / "run.json").read_bytes() == before
+    assert (output / "run.json").stat().st_ino == before
     assert run(hand_in / "resnet_cifar100.py", *arguments, "--restart", monkeypatch=monkeypatch) == 0
-    assert (output / "run.json").read_bytes() != before
+    assert (output / "run.json").stat().st_ino != before
 
     assert run(hand_in / "resnet_cifar100.py", *arguments, "--seed=1", monkeypatch=monkeypatch) == 0
     assert json.loads((output / "run.json").read_text())["parameters"]["seed"] == 1  # another run, trained
@@ -197,6 +209,21 @@ def test_killed_at_a_random_moment_it_goes_on_to_the_same_curve(hand_in, tmp_pat
     assert curve(killed) == curve(straight)
     assert (killed / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
     assert not (killed / "checkpoint.safetensors").exists()
+
+
+def test_killed_while_its_files_are_moved_it_is_not_trained_again(hand_in, tmp_path, monkeypatch, capsys):
+    program, output = hand_in / "resnet_cifar100.py", tmp_path / "run"
+    arguments = [*SMALL, "--dataset=cifar100-synthetic", f"--output-dir={output}"]
+    assert run(program, *arguments, monkeypatch=monkeypatch) == 0
+    before = {path.name: path.read_bytes() for path in output.iterdir()}
+    (output / "unfinished").mkdir()
+    for name in ("run.json", "assessment.out", "model.safetensors"):
+        (output / name).rename(output / "unfinished" / name)
+    (output / "checkpoint.safetensors").write_bytes(b"of the last epoch")
+    capsys.readouterr()
+    assert run(program, *arguments, monkeypatch=monkeypatch) == 0
+    assert "holds this run, finished at" in capsys.readouterr().out
+    assert {path.name: path.read_bytes() for path in output.iterdir()} == before
 
 
 def test_other_options_do_not_take_an_interrupted_run(hand_in, tmp_path, monkeypatch, capsys):
