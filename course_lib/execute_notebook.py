@@ -56,7 +56,6 @@ def execute_notebook(
         `executed` cannot be written.
     """
     from course_lib.nbformat_import import leave_addresses_out
-    from course_lib.socket_folder import socket_folder
 
     leave_addresses_out()
     import papermill
@@ -66,7 +65,7 @@ def execute_notebook(
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns on stderr otherwise
     # On a machine that others use, what the kernel says should not pass over a TCP port. The sockets' folder is ours
     # to remove: jupyter_client would leave them in the working folder.
-    with tempfile.TemporaryDirectory(prefix="lab-", dir=sockets_in or socket_folder()) as sockets:
+    with tempfile.TemporaryDirectory(prefix="lab-", dir=sockets_in) as sockets:
         try:
             papermill.execute_notebook(
                 str(notebook),
