@@ -56,7 +56,9 @@ def main() -> None:
     parser.add_argument("--skip-stock", action="store_true")
     options = parser.parse_args()
     count, limit = options.submissions, find_rubric(LAB).execution.seconds
-    print(conditions(submissions=count, data="fashion-mnist-small (official images, shipped subset)", runs="one of each"))
+    print(
+        conditions(submissions=count, data="fashion-mnist-small (official images, shipped subset)", runs="one of each")
+    )
     names = list(KINDS)
     print("submissions:", ", ".join(f"{sum(kind_of(i) == name for i in range(count))} {name}" for name in names))
     with tempfile.TemporaryDirectory() as folder:

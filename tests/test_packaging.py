@@ -97,7 +97,9 @@ def test_this_environment_is_the_pinned_one(pinned, wanted):
 
 def test_the_wheel_holds_the_students_packages_only(repository, tmp_path):
     copy = tmp_path / "source"  # building leaves build/ and *.egg-info beside the sources
-    unneeded = shutil.ignore_patterns(".*", "data", "runs", "course", "build", "*.egg-info", "__pycache__", "tests", "docs")
+    unneeded = shutil.ignore_patterns(
+        ".*", "data", "runs", "course", "build", "*.egg-info", "__pycache__", "tests", "docs"
+    )
     shutil.copytree(repository, copy, ignore=unneeded)
     done = subprocess.run(
         [sys.executable, "-c", f"import setuptools.build_meta as b; b.build_wheel({str(tmp_path)!r})"],
@@ -108,7 +110,11 @@ def test_the_wheel_holds_the_students_packages_only(repository, tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"course_lib", "data_prep", "assessment_print.py"}
-    for needed in ("course_lib/distributed/launch.py", "course_lib/checks/lab02.py", "course_lib/models/wide_resnet.py"):
+    for needed in (
+        "course_lib/distributed/launch.py",
+        "course_lib/checks/lab02.py",
+        "course_lib/models/wide_resnet.py",
+    ):
         assert needed in names
     assert any(name.startswith("data_prep/fashion_mnist_small/") for name in names)
     assert not [name for name in names if re.search(r"autograde|rubric|\.ipynb|/tests?/", name)]

@@ -230,6 +230,17 @@ def throughput(ask: Ask) -> Findings:
 
 
 def _throughput(ask: Ask) -> Findings:
+    # A process that a busy machine stops between the last step and the return is asked again; one who always puts the
+    # return off gains nothing by it.
+    for _ in range(4):
+        findings, put_off = _throughput_once(ask)
+        if not put_off:
+            break
+    return findings
+
+
+def _throughput_once(ask: Ask) -> tuple[Findings, bool]:
+    """What was found, and whether the rate was too low for a return that came later than the bound allows for."""
     warmup, steps, batch_size = (int(n) for n in ask.random.integers([2, 12, 20], [5, 20, 200]))
     # Ten times faster or slower, so that a guess from the batch size seldom does; the warm-up lasts as long as the rest.
     fast = float(0.005 * 10 ** ask.random.uniform())
@@ -247,21 +258,17 @@ def _throughput(ask: Ask) -> Findings:
     ran = "as often as" if asked else "more often than" if len(device.calls) > warmup + steps else "less often than"
     calls = Finding(asked, f"step() ran {ran} warmup and steps ask for", _COUNT)
     if not is_number(found):
-        return {
-            "calls": calls,
-            "rate": Finding(False, f"should return a number, it returned {shape_of(found)}", _COUNT),
-        }
+        reason = f"should return a number, it returned {shape_of(found)}"
+        return {"calls": calls, "rate": Finding(False, reason, _COUNT)}, False
     if not asked:
-        return {
-            "calls": calls,
-            "rate": Finding(False, "the steps are not those asked for, so neither is the rate", _COUNT),
-        }
+        reason = "the steps are not those asked for, so neither is the rate"
+        return {"calls": calls, "rate": Finding(False, reason, _COUNT)}, False
     if not done:
         reason = "the clock was read while the device was still at work"
-        return {"calls": calls, "rate": Finding(False, reason, _CLOCK)}
+        return {"calls": calls, "rate": Finding(False, reason, _CLOCK)}, False
     if not ready:
         reason = "the clock was started while the device was still busy with the warm-up"
-        return {"calls": calls, "rate": Finding(False, reason, _CLOCK)}
+        return {"calls": calls, "rate": Finding(False, reason, _CLOCK)}, False
     # The inner clock starts between the device's being ready and its first timed step, and stops between its being done
     # and the return: bounds that hold on a busy machine. One who puts off the return cannot widen them at will.
     latest = min(returned, done[0] + 0.3 * (done[0] - ready[-1]) + 0.05)
@@ -271,7 +278,8 @@ def _throughput(ask: Ask) -> Findings:
     if not right:
         more = "higher" if number(found) > highest else "lower"
         reason = f"the rate is {more} than what the device did in the timed steps"
-    return {"calls": calls, "rate": Finding(right, reason, _CLOCK)}
+    too_low = number(found) <= lowest * 0.99
+    return {"calls": calls, "rate": Finding(right, reason, _CLOCK)}, too_low and returned > latest
 
 
 _COUNT = "count the calls of step() by a counter of your own"

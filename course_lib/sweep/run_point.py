@@ -69,7 +69,9 @@ def run_point(task: Task) -> Outcome:
         "skip_cells_with_tag": task.skip or "skip-execution",
     }
     if task.warm_server:
-        engine["sockets_in"] = os.path.dirname(task.warm_server)  # goes with the warm process, should this one be killed
+        engine["sockets_in"] = os.path.dirname(
+            task.warm_server
+        )  # goes with the warm process, should this one be killed
         engine |= {"engine_name": "lab-warm", "warm_server": task.warm_server, "cpus": list(task.cpus)}
     started, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     executes = digest(notebook)  # before: it may be edited while it runs

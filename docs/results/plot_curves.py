@@ -27,10 +27,14 @@ def draw(path: Path) -> None:
         curve.epoch[1:], curve.train_accuracy[1:], marker="s", markersize=4, color=plots.COLOURS["other"],
         label="training, augmented",
     )  # fmt: skip
-    ax.axhline(threshold, color=plots.COLOURS["reference"], linestyle="--", linewidth=1, label=f"asked for: {threshold:.0%}")
+    ax.axhline(
+        threshold, color=plots.COLOURS["reference"], linestyle="--", linewidth=1, label=f"asked for: {threshold:.0%}"
+    )
     ax.set(xlabel="epoch", ylabel="accuracy", ylim=(0, 1), xlim=(0, None))
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    ax.set_title(f"{path.stem}: {curve.val_accuracy.iloc[-1]:.1%} after {len(curve) - 1} epochs", loc="left", fontsize=11)
+    ax.set_title(
+        f"{path.stem}: {curve.val_accuracy.iloc[-1]:.1%} after {len(curve) - 1} epochs", loc="left", fontsize=11
+    )
     ax.legend(frameon=False, loc="lower right")
     ax.grid(alpha=0.25)
     ax.spines[["top", "right"]].set_visible(False)

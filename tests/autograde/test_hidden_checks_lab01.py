@@ -1,7 +1,12 @@
 """Lab 01's hidden checks against right answers in several styles and the mistakes that students make."""
 
+import time
+
+import numpy as np
 import pytest
 from graded_lab import GradedLab, loses
+
+from autograde.checks.lab01 import throughput
 
 LAB = "01_single_gpu"
 EXERCISES = ["train-step", "evaluate", "throughput", "speedup"]
@@ -196,3 +201,26 @@ def test_an_answer_that_raises_is_told_where(lab):
     assert judged.points == 0
     assert all("KeyError" in reason and "line 2" in reason for reason in judged.reasons.values())
     assert judged.flags == ["crash"]
+
+
+class InProcess:
+    """Asks a function of this process; `stalls` are the seconds that each call loses between the wait and the clock."""
+
+    def __init__(self, stalls):
+        self.random, self.stalls = np.random.default_rng(0), list(stalls)
+
+    def call(self, name, sizes, device):
+        stall = self.stalls.pop(0) if len(self.stalls) > 1 else self.stalls[0]
+        for _ in range(sizes["warmup"]):
+            device["step"](0)
+        time.sleep(device["synchronize"](0).seconds)
+        start = time.perf_counter()
+        for _ in range(sizes["steps"]):
+            device["step"](0)
+        time.sleep(device["synchronize"](0).seconds + stall)
+        return sizes["batch_size"] * sizes["steps"] / (time.perf_counter() - start)
+
+
+@pytest.mark.parametrize("stalls, right", [([0.0], True), ([1.0, 0.0], True), ([1.0], False)])
+def test_a_machine_that_stops_the_process_at_the_wrong_moment_takes_no_points(stalls, right):
+    assert throughput(InProcess(stalls))["rate"].passed == right

@@ -14,7 +14,14 @@ from nbgrader.preprocessors import IncludeHeaderFooter, InstantiateTests, SaveCe
 from autograde.notebook_repair import MAX_REPAIRS, autograded_notebook, repair, starter_answers
 from autograde.submitted_notebook import read_notebook
 
-LABS = ["01_single_gpu", "02_ddp", "03_batch_size_scaling", "04_momentum_warmup_novograd", "05_resnet_hw", "12_assessment"]
+LABS = [
+    "01_single_gpu",
+    "02_ddp",
+    "03_batch_size_scaling",
+    "04_momentum_warmup_novograd",
+    "05_resnet_hw",
+    "12_assessment",
+]
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n, and no more").decode()
 
 

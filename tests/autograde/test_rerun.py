@@ -144,7 +144,9 @@ def test_without_a_notebook_there_is_no_run(judge):
 def test_the_data_that_weights_are_tried_on_must_be_there_though_nobody_hands_a_run_in(tmp_path, monkeypatch):
     monkeypatch.setenv("LAB_DATA", str(tmp_path))
     path = tmp_path / f"{LAB}.toml"
-    model = '\n[model]\nnetwork = "course_lib:wide_resnet"\ndatasets = ["fashion-mnist"]\nimages = 10\ntolerance = 0.1\n'
+    model = (
+        '\n[model]\nnetwork = "course_lib:wide_resnet"\ndatasets = ["fashion-mnist"]\nimages = 10\ntolerance = 0.1\n'
+    )
     path.write_text(RUBRIC + model)
     source = REPOSITORY / "labs" / LAB / f"{LAB}.ipynb"
     with pytest.raises(CourseError, match="weights cannot be tried: fashion-mnist is not staged"):

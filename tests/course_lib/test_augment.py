@@ -104,7 +104,16 @@ def test_no_padding_only_flips():
 @pytest.mark.parametrize("side, channels", [(32, 3), (64, 3), (28, 1)])
 @pytest.mark.parametrize(
     "flip, angle, shear, scale",
-    [(1, 0.0, 0.0, 1.0), (0, 7.3, 0.0, 1.0), (0, 0.0, 9.1, 1.0), (0, 0.0, 0.0, 0.83), (0, 0.0, 0.0, 1.17), (1, -8.6, -6.2, 0.9), (1, 3.7, 8.8, 1.13), (0, -95.0, 30.0, 0.7)],
+    [
+        (1, 0.0, 0.0, 1.0),
+        (0, 7.3, 0.0, 1.0),
+        (0, 0.0, 9.1, 1.0),
+        (0, 0.0, 0.0, 0.83),
+        (0, 0.0, 0.0, 1.17),
+        (1, -8.6, -6.2, 0.9),
+        (1, 3.7, 8.8, 1.13),
+        (0, -95.0, 30.0, 0.7),
+    ],
 )
 def test_the_warp_is_torchvisions_pixel_for_pixel(side, channels, flip, angle, shear, scale):
     # Pillow's nearest neighbour works in 1/65536 of a pixel, so that a few pixels of 1,000 may fall to a neighbour.
@@ -134,8 +143,13 @@ def test_colours_are_torchvisions_in_any_order(channels, order):
 
 def test_every_sample_has_its_own_order_and_factors():
     augment, images = AffineAndJitter(), noise(6)
-    parts = [given(1, k % 2, 2.0 * k, -1.0 * k, 1 + k / 20, (0.8 + k / 15, 1.2 - k / 15, 1.1), order) for k, order in enumerate(itertools.permutations(range(3)))]
-    together = AffineAndJitterParameters(**{name: torch.cat([getattr(part, name) for part in parts], dim=-1) for name in vars(parts[0])})
+    parts = [
+        given(1, k % 2, 2.0 * k, -1.0 * k, 1 + k / 20, (0.8 + k / 15, 1.2 - k / 15, 1.1), order)
+        for k, order in enumerate(itertools.permutations(range(3)))
+    ]
+    together = AffineAndJitterParameters(
+        **{name: torch.cat([getattr(part, name) for part in parts], dim=-1) for name in vars(parts[0])}
+    )
     for k, (image, found) in enumerate(zip(images, augment.apply(images, together), strict=True)):
         assert torch.allclose(found, augment.apply(image[None], parts[k])[0], atol=1e-6), k
 
@@ -152,7 +166,9 @@ def test_parameters_are_drawn_as_torchvision_draws_them():
         theirs["angle"].append(T.RandomRotation.get_params([-10, 10]))
         _, _, scale, (shear, _) = T.RandomAffine.get_params(affine.degrees, None, affine.scale, affine.shear, [32, 32])
         _, *factors, _ = T.ColorJitter.get_params(jitter.brightness, jitter.contrast, jitter.saturation, None)
-        for name, value in zip(("scale", "shear", "brightness", "contrast", "saturation"), (scale, shear, *factors), strict=True):
+        for name, value in zip(
+            ("scale", "shear", "brightness", "contrast", "saturation"), (scale, shear, *factors), strict=True
+        ):
             theirs[name].append(value)
     ours = {"angle": drawn.angle, "scale": drawn.scale, "shear": drawn.shear}
     ours |= dict(zip(("brightness", "contrast", "saturation"), drawn.factors, strict=True))
@@ -173,7 +189,15 @@ def test_moments_of_the_pixels_are_those_of_torchvisions_pipeline():
     image, count = noise(1, smooth=True), 3_000
     ours = AffineAndJitter()(image.repeat(count, 1, 1, 1), generator(4))
     torch.manual_seed(4)
-    pipeline = T.Compose([T.RandomHorizontalFlip(), T.RandomRotation(10), T.RandomAffine(0, shear=10, scale=(0.8, 1.2)), T.ColorJitter(0.2, 0.2, 0.2), T.ToTensor()])
+    pipeline = T.Compose(
+        [
+            T.RandomHorizontalFlip(),
+            T.RandomRotation(10),
+            T.RandomAffine(0, shear=10, scale=(0.8, 1.2)),
+            T.ColorJitter(0.2, 0.2, 0.2),
+            T.ToTensor(),
+        ]
+    )
     picture = as_pil(image[0])
     theirs = torch.stack([pipeline(picture) for _ in range(count // 4)])
     error = (ours.var(0) / len(ours) + theirs.var(0) / len(theirs)).sqrt().clamp(min=1e-3)

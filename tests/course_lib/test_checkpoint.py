@@ -120,7 +120,9 @@ def one_of_two_sees_the_checkpoint(folder, epochs):
 
 def test_ranks_that_do_not_see_the_same_checkpoint_do_not_train(tmp_path):
     launch(one_of_two_sees_the_checkpoint, 2, (tmp_path, 1))  # rank 0 alone writes
-    with pytest.raises(RankFailedError, match="holds 1 epochs for some ranks and 0 for others; it must lie in a folder"):
+    with pytest.raises(
+        RankFailedError, match="holds 1 epochs for some ranks and 0 for others; it must lie in a folder"
+    ):
         launch(one_of_two_sees_the_checkpoint, 2, (tmp_path, 2))
 
 

@@ -52,7 +52,9 @@ def parser(*options, **changes):
         made = argparse.ArgumentParser()
         for name, default in (("--num-nodes", 1), ("--node-id", 0), ("--num-gpus", 1)):
             if name not in options:
-                made.add_argument(name, **{"type": int, "default": changes.get(name, default), **changes.get("all", {})})
+                made.add_argument(
+                    name, **{"type": int, "default": changes.get(name, default), **changes.get("all", {})}
+                )
         return made.parse_args(argv)
 
     return parse
@@ -183,7 +185,9 @@ def loaders(*, train_sampler=True, test_sampler=True, shuffle=True, drop_train=T
         train = DistributedSampler(train_set, shuffle=shuffle, seed=seed + (rank if own_seed else 0), **place)
         test = DistributedSampler(test_set, shuffle=False, drop_last=test_alone, **place)
         return (
-            DataLoader(train_set, batch_size=batch_size, sampler=train if train_sampler else None, drop_last=drop_train),
+            DataLoader(
+                train_set, batch_size=batch_size, sampler=train if train_sampler else None, drop_last=drop_train
+            ),
             DataLoader(test_set, batch_size=250, sampler=test if test_sampler else None, drop_last=drop_test),
         )
 
@@ -360,7 +364,11 @@ def small_worker(*, set_epoch=True, wrapped=True, reduced=True, epochs=None, giv
                 dist.all_reduce(correct)
             accuracies.append(correct.item() / 64)
             orders.append(tuple(mine[:16]))
-        result = {"accuracies": accuracies, "orders": orders, "fingerprint": [p.double().sum().item() for p in model.parameters()]}
+        result = {
+            "accuracies": accuracies,
+            "orders": orders,
+            "fingerprint": [p.double().sum().item() for p in model.parameters()],
+        }
         return result if give is None else give
 
     return worker

@@ -63,7 +63,9 @@ def test_order_is_distributed_samplers():
 def test_evaluation_covers_each_image_once_over_the_ranks(counts):
     for count in counts:
         for ranks in (1, 2, 3, 4):
-            shares = [Batches(numbered(count), 3, mean=(0.0,), std=(1.0,), rank=r, world_size=ranks) for r in range(ranks)]
+            shares = [
+                Batches(numbered(count), 3, mean=(0.0,), std=(1.0,), rank=r, world_size=ranks) for r in range(ranks)
+            ]
             seen = [labels_of(share) for share in shares]
             assert sorted(label for share in seen for label in share) == list(range(count))
             assert [share.samples for share in shares] == [len(part) for part in seen]
@@ -86,11 +88,16 @@ def test_batches_are_normalised_and_carry_the_right_images(channels):
 
 def colours(count):
     generator = torch.Generator().manual_seed(1)
-    return Split(torch.randint(0, 256, (count, 16, 16, 3), generator=generator, dtype=torch.uint8).permute(0, 3, 1, 2), torch.arange(count))
+    return Split(
+        torch.randint(0, 256, (count, 16, 16, 3), generator=generator, dtype=torch.uint8).permute(0, 3, 1, 2),
+        torch.arange(count),
+    )
 
 
 def pixels(epoch=0, augment=None, split=None, **options):
-    batches = Batches(split or colours(24), 4, mean=(0.3, 0.5, 0.1), std=(0.2, 0.25, 0.4), shuffle=True, augment=augment, **options)
+    batches = Batches(
+        split or colours(24), 4, mean=(0.3, 0.5, 0.1), std=(0.2, 0.25, 0.4), shuffle=True, augment=augment, **options
+    )
     batches.set_epoch(epoch)
     return torch.cat([images for images, _ in batches])
 
@@ -106,15 +113,21 @@ def test_augment_is_applied_before_normalisation():
     batches = Batches(split, 4, mean=(0.3, 0.5, 0.1), std=(0.2, 0.25, 0.4), shuffle=True, augment=darken)
     for images, labels in batches:
         original = split.images[labels].float() / 255
-        assert torch.allclose(seen[-1], original, atol=1e-7) and seen[-1].is_contiguous(memory_format=torch.channels_last)
-        expected = (original / 2 - torch.tensor([0.3, 0.5, 0.1]).view(3, 1, 1)) / torch.tensor([0.2, 0.25, 0.4]).view(3, 1, 1)
+        assert torch.allclose(seen[-1], original, atol=1e-7) and seen[-1].is_contiguous(
+            memory_format=torch.channels_last
+        )
+        expected = (original / 2 - torch.tensor([0.3, 0.5, 0.1]).view(3, 1, 1)) / torch.tensor([0.2, 0.25, 0.4]).view(
+            3, 1, 1
+        )
         assert torch.allclose(images, expected, atol=1e-5)
     assert len(seen) == 6
 
 
 @pytest.mark.parametrize("augment", [CropAndFlip(), AffineAndJitter()], ids=lambda augment: type(augment).__name__)
 def test_augmentation_is_of_seed_epoch_and_rank(augment):
-    split = Split(colours(1).images.expand(48, -1, -1, -1), torch.zeros(48))  # one picture, so that the order is no matter
+    split = Split(
+        colours(1).images.expand(48, -1, -1, -1), torch.zeros(48)
+    )  # one picture, so that the order is no matter
     first = pixels(3, augment, split, seed=5)
     assert torch.equal(first, pixels(3, augment, split, seed=5))
     for other in ({"epoch": 4}, {"seed": 6}, {"rank": 1, "world_size": 2}):
@@ -162,7 +175,13 @@ def test_images_stay_on_a_gpu_where_half_of_its_free_memory_holds_them(monkeypat
 def test_images_left_on_the_host_give_the_same_batches(augment):
     ways = []
     for resident in (True, False):
-        options = {"mean": (0.3, 0.5, 0.1), "std": (0.2, 0.25, 0.4), "shuffle": True, "augment": augment, "resident": resident}
+        options = {
+            "mean": (0.3, 0.5, 0.1),
+            "std": (0.2, 0.25, 0.4),
+            "shuffle": True,
+            "augment": augment,
+            "resident": resident,
+        }
         batches = Batches(colours(24), 4, "cuda", **options)
         assert batches.images.is_cuda == resident
         ways.append([(images.cpu(), labels.cpu()) for images, labels in batches])
@@ -205,13 +224,23 @@ def test_train_samples_are_the_same_for_everybody(small):
     for images, labels, tests in launch(rank_share, 2, timeout=60):
         assert torch.equal(images, mine.train.images) and torch.equal(labels, mine.train.labels) and tests == 50
     assert len(mine.train) == 300 and len(mine.test) == 1000 and mine.describe()["train_samples"] == 300
-    rows = {bytes(image.numpy().tobytes()) + bytes([label]) for image, label in zip(small.train.images, small.train.labels, strict=True)}
-    chosen = [bytes(image.numpy().tobytes()) + bytes([label]) for image, label in zip(mine.train.images, mine.train.labels, strict=True)]
+    rows = {
+        bytes(image.numpy().tobytes()) + bytes([label])
+        for image, label in zip(small.train.images, small.train.labels, strict=True)
+    }
+    chosen = [
+        bytes(image.numpy().tobytes()) + bytes([label])
+        for image, label in zip(mine.train.images, mine.train.labels, strict=True)
+    ]
     assert set(chosen) <= rows and len(set(chosen)) == 300
     assert len(set(mine.train.labels.tolist())) == 10  # not the first 300 of a sorted set
 
 
-MADE_UP = [("cifar10-synthetic", 2000, 500, 32, 10), ("cifar100-synthetic", 4000, 1000, 32, 100), ("tiny-imagenet-synthetic", 2000, 400, 64, 200)]
+MADE_UP = [
+    ("cifar10-synthetic", 2000, 500, 32, 10),
+    ("cifar100-synthetic", 4000, 1000, 32, 100),
+    ("tiny-imagenet-synthetic", 2000, 400, 64, 200),
+]
 
 
 @pytest.mark.parametrize("name, train, test, side, classes", MADE_UP)
@@ -222,7 +251,9 @@ def test_made_up_sets_are_loaded_from_nowhere(tmp_path, name, train, test, side,
     assert data.provenance == data.describe()["provenance"] == "synthetic" and "synthetic" in str(data)
     assert len(load(name, train_samples=100).train) == 100 and not list(tmp_path.iterdir())
     std, mean = torch.std_mean(data.train.images.float() / 255, (0, 2, 3))
-    assert torch.allclose(mean, torch.tensor(data.mean), atol=1e-4) and torch.allclose(std, torch.tensor(data.std), atol=1e-4)
+    assert torch.allclose(mean, torch.tensor(data.mean), atol=1e-4) and torch.allclose(
+        std, torch.tensor(data.std), atol=1e-4
+    )
     data.train.images[:] = 0  # a copy: the next load is whole
     assert load(name).train.images.any()
 
@@ -251,7 +282,9 @@ def test_packed_dataset_gives_what_to_tensor_gives(channels):
     for index in range(6):
         image, label = plain[index]
         pixels = split.images[index].numpy()  # (C, H, W)
-        assert image.dtype == torch.float32 and image.shape == (channels, 3, 2) and label == index and type(label) is int
+        assert (
+            image.dtype == torch.float32 and image.shape == (channels, 3, 2) and label == index and type(label) is int
+        )
         np.testing.assert_array_equal(image.numpy(), pixels.astype(np.float32) / 255)
         array, label = through_pil[index]
         np.testing.assert_array_equal(array.reshape(3, 2, channels), pixels.transpose(1, 2, 0))

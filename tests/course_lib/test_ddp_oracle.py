@@ -95,4 +95,6 @@ def test_and_so_do_their_weights_and_statistics_after_five_steps():
     for weights in launch(trajectory, 2, (5, True), timeout=60):
         assert list(weights) == list(truth)
         for name, tensor in truth.items():
-            torch.testing.assert_close(weights[name], tensor, rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(
+                weights[name], tensor, rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+            )

@@ -57,7 +57,9 @@ def test_waiting_and_stepping_are_told_apart(loading, step):
     assert timer.share == 0 and len(timer) == 3
     for passes in (1, 2):
         assert run(timer, clock, step) == [0, 1, 2]
-        assert timer.waited == pytest.approx(passes * (3 * loading + 1)) and timer.stepped == pytest.approx(passes * 3 * step)
+        assert timer.waited == pytest.approx(passes * (3 * loading + 1)) and timer.stepped == pytest.approx(
+            passes * 3 * step
+        )
         assert timer.batches_seen == 3 * passes
         assert timer.share == pytest.approx(timer.waited / (timer.waited + timer.stepped))
     timer.reset()
@@ -89,7 +91,9 @@ def test_it_stands_in_for_the_loader():
     assert loader.epoch == 7
     with pytest.raises(AttributeError, match="nothing_such"):
         timer.nothing_such  # noqa: B018
-    batches = WaitTimer(Batches(Split(torch.zeros(9, 1, 2, 2, dtype=torch.uint8), torch.arange(9)), 4, mean=(0.0,), std=(1.0,)))
+    batches = WaitTimer(
+        Batches(Split(torch.zeros(9, 1, 2, 2, dtype=torch.uint8), torch.arange(9)), 4, mean=(0.0,), std=(1.0,))
+    )
     assert batches.samples == 9 and len(batches) == 3 and len(list(batches)) == 3
     assert pickle.loads(pickle.dumps(batches)).samples == 9
 

@@ -126,6 +126,8 @@ def who():
 
 print("ranks", launch(who, 2, timeout=60))
 """
-    done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-"], input=script, capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines().count("ranks [0, 1]") == 1, done.stdout

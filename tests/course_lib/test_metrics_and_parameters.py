@@ -52,7 +52,9 @@ GOOD = dict(
 
 def test_good_parameters_pass():
     check_parameters(**GOOD)
-    check_parameters(**{**GOOD, "base_lr": 1, "target_accuracy": 1.0, "seed": 2**31 - 1, "epochs": 2.0, "anything": object()})
+    check_parameters(
+        **{**GOOD, "base_lr": 1, "target_accuracy": 1.0, "seed": 2**31 - 1, "epochs": 2.0, "anything": object()}
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,9 @@ def test_ranks_are_bounded_by_gpus_or_by_cores(monkeypatch):
     one_line(raised, "num_gpus = 17", "2 cores")
 
 
-@pytest.mark.parametrize("name, expected", [("1", "01_single_gpu"), ("01", "01_single_gpu"), ("02_ddp", "02_ddp"), ("2", "02_ddp")])
+@pytest.mark.parametrize(
+    "name, expected", [("1", "01_single_gpu"), ("01", "01_single_gpu"), ("02_ddp", "02_ddp"), ("2", "02_ddp")]
+)
 def test_a_lab_is_found_by_number_or_name(name, expected, repository, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # from anywhere
     lab = find_lab(name)

@@ -25,7 +25,8 @@ def parameters_by_hand(widths, in_channels, classes):
 
 
 @pytest.mark.parametrize(
-    "widths, channels, classes", [((160, 320, 640), 1, 10), ((160, 320, 640), 3, 100), ((16, 32, 64), 1, 10), ((16, 5, 7), 2, 3)]
+    "widths, channels, classes",
+    [((160, 320, 640), 1, 10), ((160, 320, 640), 3, 100), ((16, 32, 64), 1, 10), ((16, 5, 7), 2, 3)],
 )
 def test_parameters_are_those_of_the_documents_layers(widths, channels, classes):
     with torch.device("meta"):
@@ -75,7 +76,11 @@ def test_forward_is_the_documents_written_out(size):
         return (x * norm.weight.view(shape) + norm.bias.view(shape)).relu()
 
     def layers_of(module, kernel):
-        return [m for m in module.modules() if isinstance(m, nn.BatchNorm2d) or getattr(m, "kernel_size", None) == (kernel, kernel)]
+        return [
+            m
+            for m in module.modules()
+            if isinstance(m, nn.BatchNorm2d) or getattr(m, "kernel_size", None) == (kernel, kernel)
+        ]
 
     assert convolutions
     out = conv_bn_relu(layers_of(model.stem, 3), x)

@@ -46,7 +46,9 @@ def record(epoch, accuracy=0.5):
 
 def started(folder, **parameters):
     data = {"name": "toy", "provenance": "synthetic", "source": "a test"}
-    return RunFolder(str(folder), "01_single_gpu", {"seed": 3, "output_dir": "x", **parameters}, data).start(2, "gloo", "cpu")
+    return RunFolder(str(folder), "01_single_gpu", {"seed": 3, "output_dir": "x", **parameters}, data).start(
+        2, "gloo", "cpu"
+    )
 
 
 def visible(folder):
@@ -276,11 +278,15 @@ def test_ranks_print_into_the_runs_file(tmp_path):
 
     launch(worker, 1, (run, row), timeout=60)
     folder = run.finish(False)
-    assert (folder / "assessment.out").read_text() == DOCUMENT_LINE.format(1, 2.5, 2.5, 1234.5678, 0.71, 0.8125, 0.5) + "\n"
+    assert (folder / "assessment.out").read_text() == DOCUMENT_LINE.format(
+        1, 2.5, 2.5, 1234.5678, 0.71, 0.8125, 0.5
+    ) + "\n"
     assert len((folder / "learning_curve.csv").read_text().splitlines()) == 3
 
 
-@pytest.mark.parametrize("text", [f"{HEADER}\n0,0.0,,,,,0.0,\n1,2.5,10,1,0.5,1,0.75,0.1\n", "time,val_accuracy\n0.0,0.0\n2.5,0.75\n"])
+@pytest.mark.parametrize(
+    "text", [f"{HEADER}\n0,0.0,,,,,0.0,\n1,2.5,10,1,0.5,1,0.75,0.1\n", "time,val_accuracy\n0.0,0.0\n2.5,0.75\n"]
+)
 def test_learning_curves_that_can_be_read(tmp_path, text):
     path = tmp_path / "curve.csv"
     path.write_text(text)

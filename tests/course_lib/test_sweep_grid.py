@@ -10,7 +10,12 @@ from course_lib.sweep.points import plan
 
 
 def test_a_grid_is_every_combination_the_last_axis_fastest():
-    assert grid(a=[1, 2], b=["x", "y"]) == [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"}]
+    assert grid(a=[1, 2], b=["x", "y"]) == [
+        {"a": 1, "b": "x"},
+        {"a": 1, "b": "y"},
+        {"a": 2, "b": "x"},
+        {"a": 2, "b": "y"},
+    ]
     assert grid() == [{}]
 
 
@@ -62,7 +67,10 @@ def toy(tmp_path, monkeypatch):
 
 def test_points_are_named_as_document_001_names_its_curves(toy):
     points = plan(toy, "laptop", {"num_gpus": [2], "batch_size": [128]}, {}, repeats=2)
-    assert [point.folder for point in points] == ["2ranks-128bs-0.1lr-0.9m-5w/seed-0", "2ranks-128bs-0.1lr-0.9m-5w/seed-1"]
+    assert [point.folder for point in points] == [
+        "2ranks-128bs-0.1lr-0.9m-5w/seed-0",
+        "2ranks-128bs-0.1lr-0.9m-5w/seed-1",
+    ]
     assert [point.seed for point in points] == [0, 1] and points[0].ranks == 2
     assert points[0].parameters["epochs"] == 2 and "output_dir" not in points[0].parameters
 

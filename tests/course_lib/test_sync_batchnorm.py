@@ -140,7 +140,9 @@ def test_evaluation_and_one_process_are_the_stock_layer_exactly():
 
 def test_conversion_keeps_parameters_statistics_mode_and_everything_else():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, CHANNELS, 3), nn.Sequential(nn.BatchNorm2d(CHANNELS), nn.ReLU()), nn.BatchNorm1d(4))
+    model = nn.Sequential(
+        nn.Conv2d(1, CHANNELS, 3), nn.Sequential(nn.BatchNorm2d(CHANNELS), nn.ReLU()), nn.BatchNorm1d(4)
+    )
     for _ in range(3):
         model[:2](torch.randn(4, 1, 6, 6))
     model.eval()

@@ -237,7 +237,9 @@ def test_two_ranks_accuracy_is_one_evaluation_of_rank_0s_weights(two_ranks):
     model = WideResNet((4, 4, 8))
     model.load_state_dict(first["weights"])
     data = load("fashion-mnist-small", test_samples=301)
-    loss_sum, correct, images = evaluate(model, Batches(data.test, 301, mean=data.mean, std=data.std), nn.CrossEntropyLoss())
+    loss_sum, correct, images = evaluate(
+        model, Batches(data.test, 301, mean=data.mean, std=data.std), nn.CrossEntropyLoss()
+    )
     last = first["history"].epochs[-1]
     assert images == 301 and last.val_accuracy == correct / 301
     assert last.val_loss == pytest.approx(loss_sum / 301, rel=1e-5)

@@ -188,7 +188,10 @@ def test_tiny_imagenets_stand_in_has_every_class_alike():
 def test_another_process_makes_the_same():
     code = "from data_prep import staged; import hashlib; print(hashlib.sha256(staged.read('tiny-imagenet-synthetic').arrays['train_images'].tobytes()).hexdigest())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == hashlib.sha256(staged.read("tiny-imagenet-synthetic").arrays["train_images"].tobytes()).hexdigest()
+    assert (
+        done.stdout.strip()
+        == hashlib.sha256(staged.read("tiny-imagenet-synthetic").arrays["train_images"].tobytes()).hexdigest()
+    )
 
 
 def test_made_up_names_are_listed_and_not_staged(tmp_path):

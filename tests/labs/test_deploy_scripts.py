@@ -69,7 +69,9 @@ def test_before_the_wall_time_it_is_submitted_again(pbs):
 def test_the_next_job_has_the_first_one_s_nodes_and_wall_time_and_goes_on(pbs, nodes):
     key, _, value = nodes.partition("=")
     stand_in(pbs.bin, "python", "exec sleep 60")
-    stand_in(pbs.bin, "qstat", f'[ "$*" = "-f 1234.server" ] && printf "Job Id: 1\\n    Resource_List.{key} = {value}\\n"')
+    stand_in(
+        pbs.bin, "qstat", f'[ "$*" = "-f 1234.server" ] && printf "Job Id: 1\\n    Resource_List.{key} = {value}\\n"'
+    )
     given = {"SECONDS_TO_RUN": "0.5", "MINUTES": "120", "PYTHON": "python", "START": "mpirun -n 2"}
     assert pbs(PROGRAM="program.py", OPTIONS="60 --restart --seed 1", **given).returncode == 0
     submitted = (pbs.folder / "submitted").read_text().splitlines()

@@ -32,7 +32,11 @@ def complete(folder, lab, ranks):
     record = json.loads((folder / "run.json").read_text())
     rows = list(csv.DictReader((folder / "learning_curve.csv").read_text().splitlines()))
     lines = (folder / "assessment.out").read_text().splitlines()
-    assert (record["lab"], record["world_size"], record["data"]["name"]) == (lab, ranks, SMOKE.get(lab, "fashion-mnist-small"))
+    assert (record["lab"], record["world_size"], record["data"]["name"]) == (
+        lab,
+        ranks,
+        SMOKE.get(lab, "fashion-mnist-small"),
+    )
     assert record["ended"] and record["data"]["provenance"]
     assert (rows[0]["epoch"], rows[0]["time"], rows[0]["val_accuracy"]) == ("0", "0.0", "0.0")
     epochs = rows[1:]
@@ -74,7 +78,9 @@ def test_smoke(number, lab, ranks, tmp_path):
     assert all(c.execution_count for c in executed.cells if c.cell_type == "code" and c.source)
     assert f"done: {folder}" in done.stdout and "Epoch =  1: Cumulative Time" in done.stdout
     # The network in the folder is the one whose accuracy the curve ends with.
-    assert accuracy_of(folder / "model.safetensors", record) == pytest.approx(float(epochs[-1]["val_accuracy"]), abs=0.003)
+    assert accuracy_of(folder / "model.safetensors", record) == pytest.approx(
+        float(epochs[-1]["val_accuracy"]), abs=0.003
+    )
 
 
 def accuracy_of(weights, record):
@@ -117,7 +123,9 @@ def test_plain_papermill_leaves_the_same(tmp_path, repository):
     assert ours["parameters"] == plain["parameters"] and ours["data"] == plain["data"]
     for column in ("train_loss", "val_loss", "val_accuracy", "lr"):
         assert [row[column] for row in our_rows] == [row[column] for row in plain_rows]
-    assert {p.name for p in (tmp_path / "a").iterdir()} - {"01_single_gpu.ipynb", ".lock"} == {p.name for p in (tmp_path / "b").iterdir()}
+    assert {p.name for p in (tmp_path / "a").iterdir()} - {"01_single_gpu.ipynb", ".lock"} == {
+        p.name for p in (tmp_path / "b").iterdir()
+    }
 
 
 TOY = [
@@ -175,8 +183,12 @@ def test_a_failing_run_leaves_earlier_results_and_names_the_cell(toy):
         last = done.stderr.strip().splitlines()[-1]
         assert last.startswith("Error: ") and all(word in last for word in words), done.stderr
         assert visible(folder) == before
-        assert (folder / "unfinished" / "learning_curve.csv").exists()  # what the failed run had so far can be looked at
+        assert (
+            folder / "unfinished" / "learning_curve.csv"
+        ).exists()  # what the failed run had so far can be looked at
     done = run("lab", "run", "01_toy", "-p", "epochs", "2", folder=toy)
     assert done.returncode == 0, done.stderr
-    assert visible(folder)["learning_curve.csv"] != before["learning_curve.csv"] and not (folder / "unfinished").exists()
+    assert (
+        visible(folder)["learning_curve.csv"] != before["learning_curve.csv"] and not (folder / "unfinished").exists()
+    )
     shutil.rmtree(folder)

@@ -27,7 +27,9 @@ def shared(warm_server):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_is_left_runs_on_one_rank_and_on_two(path, tmp_path):
     done = CliRunner().invoke(
-        sweep, [path.stem[:2], "-g", "num_gpus=1,2", "--profile", "smoke", "-o", str(tmp_path / "s")], catch_exceptions=False
+        sweep,
+        [path.stem[:2], "-g", "num_gpus=1,2", "--profile", "smoke", "-o", str(tmp_path / "s")],
+        catch_exceptions=False,
     )
     assert done.exit_code == 0, done.output
     table = pd.read_csv(tmp_path / "s" / "results.csv")

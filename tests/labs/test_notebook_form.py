@@ -33,7 +33,14 @@ def nbgrader_cells(notebook):
 
 
 def test_there_are_labs():
-    assert {"01_single_gpu", "02_ddp", "03_batch_size_scaling", "04_momentum_warmup_novograd", "05_resnet_hw", "12_assessment"} <= {path.stem for path in NOTEBOOKS}
+    assert {
+        "01_single_gpu",
+        "02_ddp",
+        "03_batch_size_scaling",
+        "04_momentum_warmup_novograd",
+        "05_resnet_hw",
+        "12_assessment",
+    } <= {path.stem for path in NOTEBOOKS}
     assert all(path.parent.name == path.stem for path in NOTEBOOKS)
 
 
@@ -45,7 +52,9 @@ def test_it_is_valid_and_stripped(path, notebook):
         if cell["cell_type"] == "code":
             assert cell["outputs"] == [] and cell["execution_count"] is None, cell["id"]
         assert set(cell["metadata"]) <= {"tags", "nbgrader"}, cell["id"]
-    assert set(raw["metadata"]) <= {"kernelspec", "language_info"} and raw["metadata"]["kernelspec"]["name"] == "python3"
+    assert (
+        set(raw["metadata"]) <= {"kernelspec", "language_info"} and raw["metadata"]["kernelspec"]["name"] == "python3"
+    )
 
 
 def test_cell_ids_are_unique_names(notebook):
@@ -101,9 +110,13 @@ def test_points_and_the_runs_evidence(notebook):
 
 
 def test_points_in_the_headings_are_those_of_the_cells(notebook):
-    told = [int(n) for c in notebook.cells if c.cell_type == "markdown" for n in re.findall(r"\((\d+) points\)", c.source)]
+    told = [
+        int(n) for c in notebook.cells if c.cell_type == "markdown" for n in re.findall(r"\((\d+) points\)", c.source)
+    ]
     told = [n for n in told if n != 20]  # the run's, told at the end
-    graded = [meta["points"] for _, meta in nbgrader_cells(notebook) if meta["grade"] and meta["grade_id"] != "run-evidence"]
+    graded = [
+        meta["points"] for _, meta in nbgrader_cells(notebook) if meta["grade"] and meta["grade_id"] != "run-evidence"
+    ]
     assert told == graded
 
 
@@ -179,5 +192,7 @@ def test_a_question_is_still_asked_in_the_release(released):
         meta = cell.metadata.get("nbgrader", {})
         if cell.cell_type == "markdown" and meta.get("grade"):
             text = "\n".join(other.source for other in released.cells if other.cell_type == "markdown")
-            number = [c for c in released.cells if c.cell_type == "markdown" and c.metadata.get("nbgrader", {}).get("grade")].index(cell) + 1
+            number = [
+                c for c in released.cells if c.cell_type == "markdown" and c.metadata.get("nbgrader", {}).get("grade")
+            ].index(cell) + 1
             assert f"Question {number}" in text, f"{cell.id}: the release says only {cell.source!r}"
