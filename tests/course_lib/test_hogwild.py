@@ -1,0 +1,366 @@
+"""HogWild's processes: one memory, all of the work once, and nothing left when one of them goes."""
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import cloudpickle
+import pytest
+import rank_processes
+import torch
+from rank_processes import note_pid, noted_pids, survivors
+from torch import nn
+
+from course_lib import sparse_logistic
+from course_lib.data import Batches, load
+from course_lib.distributed import LaunchStoppedError, LaunchTimeoutError, RankFailedError, hogwild_sgd, launch
+from course_lib.distributed.hogwild import hogwild, share_of_epoch
+from course_lib.distributed.hogwild_sgd import train_hogwild, train_serial
+from course_lib.distributed.lost_updates import LostIncrements, count_lost_increments, measure_lost_updates
+from course_lib.distributed.shared_memory import FileLock, pack_shared
+from course_lib.sparse_logistic import make_sparse_data
+
+for module in (sys.modules[__name__], rank_processes):
+    cloudpickle.register_pickle_by_value(module)
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+def tied_network():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+    model[2].weight = model[0].weight
+    model[0].bias.requires_grad_(False)
+    model.register_buffer("empty", torch.empty(0))
+    return model
+
+
+def test_workers_share_the_model_and_what_else_is_shared_and_get_copies_of_the_rest():
+    model, shared, copied = tied_network(), torch.zeros(2, 3).share_memory_().t(), torch.zeros(2)
+
+    def worker(model, rank, lock, shared, column, copied):
+        with torch.no_grad():
+            model[2].weight[rank] = 10 + rank
+        model[1].running_mean[rank] = 20 + rank
+        model[2].bias.grad = torch.ones(3)
+        shared[:, rank] = 30 + rank
+        copied += 1
+        time.sleep(0.3)  # the other has written
+        kinds = [type(parameter) for parameter in model.parameters()]
+        facts = model[2].weight is model[0].weight, model[0].bias.requires_grad, torch.get_num_threads(), kinds
+        return rank, column.tolist(), isinstance(lock, contextlib.nullcontext), facts, model[2].weight
+
+    results = hogwild(worker, model, 2, (shared, shared[:, 1], copied), timeout=60)
+    assert [result[:2] for result in results] == [(0, [31, 31, 31]), (1, [31, 31, 31])]
+    for _, _, no_lock, facts, weight in results:
+        assert no_lock and facts == (True, False, 1, [nn.Parameter] * 5)
+        assert weight[:2].tolist() == [[10] * 3, [11] * 3]
+    assert model[0].weight[:2].tolist() == [[10] * 3, [11] * 3] and model[2].weight is model[0].weight
+    assert model[1].running_mean[:2].tolist() == [20, 21]
+    assert model[2].bias.grad is None and copied.tolist() == [0, 0]
+    assert shared.tolist() == [[30, 31]] * 3
+    results[0][4].data.fill_(-1)  # results are copies
+    assert model[0].weight[0, 0] == 10
+
+
+class Slow:
+    """Takes rank 1 half a second to unpickle."""
+
+    def __reduce__(self):
+        return _slowly, ()
+
+
+def _slowly():
+    time.sleep(0.5 * int(os.environ["RANK"]))
+    return time.monotonic()
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_workers_start_together_and_pass_the_lock_on(locked):
+    def wait_for(flag):
+        end = time.monotonic() + 10
+        while not flag and time.monotonic() < end:
+            time.sleep(0.001)
+        return bool(flag)
+
+    def worker(flags, rank, lock, loaded):
+        start = time.monotonic()
+        if rank == 0:
+            with lock:
+                flags[0] = 1
+                time.sleep(0.3)
+                flags[1] = 1
+            return loaded, start, wait_for(flags[2])
+        wait_for(flags[0])
+        with lock:
+            first_has_left = bool(flags[1])
+            flags[2] = 1
+        return loaded, start, first_has_left
+
+    flags = torch.zeros(3)
+    (_, start, passed_on), (loaded, _, first_has_left) = hogwild(worker, flags, 2, (Slow(),), locked=locked, timeout=60)
+    assert start >= loaded
+    assert passed_on and first_has_left == locked
+
+
+@pytest.mark.parametrize("samples, processes", [(10, 1), (10, 2), (11, 3), (2, 3), (0, 2)])
+def test_the_shares_of_an_epoch_are_each_sample_once(samples, processes):
+    shares = [share_of_epoch(samples, processes, rank, epoch=4, seed=1) for rank in range(processes)]
+    assert sorted(torch.cat(shares).tolist()) == list(range(samples))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    if samples == 10:
+        dealt = torch.stack(shares, 1).flatten()
+        assert torch.equal(dealt, share_of_epoch(10, 1, 0, epoch=4, seed=1))  # the order does not depend on N
+        assert not torch.equal(dealt, share_of_epoch(10, 1, 0, epoch=5, seed=1))
+        assert torch.equal(dealt, share_of_epoch(10, 1, 0, epoch=5, seed=0))
+    with pytest.raises(ValueError, match="rank must lie in 0…1, got 2"):
+        share_of_epoch(10, 2, 2)
+
+
+def test_races_lose_increments_and_a_lock_does_not():
+    assert count_lost_increments(2, 10_001, locked=True) == LostIncrements(10_001, 10_001)
+    assert count_lost_increments(1, 1001).lost == 0
+    raced = count_lost_increments(2, 100_000)
+    assert raced.expected == 100_000 and 0 < raced.lost < 100_000
+    assert raced.fraction == (100_000 - raced.found) / 100_000
+
+
+def test_lost_updates_are_the_displacement_that_is_not_there():
+    before, after = torch.tensor([1.0, 1, 1, 1]), torch.tensor([2.0, 1, 0, 1])
+    sums = [torch.tensor([1.0, 0, -1, 3], dtype=torch.float64), torch.tensor([0.5, 0, 0, -3.25], dtype=torch.float64)]
+    lost = measure_lost_updates(before, after, sums, [5.0, 5.0])
+    assert (lost.added, lost.missing, lost.fraction) == (10.0, 0.75, 0.075)
+
+
+def tiny_problem(samples=37):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(samples, 4, generator=generator)
+    return images, (images.sum(1) > 0).long()
+
+
+def tiny_model():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+@pytest.mark.parametrize("momentum, decay", [(0.0, False), (0.9, True)])
+def test_one_process_is_plain_sgd(momentum, decay):
+    images, labels = tiny_problem()
+    truth = tiny_model()
+    optimizer = torch.optim.SGD(truth.parameters(), lr=0.1, momentum=momentum)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0 if decay else 1.0, total_iters=3 * 5)
+    for epoch in range(3):
+        for batch in share_of_epoch(37, 1, 0, epoch, seed=5).split(8):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(truth(images[batch]), labels[batch]).backward()
+            optimizer.step()
+            schedule.step()
+    options = {"epochs": 3, "batch_size": 8, "lr": 0.1, "momentum": momentum, "decay": decay, "seed": 5}
+    options["count_lost"] = True
+    serial, shared = tiny_model(), tiny_model()
+    runs = [
+        train_serial(serial, images, labels, **options),
+        train_hogwild(shared, images, labels, 1, snapshots=True, timeout=60, **options),
+    ]
+    for model, run in zip((serial, shared), runs, strict=True):
+        for parameter, expected in zip(model.parameters(), truth.parameters(), strict=True):
+            assert (parameter - expected).abs().max() < 1e-6
+        assert run.samples == [3 * 37] and run.lost.added > 1 and run.lost.fraction < 1e-6 and run.seconds > 0
+    moments, states = zip(*runs[1].snapshots, strict=True)
+    assert len(states) == 3 and list(moments) == sorted(moments) and 0 < moments[-1] <= runs[1].seconds + 1e-6
+    assert all(torch.equal(states[-1][name], tensor) for name, tensor in shared.state_dict().items())
+    assert not torch.equal(states[0]["0.weight"], states[1]["0.weight"])
+
+
+def test_two_processes_share_the_work_and_locked_ones_lose_nothing():
+    images, labels = tiny_problem(1001)
+    start = tiny_model()
+    for locked in (False, True):
+        model = tiny_model()
+        run = train_hogwild(
+            model, images, labels, 2, epochs=2, batch_size=8, lr=0.05, locked=locked, count_lost=True, timeout=60
+        )
+        assert run.samples == [2 * 501, 2 * 500]
+        assert (model[0].weight - start[0].weight).abs().max() > 0.01
+        if locked:
+            assert run.lost.fraction < 1e-6
+    with pytest.raises(ValueError, match="3 processes cannot share 2 images"):
+        train_hogwild(model, images[:2], labels[:2], 3, epochs=1, batch_size=1, lr=0.1)
+
+
+class Watched:
+    """A lock that sees whether the weights change while nobody holds it."""
+
+    def __init__(self, weights):
+        self.weights, self.seen, self.entered = weights, weights().clone(), 0
+
+    def __enter__(self):
+        assert torch.equal(self.weights(), self.seen)
+        self.entered += 1
+
+    def __exit__(self, *exc_info):
+        self.seen = self.weights().clone()
+
+
+def test_weights_change_under_the_lock_only():
+    images, labels = tiny_problem()
+    model = tiny_model()
+    lock = Watched(lambda: nn.utils.parameters_to_vector(model.parameters()).detach())
+    begin = lock.seen
+    hogwild_sgd._worker(
+        model,
+        0,
+        lock,
+        images,
+        labels,
+        hogwild_sgd._Work(1, 1, 8, 0.1, 0, False, 0, nn.functional.cross_entropy, False, False),
+    )
+    assert lock.entered == 5 and not torch.equal(begin, lock.seen)
+    data = make_sparse_data(100, 64, 3, words=100)
+    for dense in (False, True):
+        weights = torch.zeros(64, dtype=torch.float64)
+        lock = Watched(lambda weights=weights: weights)
+        sparse_logistic._worker(weights, 0, lock, data, 1, 1, 10, 0.1, 0, dense, False)
+        assert lock.entered == 10 and lock.seen.any()
+
+
+def accuracy(model, images, labels):
+    with torch.no_grad():
+        return (model.eval()(images).argmax(1) == labels).double().mean().item()
+
+
+def test_it_learns_what_one_process_learns():
+    data = load("fashion-mnist-small")
+    normalise = {"mean": data.mean, "std": data.std}
+    train = next(iter(Batches(data.train, len(data.train), **normalise)))
+    test = next(iter(Batches(data.test, len(data.test), **normalise)))
+    reached = {}
+    for processes in (0, 1, 2):
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(784, 10)
+        )
+        options = {"epochs": 4, "batch_size": 16, "lr": 0.05, "decay": True}
+        if processes:
+            train_hogwild(model, *train, processes, timeout=120, **options)
+        else:
+            train_serial(model, *train, **options)
+        # Over all 6,000 images: over the 1,000 of the test set a point is less than two standard deviations.
+        reached[processes] = (5 * accuracy(model, *train) + accuracy(model, *test)) / 6
+        assert accuracy(model, *test) > 0.78
+    assert abs(reached[1] - reached[0]) < 0.002
+    assert abs(reached[2] - reached[0]) < 0.01
+
+
+def failure(worker, folder, kind, within=5.0, **options):
+    launch(os.getpid, 1, timeout=60)  # the fork server's start is not what is timed here
+    start = time.monotonic()
+    with pytest.raises(kind) as raised:
+        hogwild(worker, nn.Linear(2, 2), 2, (str(folder),), **{"timeout": 60, **options})
+    assert survivors(noted_pids(folder, 2)) == []
+    assert time.monotonic() - start < within
+    return raised.value
+
+
+@linux
+def test_a_worker_that_dies_under_the_lock_is_named_and_nobody_is_left(tmp_path):
+    def worker(model, rank, lock, folder):
+        note_pid(folder)
+        if rank == 1:
+            with lock:
+                os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.5)
+        with lock:  # the system took it back from the dead
+            Path(folder, "entered").touch()
+        time.sleep(600)
+
+    error = failure(worker, tmp_path, RankFailedError, locked=True)
+    assert error.rank == 1 and "SIGKILL" in error.reason
+
+
+def test_a_dead_workers_lock_is_free_again(tmp_path):
+    path = tmp_path / "lock"
+    path.touch()
+    pid = os.fork()
+    if pid == 0:
+        FileLock(str(path)).__enter__()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    start = time.monotonic()
+    with FileLock(str(path)):
+        assert time.monotonic() - start < 1
+
+
+@linux
+def test_a_raising_worker_is_named_with_its_line(tmp_path):
+    def worker(model, rank, lock, folder):
+        note_pid(folder)
+        if rank == 0:
+            return model.no_such_layer  # the failing line
+        time.sleep(600)
+
+    error = failure(worker, tmp_path, RankFailedError)
+    assert error.rank == 0 and "no_such_layer" in error.reason and "# the failing line" in error.rank_traceback
+
+
+@linux
+@pytest.mark.parametrize("how", ["timeout", "stop", "interrupt"])
+def test_timeout_stop_and_interrupt_end_all(tmp_path, how):
+    def worker(model, rank, lock, folder):
+        note_pid(folder)
+        time.sleep(600)
+
+    stop = threading.Event()
+    if how == "timeout":
+        failure(worker, tmp_path, LaunchTimeoutError, timeout=2.0)
+        return
+
+    def later():
+        noted_pids(tmp_path, 2)
+        stop.set() if how == "stop" else os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    failure(worker, tmp_path, LaunchStoppedError if how == "stop" else KeyboardInterrupt, stop=stop)
+    thread.join()
+
+
+@linux
+def test_nothing_is_left_of_the_shared_memory():
+    def segments(pid):
+        return [name for name in os.listdir("/dev/shm") if name.startswith(f"torch_{pid}_")]
+
+    def mapped():
+        return sum("/dev/shm/torch_" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+    def worker(model, rank, lock, pid):
+        return segments(pid)
+
+    launch(os.getpid, 1, timeout=60)  # the fork server's start opens files
+    gc.collect()  # of earlier tests
+    before, files = mapped(), len(os.listdir("/proc/self/fd"))
+    model = tiny_model()
+    # No name even while it is in use, so that a kill of all processes leaves nothing either.
+    assert hogwild(worker, model, 2, (os.getpid(),), locked=True, timeout=60) == [[], []]
+    assert segments(os.getpid()) == [] and mapped() > before
+    del model
+    gc.collect()
+    assert mapped() == before and len(os.listdir("/proc/self/fd")) <= files + 2
+
+
+def test_what_cannot_be_is_refused_in_one_line():
+    model = nn.Linear(2, 2)
+    for processes in (0, -1, 1.5):
+        with pytest.raises(ValueError, match="processes must be a whole number of at least 1"):
+            hogwild(print, model, processes)
+    with pytest.raises(ValueError, match="memory of the CPU, but the model is on meta"):
+        hogwild(print, nn.Linear(2, 2, device="meta"), 2)
+    with pytest.raises(TypeError, match=r"cannot be sent to another process.*generators"):
+        hogwild(print, model, 2, ((number for number in range(3)),))
+    with pytest.raises(TypeError, match="cannot be sent"):
+        pack_shared(threading.Lock())
