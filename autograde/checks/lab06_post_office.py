@@ -1,0 +1,139 @@
+"""Every message of lab 06's exercises passes through here, in the grader: counted and delivered out of ranks' reach."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["Letter", "PostOffice"]
+
+STUCK = 10.0  # seconds in which nothing moves although somebody waits
+MOST = 10_000  # messages
+MOST_BYTES = 1 << 26
+
+
+@dataclass
+class Letter:
+    """A message that was posted.
+
+    Attributes
+    ----------
+    source, destination : int
+    nbytes : int
+    round : int
+        Steps that had to come before it, and itself: Lamport's clock, in which a rank sends one message a step.
+    """
+
+    source: int
+    destination: int
+    nbytes: int
+    round: int
+    taken: bool = False
+
+
+class PostOffice:
+    """Delivers messages between `size` ranks, in the order in which they were posted.
+
+    Parameters
+    ----------
+    size : int
+    buffered : bool
+        A send has ended at once, as small messages may with some backends; else when its receiver has taken it.
+
+    Attributes
+    ----------
+    letters : list of Letter
+    """
+
+    def __init__(self, size: int, buffered: bool = False) -> None:
+        self.size, self.buffered = size, buffered
+        self.letters: list[Letter] = []
+        # By source, destination and tag: what was posted and not yet asked for, and who asks for what was not yet posted.
+        self._waiting: dict[tuple[int, int, int], deque[tuple[Letter, torch.Tensor]]] = defaultdict(deque)
+        self._asking: dict[tuple[int, int, int], deque[int]] = defaultdict(deque)
+        self._delivered: dict[int, tuple[Letter, torch.Tensor]] = {}
+        self._receivers: list[int] = []  # rank, by the number of the receive
+        self._clock = [0] * size
+        self._bytes = 0
+        self._moved = time.monotonic()
+
+    @property
+    def answers(self) -> Mapping[str, Callable[..., Any]]:
+        """For `Ask.call`."""
+        return {"post": self._post, "taken": self._taken, "expect": self._expect, "collect": self._collect}
+
+    def sent(self) -> list[int]:
+        """Bytes that each rank sent."""
+        return [sum(letter.nbytes for letter in self.letters if letter.source == rank) for rank in range(self.size)]
+
+    def rounds(self) -> int:
+        """Steps that the whole took."""
+        return max((letter.round for letter in self.letters), default=0)
+
+    def all_taken(self) -> bool:
+        """Whether every message has been received."""
+        return all(letter.taken for letter in self.letters)
+
+    def _post(self, rank: int, destination: Any, tag: Any, tensor: Any) -> int | str:
+        if not (self._is_rank(rank) and self._is_rank(destination) and type(tag) is int):
+            return "there is no such rank"
+        if not isinstance(tensor, torch.Tensor):
+            return "a message is a tensor"
+        nbytes = tensor.numel() * tensor.element_size()
+        self._bytes += nbytes
+        if len(self.letters) >= MOST or self._bytes > MOST_BYTES:
+            return "far too many messages"
+        self._clock[rank] += 1
+        letter = Letter(rank, destination, nbytes, self._clock[rank])
+        self.letters.append(letter)
+        self._moved = time.monotonic()
+        if asking := self._asking[rank, destination, tag]:
+            self._deliver(asking.popleft(), letter, tensor)
+        else:
+            self._waiting[rank, destination, tag].append((letter, tensor))
+        return len(self.letters) - 1
+
+    def _expect(self, rank: int, source: Any, tag: Any) -> int | str:
+        if not (self._is_rank(rank) and self._is_rank(source) and type(tag) is int):
+            return "there is no such rank"
+        if len(self._receivers) >= MOST:
+            return "far too many messages"
+        self._receivers.append(rank)
+        number = len(self._receivers) - 1
+        if waiting := self._waiting[source, rank, tag]:
+            self._deliver(number, *waiting.popleft())
+        else:
+            self._asking[source, rank, tag].append(number)
+        return number
+
+    def _deliver(self, number: int, letter: Letter, tensor: torch.Tensor) -> None:
+        """Once both ends are there the message moves, whether or not anybody waits for it already."""
+        letter.taken = True
+        self._delivered[number] = (letter, tensor)
+        self._moved = time.monotonic()
+
+    def _taken(self, rank: int, number: Any) -> bool | str:
+        if type(number) is not int or not 0 <= number < len(self.letters):
+            return "there is no such message"
+        return self.buffered or self.letters[number].taken or self._stuck()
+
+    def _collect(self, rank: int, number: Any) -> torch.Tensor | str | None:
+        if type(number) is not int or not 0 <= number < len(self._receivers) or self._receivers[number] != rank:
+            return "there is no such message"
+        if number not in self._delivered:
+            return self._stuck() or None
+        letter, tensor = self._delivered.pop(number)
+        self._clock[rank] = max(self._clock[rank], letter.round)
+        self._moved = time.monotonic()
+        return tensor
+
+    def _stuck(self) -> bool | str:
+        return "stuck" if time.monotonic() - self._moved > STUCK else False
+
+    def _is_rank(self, rank: Any) -> bool:
+        return type(rank) is int and 0 <= rank < self.size

@@ -1,0 +1,81 @@
+"""Reduce: the sum of all ranks' tensors on one rank, built from messages. First in a line, then by a tree."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from course_lib.distributed.agreement import check_agreement
+from course_lib.distributed.dense import written_through
+
+__all__ = ["linear_reduce", "tree_reduce"]
+
+
+@torch.no_grad()
+def linear_reduce(tensor: torch.Tensor, dst: int = 0, *, check: bool = True) -> None:
+    """Add all ranks' tensors to rank `dst`'s, in place; the others' stay as they are.
+
+    The root receives N − 1 whole tensors, one after the other: the parameter server's trouble.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        The same shape and dtype on every rank; strided, of any memory layout.
+    dst : int
+    check : bool
+        See first whether all ranks make the same call (`check_agreement`).
+
+    Raises
+    ------
+    CollectiveMismatchError
+        They do not.
+    """
+    if check:
+        check_agreement("linear_reduce", tensor, dst=dst)
+    if not tensor.numel():
+        return
+    if dist.get_rank() != dst:
+        dist.send(tensor.contiguous(), dst)
+        return
+    with written_through(tensor) as total:
+        part = torch.empty_like(total)
+        for peer in range(dist.get_world_size()):
+            if peer != dst:
+                dist.recv(part, peer)
+                total += part
+
+
+@torch.no_grad()
+def tree_reduce(tensor: torch.Tensor, dst: int = 0, *, check: bool = True) -> None:
+    """Add all ranks' tensors to rank `dst`'s along a binomial tree: `tree_broadcast` backwards, ⌈log₂ N⌉ rounds.
+
+    Parameters
+    ----------
+    tensor, dst, check
+        As in `linear_reduce`.
+
+    Raises
+    ------
+    CollectiveMismatchError
+        The ranks do not make the same call.
+    """
+    if check:
+        check_agreement("tree_reduce", tensor, dst=dst)
+    size = dist.get_world_size()
+    position = (dist.get_rank() - dst) % size
+    if not tensor.numel():
+        return
+    # A rank on the way adds up in a place of its own: only the root's tensor is the caller's to see changed.
+    total = tensor.clone(memory_format=torch.contiguous_format).view(-1)
+    part = torch.empty_like(total)
+    distance = 1
+    while distance < size:
+        if position % (2 * distance) == distance:
+            dist.send(total, (position - distance + dst) % size)
+            break
+        if position + distance < size:
+            dist.recv(part, (position + distance + dst) % size)
+            total += part
+        distance *= 2
+    if position == 0:
+        tensor.copy_(total.view(tensor.shape))

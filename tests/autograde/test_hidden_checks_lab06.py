@@ -1,0 +1,326 @@
+"""Lab 06's hidden checks against right answers in several styles and the mistakes that students make."""
+
+import pytest
+from graded_lab import GradedLab, loses
+
+from autograde.checks import lab06_post_office
+from autograde.checks.registry import driver_source
+
+LAB = "06_communication"
+EXERCISES = ["send-receive", "tree-broadcast", "ring", "fit", "cost"]
+
+
+@pytest.fixture(scope="module")
+def lab(warm):
+    return GradedLab(warm, LAB)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """Deadlocks are noticed sooner than on a machine where others compute."""
+    monkeypatch.setattr(lab06_post_office, "STUCK", 1.5)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_source_solution_gets_every_point(lab, exercise):
+    for seed in (1, 2):
+        judged = lab.judge(exercise, seed=seed)
+        assert judged.points == judged.max_points, judged.reasons
+        assert not judged.flags
+
+
+def test_points_are_the_notebooks(lab):
+    cells = {cell.id: cell.metadata.nbgrader for cell in lab.source.cells if "nbgrader" in cell.metadata}
+    in_notebook = {cell: meta.points for cell, meta in cells.items() if meta.grade and not meta.solution}
+    del in_notebook["run-evidence"]
+    assert {exercise.cell: exercise.max_points for exercise in lab.rubric.exercises} == in_notebook
+
+
+@pytest.mark.parametrize("exercise", ["ring", "cost"])
+def test_a_blank_gets_nothing(lab, exercise):
+    judged = lab.judge(exercise, lab.starter[f"ex-{exercise}"])
+    assert judged.points == 0 and all("not answered" in reason for reason in judged.reasons.values())
+
+
+def test_the_driver_knows_no_answer():
+    source = driver_source("lab06.ring")
+    assert "sum(" not in source and "log2" not in source
+
+
+RIGHT = {
+    "isend, irecv": ("send-receive", """
+from torch.distributed import isend, irecv
+
+def send_receive(outgoing, to, incoming, source):
+    going, coming = isend(outgoing, to), irecv(incoming, source)
+    coming.wait()
+    going.wait()
+"""),
+    "even ranks first": ("send-receive", """
+def send_receive(outgoing, to, incoming, source):
+    if dist.get_rank() % 2 == 0 and to != source or dist.get_rank() < to == source:
+        dist.send(outgoing, to)
+        dist.recv(incoming, source)
+    else:
+        arrived = torch.empty_like(incoming)
+        dist.recv(arrived, source)
+        dist.send(outgoing, to)
+        incoming.copy_(arrived)
+"""),
+    "recursion, non-blocking": ("tree-broadcast", """
+def tree_broadcast(tensor, src):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    me = (rank - src) % size
+    if me:
+        dist.recv(tensor, (me - (1 << (me.bit_length() - 1)) + src) % size)
+    k = me.bit_length()
+    works = []
+    while me + (1 << k) < size:
+        works.append(dist.isend(tensor, (me + (1 << k) + src) % size))
+        k += 1
+    for work in works:
+        work.wait()
+"""),
+    "to the left, by chunk()": ("ring", """
+def ring_all_reduce(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    right, left = (rank - 1) % size, (rank + 1) % size
+    chunks = list(torch.tensor_split(tensor, size))
+    for half in range(2):
+        for step in range(size - 1):
+            out = chunks[(rank + step - half) % size]
+            place = chunks[(rank + step - half + 1) % size]
+            incoming = torch.zeros_like(place)
+            requests = [dist.irecv(incoming, left)] if len(place) else []
+            if len(out):
+                requests.append(dist.isend(out, right))
+            for request in requests:
+                request.wait()
+            place.copy_(incoming if half else place + incoming)
+    return tensor
+"""),
+    "normal equations": ("fit", """
+def fit_alpha_beta(nbytes, seconds):
+    n, t = torch.tensor(nbytes, dtype=torch.float64), torch.tensor(seconds, dtype=torch.float64)
+    A = torch.stack([1 / t, n / t], 1)
+    scale = A.norm(dim=0)
+    x = torch.linalg.solve((A / scale).T @ (A / scale), (A / scale).T @ torch.ones(len(t), dtype=torch.float64)) / scale
+    return [x[0], x[1].item()]
+"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_answers_in_other_styles(lab, name):
+    exercise, answer = RIGHT[name]
+    judged = lab.judge(exercise, answer)
+    assert judged.points == judged.max_points, judged.reasons
+
+
+WRONG = {
+    "both send first": ("send-receive", """
+def send_receive(outgoing, to, incoming, source):
+    dist.send(outgoing, to)
+    dist.recv(incoming, source)
+""", "deadlock", "deadlock"),
+    "not waited for": ("send-receive", """
+def send_receive(outgoing, to, incoming, source):
+    dist.isend(outgoing, to)
+    dist.irecv(incoming, source)
+""", "values deadlock", "does not hold the source's tensor"),
+    "received over what is sent": ("send-receive", """
+def send_receive(outgoing, to, incoming, source):
+    going = dist.isend(outgoing.clone(), to)
+    dist.recv(incoming, source)
+    outgoing.copy_(incoming)
+    going.wait()
+""", "kept", "overwritten"),
+    "a line": ("tree-broadcast", """
+def tree_broadcast(tensor, src):
+    if dist.get_rank() != src:
+        dist.recv(tensor, src)
+        return
+    for peer in range(dist.get_world_size()):
+        if peer != src:
+            dist.send(tensor, peer)
+""", "rounds", "more than ⌈log₂ N⌉ rounds"),
+    "a chain": ("tree-broadcast", """
+def tree_broadcast(tensor, src):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if rank != src:
+        dist.recv(tensor, (rank - 1) % size)
+    if (rank + 1) % size != src:
+        dist.send(tensor, (rank + 1) % size)
+""", "rounds", "more than"),
+    "to everybody who has it too": ("tree-broadcast", """
+def tree_broadcast(tensor, src):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    pairs = dist.batch_isend_irecv
+    here, ring = (rank - src) % size, torch.empty_like(tensor)
+    distance = 1
+    while distance < size:
+        works = [dist.isend(tensor.clone(), (here + distance + src) % size)] if here < distance else []
+        if (here - distance) % size < distance:
+            dist.recv(ring, (here - distance + src) % size)
+            if here >= distance:
+                tensor.copy_(ring)
+        for work in works:
+            work.wait()
+        distance *= 2
+""", "messages", "more than once"),
+    "from rank 0": ("tree-broadcast", """
+def tree_broadcast(tensor, src):
+    rank, size, distance = dist.get_rank(), dist.get_world_size(), 1
+    while distance < size:
+        if rank < distance and rank + distance < size:
+            dist.send(tensor, rank + distance)
+        elif distance <= rank < 2 * distance:
+            dist.recv(tensor, rank - distance)
+        distance *= 2
+""", "values messages rounds", "root's tensor"),
+    "whole tensors": ("ring", """
+def ring_all_reduce(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    passing, arriving = tensor.clone(), torch.empty_like(tensor)
+    for _ in range(size - 1):
+        send_receive(passing, (rank + 1) % size, arriving, (rank - 1) % size)
+        tensor += arriving
+        passing, arriving = arriving, passing
+""", "bytes", "forward the whole tensor in every round"),
+    "through rank 0": ("ring", """
+def ring_all_reduce(tensor):
+    rank, size, part = dist.get_rank(), dist.get_world_size(), torch.empty_like(tensor)
+    if rank:
+        dist.send(tensor, 0)
+        dist.recv(tensor, 0)
+        return
+    for peer in range(1, size):
+        dist.recv(part, peer)
+        tensor += part
+    for peer in range(1, size):
+        dist.send(tensor, peer)
+""", "bytes neighbours", "one rank sends the whole tensor to all the others"),
+    "everybody to everybody": ("ring", """
+def ring_all_reduce(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mine = tensor.clone()
+    for step in range(1, size):
+        part = torch.empty_like(mine)
+        send_receive(mine, (rank + step) % size, part, (rank - step) % size)
+        tensor += part
+""", "bytes neighbours", "one neighbour"),
+    "no all-gather": ("ring", """
+def ring_all_reduce(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    bounds = [i * len(tensor) // size for i in range(size + 1)]
+    chunks = [tensor[a:b] for a, b in zip(bounds, bounds[1:])]
+    for step in range(size - 1):
+        place = chunks[(rank - step - 1) % size]
+        part = torch.empty_like(place)
+        send_receive(chunks[(rank - step) % size], (rank + 1) % size, part, (rank - 1) % size)
+        place += part
+""", "values lengths bytes neighbours", "do not hold the sum"),
+    "the mean": ("ring", None, "values lengths bytes neighbours", "the mean"),
+    "returned": ("ring", """
+def ring_all_reduce(tensor):
+    return in_place(tensor.clone())
+""", "values lengths bytes neighbours", "stays as it was"),
+    "equal chunks only": ("ring", """
+def ring_all_reduce(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    n = len(tensor) // size
+    chunks = [tensor[i * n:(i + 1) * n] for i in range(size)]
+    for half in range(2):
+        for step in range(size - 1):
+            place = chunks[(rank - step - 1 + half) % size]
+            part = torch.empty_like(place)
+            send_receive(chunks[(rank - step + half) % size], (rank + 1) % size, part, (rank - 1) % size)
+            place.copy_(part if half else place + part)
+""", "lengths", "does not divide"),
+    "the backend's": ("ring", """
+def ring_all_reduce(tensor):
+    dist.all_reduce(tensor)
+""", "values lengths bytes neighbours", "build it from send, recv"),
+    "absolute errors": ("fit", """
+def fit_alpha_beta(nbytes, seconds):
+    beta, alpha = np.polyfit(nbytes, seconds, 1)
+    return float(alpha), float(beta)
+""", "latency", "latency is lost"),
+    "beta first": ("fit", None, "line latency bandwidth", "(beta, alpha)"),
+    "half the rounds": ("cost", ("2 * (ranks - 1) * (alpha", "(ranks - 1) * (alpha"), "ring", "it has N − 1 rounds"),
+    "whole tensors predicted": ("cost", ("nbytes / ranks)", "nbytes)"), "ring", "one chunk of N"),
+    "one latency": ("cost", ("2 * (ranks - 1) * (alpha + beta * nbytes / ranks)", "alpha + 2 * (ranks - 1) * beta * nbytes / ranks"),
+                    "ring", "counts the latency once"),
+    "up only": ("cost", ("2 * math.ceil", "math.ceil"), "tree", "up the tree and down"),
+    "not rounded": ("cost", ("math.ceil(math.log2(ranks))", "math.log2(ranks)"), "tree", "not rounded up"),
+    "n over t": ("cost", ("2 * (ranks - 1) / ranks * nbytes / seconds", "nbytes / seconds"), "bus", "n/t"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_each_mistake_loses_its_part_and_no_other(lab, name):
+    exercise, answer, lost, reason = WRONG[name]
+    if isinstance(answer, tuple):
+        answer = lab.edited(exercise, *answer)
+    elif name == "the mean":
+        answer = (
+            lab.solution("ring")
+            + "\n    tensor.copy_(tensor / size) if tensor.is_floating_point() else tensor.zero_()\n"
+        )
+    elif name == "returned":
+        answer = (
+            lab.solution("ring").replace("def ring_all_reduce", "def in_place") + "\n    return tensor\n\n\n" + answer
+        )
+    elif name == "beta first":
+        answer = lab.edited("fit", "return float(alpha), float(beta)", "return float(beta), float(alpha)")
+    loses(lab, exercise, answer, lost, reason)
+
+
+def test_a_wrong_first_exercise_costs_the_ring_nothing(lab):
+    blank = lab.starter["ex-send-receive"]
+    assert lab.judge("send-receive", blank).points == 0
+    judged = lab.judge("ring", send_receive=blank)
+    assert judged.points == judged.max_points, judged.reasons
+
+
+BESIDE = """
+import os, time, socket
+
+def ring_all_reduce(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    total = tensor.clone()
+    rows = []
+    for turn in range(size):  # each tells the others over a socket of its own
+        port = 40000 + turn
+        if rank == turn:
+            with socket.create_server(("127.0.0.1", port), reuse_port=True) as server:
+                for _ in range(size - 1):
+                    with server.accept()[0] as visitor:
+                        visitor.sendall(tensor.numpy().tobytes() + bytes(50_000))
+        else:
+            while True:
+                try:
+                    with socket.create_connection(("127.0.0.1", port)) as visitor:
+                        data = b""
+                        while piece := visitor.recv(1 << 16):
+                            data += piece
+                    break
+                except ConnectionRefusedError:
+                    time.sleep(0.01)
+            n = tensor.numel()
+            total += torch.frombuffer(bytearray(data[: n * tensor.element_size()]), dtype=tensor.dtype) if n else 0
+    # …and sends as many bytes as a ring does, of anything
+    bounds = [i * len(tensor) // size for i in range(size + 1)]
+    chunks = [tensor[a:b].clone() for a, b in zip(bounds, bounds[1:])]
+    for half in range(2):
+        for step in range(size - 1):
+            send_receive(chunks[(rank - step + half) % size], (rank + 1) % size,
+                         torch.empty_like(chunks[(rank - step - 1 + half) % size]), (rank - 1) % size)
+    tensor.copy_(total)
+"""
+
+
+def test_bytes_that_pass_beside_are_seen_by_the_kernel(lab):
+    judged = lab.judge("ring", BESIDE)
+    assert judged.lost == {"bytes", "neighbours"}, judged.reasons
+    assert "beside torch.distributed" in judged.reasons["bytes"]

@@ -1,0 +1,133 @@
+"""Ranks that do not do the same: a named error within seconds, nobody left running."""
+
+import os
+import re
+import signal
+import sys
+import time
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+from rank_processes import note_pid, noted_pids, survivors
+
+from course_lib import distributed as ours
+from course_lib.distributed import CollectiveMismatchError, RankFailedError, check_agreement, launch
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def mismatched():
+    """What each rank is told in cases where the ranks differ; after each they go on together."""
+    rank = dist.get_rank()
+    last = dist.get_world_size() - 1
+    cases = [
+        lambda: ours.tree_broadcast(torch.zeros(4), 0) if rank else ours.ring_all_reduce(torch.zeros(4)),
+        lambda: ours.ring_all_reduce(torch.zeros(5 if rank == last else 4)),
+        lambda: ours.ring_all_reduce(torch.zeros(4, dtype=torch.float64 if rank == last else torch.float32)),
+        lambda: ours.tree_broadcast(torch.zeros(4), rank % 2),
+        lambda: ours.ring_all_gather(torch.zeros(2), [torch.zeros(2 + (rank == last))] * (last + 1)),
+        lambda: ours.ring_reduce_scatter(torch.zeros(2), [torch.zeros(2 + (rank == last))] * (last + 1)),
+        lambda: ours.linear_reduce(torch.zeros(2, 3 if rank else 2), 0),
+        lambda: ours.tree_reduce(torch.zeros(4), rank % 2),
+        lambda: ours.linear_broadcast(torch.zeros(4), rank % 2),
+        lambda: ours.whole_tensor_all_reduce(torch.zeros(4 + rank)),
+    ]
+    told = []
+    for case in cases:
+        try:
+            case()
+            told.append("nothing")
+        except CollectiveMismatchError as error:
+            told.append(str(error))
+    total = torch.ones(3, dtype=torch.float64)
+    ours.ring_all_reduce(total)
+    keys = dist.distributed_c10d._get_default_group().get_group_store().num_keys()
+    for _ in range(20):
+        ours.ring_all_reduce(total)
+    grown = dist.distributed_c10d._get_default_group().get_group_store().num_keys() - keys
+    return told, total.tolist(), grown
+
+
+def test_every_rank_is_told_who_called_what():
+    results = launch(mismatched, 3, timeout=60, backend="gloo", threads=1)
+    assert len({tuple(told) for told, _, _ in results}) == 1  # all say the same
+    told, total, _ = results[0]
+    words = [
+        "rank 0 is in ring_all_reduce(float32 of shape (4,)), rank 1 in tree_broadcast(float32 of shape (4,), src=0)",
+        "rank 2 in ring_all_reduce(float32 of shape (5,))",
+        "rank 2 in ring_all_reduce(float64 of shape (4,))",
+        "rank 1 in tree_broadcast(float32 of shape (4,), src=1)",
+        "rank 2 in ring_all_gather(float32 of shape (0,), lengths=[3, 3, 3])",
+        "rank 2 in ring_reduce_scatter(float32 of shape (0,), lengths=[3, 3, 3])",
+        "rank 1 in linear_reduce(float32 of shape (2, 3), dst=0)",
+        "rank 1 in tree_reduce(float32 of shape (4,), dst=1)",
+        "rank 1 in linear_broadcast(float32 of shape (4,), src=1)",
+        "rank 1 in whole_tensor_all_reduce(float32 of shape (5,))",
+    ]
+    for text, expected in zip(told, words, strict=True):
+        assert expected in text and "\n" not in text
+    assert total == [3.0**21] * 3  # and afterwards they sum again
+    assert max(grown for _, _, grown in results) <= 3  # the store does not fill up
+
+
+def one_stays_away():
+    if dist.get_rank() == 1:
+        time.sleep(2)
+        return None
+    begin = time.monotonic()
+    try:
+        check_agreement("ring_all_reduce", torch.zeros(2), timeout=0.5)
+    except CollectiveMismatchError as error:
+        return str(error), time.monotonic() - begin
+
+
+def test_a_rank_that_makes_no_call_is_named_in_time():
+    first, _, third = launch(one_stays_away, 3, timeout=30, backend="gloo", threads=1)
+    for text, seconds in (first, third):
+        assert "rank 1 called nothing within 0.5 s" in text and "ring_all_reduce(float32 of shape (2,))" in text
+        assert seconds < 2
+
+
+def dies_in_the_ring(folder, how):
+    note_pid(folder)
+    rank = dist.get_rank()
+    rounds = []
+    original = dist.batch_isend_irecv
+
+    def batch(operations):
+        rounds.append(operations)
+        if rank == 1 and len(rounds) == 2:  # of four
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("rank 1 has had enough")
+        return original(operations)
+
+    dist.batch_isend_irecv = batch
+    ours.ring_all_reduce(torch.ones(300_000))
+
+
+@pytest.mark.parametrize("how, words", [("killed", "SIGKILL"), ("raised", "ValueError: rank 1 has had enough")])
+def test_a_rank_that_dies_in_the_middle_of_a_ring(how, words, tmp_path):
+    begin = time.monotonic()
+    with pytest.raises(RankFailedError) as raised:
+        launch(dies_in_the_ring, 3, (str(tmp_path), how), timeout=60, backend="gloo", threads=1)
+    assert time.monotonic() - begin < 10
+    assert raised.value.rank == 1 and words in raised.value.reason
+    assert survivors(noted_pids(tmp_path, 3), timeout=2) == []
+
+
+def rings_of_different_lengths(folder):
+    note_pid(folder)
+    ours.ring_all_reduce(torch.ones(1000 if dist.get_rank() else 4000), check=False)
+    return "summed"
+
+
+def test_different_shapes_unchecked_end_all_the_same(tmp_path):
+    """Without our check the backend or `launch` ends it; nobody hangs, nobody is left."""
+    begin = time.monotonic()
+    with pytest.raises((RankFailedError, TimeoutError)) as raised:
+        launch(rings_of_different_lengths, 2, (str(tmp_path),), timeout=5, backend="gloo", threads=1)
+    assert time.monotonic() - begin < 15 and re.search(r"rank [01]", str(raised.value))
+    assert survivors(noted_pids(tmp_path, 2), timeout=2) == []
