@@ -1,12 +1,16 @@
 """What the hand-in programs of the ResNet homework (document 000) share: options, recipe, checkpoints, run folder."""
 
+from course_lib.homework.asynchronous_program import train_asynchronously
 from course_lib.homework.options import check_options, program_options
 from course_lib.homework.pretrained_weights import WeightsError, find_imagenet_weights, load_body
+from course_lib.homework.program_ranks import ProgramError, on_ranks
 from course_lib.homework.progressive_resize import ProgressiveResize
 from course_lib.homework.recipe import Recipe, one_cycle_options, one_cycle_recipe, one_cycle_sgd
-from course_lib.homework.train_program import exit_in_one_line, joined_ranks, train_program
+from course_lib.homework.train_program import KNOWN_ERRORS, exit_in_one_line, joined_ranks, train_program
 
 __all__ = [
+    "KNOWN_ERRORS",
+    "ProgramError",
     "ProgressiveResize",
     "Recipe",
     "WeightsError",
@@ -15,9 +19,11 @@ __all__ = [
     "find_imagenet_weights",
     "joined_ranks",
     "load_body",
+    "on_ranks",
     "one_cycle_options",
     "one_cycle_recipe",
     "one_cycle_sgd",
     "program_options",
+    "train_asynchronously",
     "train_program",
 ]

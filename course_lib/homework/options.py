@@ -10,6 +10,8 @@ from course_lib.parameters import ParameterError, check_parameters
 
 __all__ = ["check_options", "program_options"]
 
+_NOT_THE_RUN = ("output_dir", "root", "restart", "ranks")  # where and how, which is said elsewhere in run.json
+
 _OPTIONS: dict[str, tuple[type, str]] = {
     "dataset": (str, "staged data set (`lab data list`)"),
     "epochs": (int, "passes over the training images"),
@@ -30,6 +32,7 @@ _OPTIONS: dict[str, tuple[type, str]] = {
     "body_lr_factor": (float, "learning rate of the pre-trained layers, as a share of the head's"),
     "train_samples": (int, "training images to use; 0 = all"),
     "test_samples": (int, "test images to use; 0 = all"),
+    "ranks": (int, "processes to start here, one of them the server where there is one; under torchrun that decides"),
     "seed": (int, "of the data order, the initialisation and the augmentation"),
 }  # fmt: skip
 
@@ -64,7 +67,7 @@ def program_options(name: str, description: str, **defaults: Any) -> argparse.Ar
 
 def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, Any]:
     """The options that make the run what it is, as ``run.json`` keeps them; exits with code 2 where one cannot work."""
-    given = {name: value for name, value in vars(options).items() if name not in ("output_dir", "root", "restart")}
+    given = {name: value for name, value in vars(options).items() if name not in _NOT_THE_RUN}
     if "small_epochs" in given and given["small_epochs"] is None:
         given["small_epochs"] = given["epochs"] // 2
     try:

@@ -20,15 +20,18 @@ from course_lib.augment import CropAndFlip
 from course_lib.checkpoint import Checkpoint, CheckpointError
 from course_lib.data import Batches, ImageData
 from course_lib.distributed import default_backend, leave_process_group, rank_device, threads_per_rank, world_size
+from course_lib.distributed.parameter_server import ParameterServerError
+from course_lib.distributed.synchronous_sgd import synchronise_initial_state
 from course_lib.hardware import machine_line
+from course_lib.homework.program_ranks import ProgramError
 from course_lib.homework.progressive_resize import ProgressiveResize
 from course_lib.homework.recipe import Recipe, one_cycle_recipe
 from course_lib.precision import accelerate_model
 from course_lib.records import RunFolder, differences
-from course_lib.training import fit
+from course_lib.training import Step, fit, train_step
 from data_prep.errors import DataError
 
-__all__ = ["RunMismatchError", "exit_in_one_line", "joined_ranks", "train_program"]
+__all__ = ["KNOWN_ERRORS", "RunMismatchError", "already_stands", "exit_in_one_line", "joined_ranks", "train_program"]
 
 LAB = "05_resnet_hw"
 TEST_BATCH = 500
@@ -38,6 +41,11 @@ class RunMismatchError(RuntimeError):
     """An interrupted run with other options lies where this one wants to write."""
 
 
+KNOWN_ERRORS = (
+    DataError, CheckpointError, RunMismatchError, ParameterServerError, ProgramError, ValueError, OSError,
+)  # fmt: skip
+
+
 def train_program(
     name: str,
     options: Namespace,
@@ -45,6 +53,8 @@ def train_program(
     make_model: Callable[[ImageData], nn.Module],
     make_recipe: Callable[[nn.Module, Mapping[str, Any], int, int], Recipe] = one_cycle_recipe,
     *,
+    lab: str = LAB,
+    step: Step | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> Path | None:
     """Train as the options say; the run folder, with curve, weights, transcript and ``run.json``, is the result.
@@ -64,6 +74,11 @@ def train_program(
         ``make_model(data)``, the same on every rank.
     make_recipe : callable
         ``make_recipe(model, given, steps_per_epoch, images_per_step)``.
+    lab : str
+        The lab that the program belongs to, for ``run.json``.
+    step : callable, optional
+        A `course_lib.training.train_step` that averages the gradients over the ranks itself; without it the model is
+        wrapped in DistributedDataParallel.
     more : mapping, optional
         Further entries of ``run.json``: where the network's code or its first weights come from.
 
@@ -78,11 +93,11 @@ def train_program(
         The folder holds an interrupted run with other options.
     """
     with joined_ranks() as (rank, ranks):
-        folder = RunFolder(str(options.output_dir), LAB, given, {}, {"program": name, **(more or {})})
+        folder = RunFolder(str(options.output_dir), lab, given, {}, {"program": name, **(more or {})})
         checkpoint = Checkpoint(Path(folder.path) / "checkpoint.safetensors", seed=given["seed"])
         data = course_data.load(given["dataset"], options.root, given["train_samples"], given["test_samples"])
         folder.data = data.describe()
-        if _stands(folder, checkpoint, ranks, options.restart, rank):
+        if already_stands(folder, checkpoint, ranks, options.restart, rank):
             return Path(folder.path) if rank == 0 else None
         device = rank_device()
         torch.manual_seed(given["seed"])
@@ -107,7 +122,9 @@ def train_program(
             print(f"{name}: {data}\n{ranks} rank(s) on {machine_line()}", flush=True)
             if resumes:
                 print(f"going on from {checkpoint.path}", flush=True)
-        wrapped = DistributedDataParallel(model) if ranks > 1 else model
+        if step is not None and ranks > 1:
+            synchronise_initial_state(model)
+        wrapped = DistributedDataParallel(model) if step is None and ranks > 1 else model
         history = fit(
             wrapped,
             train_batches,
@@ -118,6 +135,7 @@ def train_program(
             scheduler=recipe.scheduler,
             run=run,
             checkpoint=checkpoint,
+            step=step or train_step,
         )
         if rank != 0:
             return None
@@ -130,7 +148,7 @@ def train_program(
         return Path(folder.path)
 
 
-def _stands(folder: RunFolder, checkpoint: Checkpoint, ranks: int, restart: bool, rank: int) -> bool:
+def already_stands(folder: RunFolder, checkpoint: Checkpoint, ranks: int, restart: bool, rank: int) -> bool:
     """Whether the folder holds this very run, finished; settles what happens to an interrupted one."""
     now = folder.identity(ranks)
     if rank == 0:
@@ -193,7 +211,7 @@ def exit_in_one_line(name: str) -> Iterator[None]:
     """Turn what can be mended by the caller into one line on stderr and exit code 1."""
     try:
         yield
-    except (DataError, CheckpointError, RunMismatchError, ValueError, OSError) as error:
+    except KNOWN_ERRORS as error:
         print(f"{name}.py: error: {error}", file=sys.stderr, flush=True)
         sys.exit(1)
     except KeyboardInterrupt:

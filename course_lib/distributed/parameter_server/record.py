@@ -1,0 +1,89 @@
+"""What a server writes down of every update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["ServerRecord", "Update", "staleness_of_order"]
+
+
+@dataclass(frozen=True)
+class Update:
+    """One step of the server's optimiser.
+
+    Attributes
+    ----------
+    version : int
+        Of the parameters after it: the first update makes version 1.
+    worker : int
+        Rank whose gradient it was.
+    staleness : int
+        Updates that came between: the version just before this one, minus the version that the gradient was computed on.
+    seconds : float
+        Since the first worker was sent off, less the time spent in `on_update`.
+    samples, correct : int
+        Images of the gradient's batch, and how many of them were classified right, if the worker told.
+    loss_sum : float
+        Sum of their losses, if the worker told.
+    """
+
+    version: int
+    worker: int
+    staleness: int
+    seconds: float
+    samples: int = 0
+    correct: int = 0
+    loss_sum: float = 0.0
+
+
+@dataclass
+class ServerRecord:
+    """What `serve` returns.
+
+    Attributes
+    ----------
+    updates : list of Update
+        In the order in which they were applied.
+    version : int
+        Of the parameters at the end.
+    """
+
+    updates: list[Update] = field(default_factory=list)
+    version: int = 0
+
+    @property
+    def staleness(self) -> list[int]:
+        """Of each update, in order."""
+        return [update.staleness for update in self.updates]
+
+    @property
+    def order(self) -> list[int]:
+        """Rank of the worker of each update, in order."""
+        return [update.worker for update in self.updates]
+
+    @property
+    def seconds(self) -> float:
+        """Until the last update."""
+        return self.updates[-1].seconds if self.updates else 0.0
+
+    def count(self, worker: int) -> int:
+        """Updates of a worker."""
+        return self.order.count(worker)
+
+
+def staleness_of_order(order: Sequence[int]) -> list[int]:
+    """Staleness of each update, from nothing but the order in which workers' updates were applied.
+
+    A worker computes its gradient on what it was sent after its own last update (or at the start). So the staleness is the
+    number of others' updates since then. It holds where every answer goes out at once (no bound on the staleness).
+
+    >>> staleness_of_order([1, 2, 1, 1, 2])
+    [0, 1, 1, 0, 2]
+    """
+    last: dict[int, int] = {}
+    found = []
+    for place, worker in enumerate(order):
+        found.append(place - last.get(worker, 0))
+        last[worker] = place + 1
+    return found

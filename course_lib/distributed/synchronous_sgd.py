@@ -1,0 +1,102 @@
+"""Synchronous SGD by all_reduce (document 000, Algorithm 1): one initialisation, and the mean of the gradients at every step.
+
+synchronise_initial_state(model)                      # once
+for images, labels in batches:                        # each rank its own
+    optimizer.zero_grad()
+    loss_fn(model(images), labels).backward()
+    average_gradients(model, samples=len(images))
+    optimizer.step()                                  # the same step on every rank
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+__all__ = ["average_buffers", "average_gradients", "average_gradients_one_by_one", "synchronise_initial_state"]
+
+
+@torch.no_grad()
+def synchronise_initial_state(model: nn.Module, src: int = 0) -> None:
+    """Give every rank rank `src`'s parameters and buffers, in place ("Do synchronous initialization").
+
+    Without it each rank adds the same steps to weights of its own, and the ranks stay as far apart as they began.
+    """
+    for tensor in model.state_dict().values():
+        whole = tensor.contiguous()  # a message has no memory format, and channels-last weights are not contiguous
+        dist.broadcast(whole, src)
+        tensor.copy_(whole)
+
+
+def average_gradients_one_by_one(model: nn.Module) -> None:
+    """Replace each gradient by its mean over the ranks, one all_reduce a parameter: document 000's listing.
+
+    It shows the idea and is not used: a hundred parameters are a hundred messages, each of which waits for the one
+    before, and every rank's mean counts as much as any other's, however few images it was taken over.
+    """
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+@torch.no_grad()
+def average_gradients(model: nn.Module, samples: int = 1) -> int:
+    """Replace the gradients by their mean over all ranks' images, in one all_reduce.
+
+    Every rank must call it, with the same model. A rank's gradient is the mean over its own `samples` images; it counts
+    as much as it has images, so that
+
+        g = Σ_r n_r·g_r / Σ_r n_r
+
+    is the gradient of the mean loss over the joined batch, uneven last batches included. A rank that has run out of
+    images calls it with 0.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Parameters that ask for a gradient; where there is none, 0 is sent, and the mean stands there afterwards.
+    samples : int
+        Images of this rank's batch. Left out, all ranks count the same.
+
+    Returns
+    -------
+    int
+        Images of all ranks together.
+
+    Raises
+    ------
+    ValueError
+        `samples` below 0 (before anything is sent: the others then wait for this rank), or 0 on all ranks.
+    """
+    if samples < 0:
+        raise ValueError(f"samples must be at least 0, got {samples}")
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    # The number of images travels at the end of the same message. float32 counts exactly to 16 million.
+    flat = torch.cat([*(gradient.flatten() for gradient in gradients), gradients[0].new_ones(1, dtype=torch.float32)])
+    flat *= samples
+    dist.all_reduce(flat)
+    total = flat[-1].item()
+    if total == 0:
+        raise ValueError("no rank has images: samples is 0 everywhere")
+    flat /= total
+    means = flat[:-1].split([parameter.numel() for parameter in parameters])
+    for parameter, gradient, mean in zip(parameters, gradients, means, strict=True):
+        gradient.copy_(mean.view_as(gradient))
+        parameter.grad = gradient
+    return round(total)
+
+
+@torch.no_grad()
+def average_buffers(model: nn.Module) -> None:
+    """Replace each floating-point buffer by its mean over the ranks, in place: batch norm's running statistics.
+
+    Ranks that share their weights do not share these: each has them from its own batches. So they classify some images
+    differently, until their buffers are made one. The mean of the running variances leaves out how the ranks' means
+    differ, which is little where every rank draws from the same data.
+    """
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer)
+            buffer /= dist.get_world_size()

@@ -1,0 +1,413 @@
+"""The parameter server against a simulation in one process, worker by worker, and against counts that nobody sent."""
+
+import itertools
+import math
+import sys
+import time
+from typing import ClassVar
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+from course_lib.distributed import launch
+from course_lib.distributed.message_trace import trace_messages
+from course_lib.distributed.parameter_server import (
+    ParameterServerWorker,
+    serve,
+    serve_in_turns,
+    shards_of,
+    split_by_size,
+    staleness_of_order,
+)
+from course_lib.distributed.parameter_server.messages import Message, Request
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+    model[1].running_mean.fill_(seed)
+    return model
+
+
+def batch(worker, step):
+    generator = torch.Generator().manual_seed(1000 * worker + step)
+    return torch.randn(8, 6, generator=generator), torch.randint(3, (8,), generator=generator)
+
+
+def settings(model):
+    """Momentum, decay, and a rate that falls with the number of updates."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, weight_decay=1e-3)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: 1 / (1 + 0.1 * update))
+
+
+def gradient(model, worker, step):
+    model.zero_grad()
+    loss = F.cross_entropy(model(batch(worker, step)[0]), batch(worker, step)[1])
+    loss.backward()
+    return loss.item()
+
+
+def simulated(order):
+    """What the parameters, statistics and stalenesses must be when the workers' gradients arrive in this order."""
+    model = network()
+    optimizer, scheduler = settings(model)
+    replicas = {worker: network() for worker in set(order)}
+    taken = dict.fromkeys(replicas, 0)
+    steps, staleness = dict.fromkeys(replicas, 0), []
+    for place, worker in enumerate(order):
+        replica = replicas[worker]
+        gradient(replica, worker, steps[worker])
+        steps[worker] += 1
+        for ours, theirs in zip(model.parameters(), replica.parameters(), strict=True):
+            ours.grad = theirs.grad.clone()
+        optimizer.step()
+        scheduler.step()
+        staleness.append(place - taken[worker])
+        taken[worker] = place + 1
+        with torch.no_grad():
+            for ours, theirs in zip(model.parameters(), replica.parameters(), strict=True):
+                theirs.copy_(ours)
+    statistics = [torch.stack([replica[1].state_dict()[name] for replica in replicas.values()]).mean(0)
+                  for name in ("running_mean", "running_var")]  # fmt: skip
+    return {"parameters": [p.detach() for p in model.parameters()], "statistics": statistics, "staleness": staleness}
+
+
+def in_this_order(order, servers, folder):
+    """A rank's part in a training whose updates come in a given order."""
+    rank, turns = dist.get_rank(), dist.FileStore(f"{folder}/turns", dist.get_world_size())
+    model = network(seed=rank)  # the servers' is the one that counts
+    if rank in servers:
+        model = network()
+        optimizer, scheduler = settings(model)
+        record = serve(model, optimizer, servers=servers, scheduler=scheduler, timeout=60)
+        return {"record": record, "parameters": [p.detach().clone() for p in model.parameters()],
+                "statistics": [model[1].running_mean.clone(), model[1].running_var.clone()]}  # fmt: skip
+    worker = ParameterServerWorker(model, servers, timeout=60)
+    step = 0
+    for turn, whose in enumerate(order):
+        if whose != rank:
+            continue
+        loss = gradient(model, rank, step)
+        while turns.add("turn", 0) < turn:
+            time.sleep(0.0005)
+        assert worker.exchange(samples=8, correct=step, loss_sum=8 * loss)
+        turns.add("turn", 1)
+        step += 1
+    return worker.finish()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("server_count", [1, 2])
+def test_every_update_is_the_one_that_a_single_process_computes(workers, server_count, tmp_path):
+    servers = list(range(server_count))
+    generator = torch.Generator().manual_seed(workers)
+    order = (torch.randint(workers, (24,), generator=generator) + server_count).tolist()
+    results = launch(in_this_order, workers + server_count, (order, servers, str(tmp_path)), timeout=120,
+                     backend="gloo", threads=1)  # fmt: skip
+    expected = simulated(order)
+    for server in servers:
+        record = results[server]["record"]
+        assert record.order == order and record.version == 24
+        assert record.staleness == expected["staleness"] == staleness_of_order(order)
+        assert [update.version for update in record.updates] == list(range(1, 25))
+        assert [update.seconds for update in record.updates] == sorted(update.seconds for update in record.updates)
+        assert all(update.samples == 8 and update.loss_sum > 0 for update in record.updates)
+    first = results[0]
+    for name in ("parameters", "statistics"):
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(first[name], expected[name], strict=True)), name
+    assert {update.worker: update.correct for update in first["record"].updates} == {
+        worker: order.count(worker) - 1 for worker in set(order)
+    }
+    untouched = network()
+    for server, shard in zip(servers[1:], shards_of(untouched, server_count)[1:], strict=True):
+        own = {id(p) for p in shard.parameters}
+        for found, begun in zip(results[server]["parameters"], untouched.parameters(), strict=True):
+            assert id(begun) in own or torch.equal(found, begun)  # another server's
+    logs = [results[rank].exchanges for rank in range(server_count, server_count + workers)]
+    for server in servers:
+        seen = sorted((one.received[server], one.computed_on[server]) for one in itertools.chain(*logs))
+        assert [after - 1 - before for after, before in seen] == expected["staleness"]
+
+
+def test_one_worker_is_plain_sgd():
+    """The simulation with one worker is SGD itself: gradient, step, gradient, step."""
+    model = network()
+    optimizer, scheduler = settings(model)
+    for step in range(24):
+        gradient(model, 1, step)
+        optimizer.step()
+        scheduler.step()
+    expected = simulated([1] * 24)
+    assert expected["staleness"] == [0] * 24
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), expected["parameters"], strict=True))
+
+
+# Whoever asks first
+
+STRAGGLER = 2
+DELAY = 0.03
+
+
+def train(how, **options):
+    rank = dist.get_rank()
+    model = options.pop("model", None) or network()
+    if rank == 0:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        return serve_in_turns(model, optimizer) if how == "in turns" else serve(model, optimizer, timeout=60, **options)
+    worker = ParameterServerWorker(model, delay=DELAY if rank == STRAGGLER else 0.002, timeout=60)
+    step = 0
+    while worker.active and not (how in ("in turns", "uneven") and step == 3 * rank):  # 3, 6 and 9 updates
+        gradient(model, rank, step)
+        worker.exchange()
+        step += 1
+    return worker.finish()
+
+
+def cases():
+    found = {}
+    with trace_messages() as trace:
+        found["free"] = train("free", updates=40)
+    found["bytes"] = trace.bytes_sent, trace.bytes_received
+    dist.barrier()
+    found["bounded"] = train("bounded", updates=40, staleness_bound=1)
+    dist.barrier()
+    found["rounds"] = train("rounds", updates=12, staleness_bound=0)
+    dist.barrier()
+    found["resumed"] = train("resumed", updates=12, version=7)
+    dist.barrier()
+    found["uneven"] = train("uneven")
+    dist.barrier()
+    found["in turns"] = train("in turns")
+    dist.barrier()
+    found["bounded, uneven"] = train("uneven", staleness_bound=1)
+    dist.barrier()
+    from course_lib.distributed.parameter_server import messages
+
+    here, messages.dist = messages.dist, NotGloo()
+    found["a group of its own"] = train("free", updates=4), len(NotGloo.made)
+    messages.dist = here
+    dist.barrier()
+    found["unused"] = unused_layer()
+    dist.barrier()
+    seen = []
+
+    def look(update):
+        seen.append(update)
+        time.sleep(0.1)
+
+    found["looked at"] = train("free", updates=6, on_update=look), seen
+    dist.barrier()
+    found["statistics"] = {}
+    for policy in ("mean", "own"):
+        model = network()
+        train("free", updates=3, buffers=policy, model=model)
+        found["statistics"][policy] = [model[1].running_mean[0].item(), model[1].running_var[0].item()]
+        dist.barrier()
+    found["two servers"] = [two_servers(updates) for updates in (7, 8, 9, 10, 11, 12)]
+    return found
+
+
+class NotGloo:
+    """torch.distributed where the default group's messages are the GPUs'."""
+
+    made: ClassVar[list] = []
+
+    def get_backend(self):
+        return "nccl"
+
+    def new_group(self, backend):
+        self.made.append(dist.new_group(backend=backend))
+        return self.made[-1]
+
+
+def unused_layer():
+    """A layer that the loss does not see has no gradient; the server's stays as it is."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    if dist.get_rank() == 0:
+        before = model[1].weight.detach().clone()
+        serve(model, torch.optim.SGD(model.parameters(), lr=1.0), updates=6)
+        return torch.equal(model[1].weight, before)
+    worker = ParameterServerWorker(model)
+    while worker.active:
+        model.zero_grad()
+        model[0](torch.ones(1, 2)).sum().backward()
+        worker.exchange()
+    worker.finish()
+    return None
+
+
+def two_servers(updates):
+    """Ranks 0 and 1 serve, 2 and 3 train; the servers' versions at the end."""
+    model, servers = network(), (0, 1)
+    if dist.get_rank() in servers:
+        return serve(model, torch.optim.SGD(model.parameters(), lr=0.1), servers=servers, updates=updates).version
+    worker = ParameterServerWorker(model, servers)
+    while worker.active:
+        gradient(model, dist.get_rank(), 0)
+        worker.exchange()
+    return len(worker.finish().exchanges)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return launch(cases, 4, timeout=120, backend="gloo", threads=1)
+
+
+def clocks(order):
+    """Updates of each worker after each update."""
+    counts = {1: 0, 2: 0, 3: 0}
+    for worker in order:
+        counts[worker] += 1
+        yield dict(counts)
+
+
+def test_a_straggler_holds_nobody_up(runs):
+    record = runs[0]["free"]
+    assert record.version == len(record.updates) == 40
+    assert record.count(STRAGGLER) <= 10 < min(record.count(1), record.count(3))
+    assert record.staleness == staleness_of_order(record.order)
+    mine = [update.staleness for update in record.updates if update.worker == STRAGGLER]
+    assert sum(mine) / len(mine) > 4  # the others go on meanwhile
+
+
+def test_no_gradient_is_computed_for_nothing(runs):
+    for case, updates in (("free", 40), ("bounded", 40), ("rounds", 12), ("resumed", 5)):
+        record = runs[0][case]
+        assert len(record.updates) == updates
+        for worker in (1, 2, 3):
+            assert len(runs[worker][case].exchanges) == record.count(worker)
+
+
+def test_staleness_is_what_the_workers_saw(runs):
+    for case in ("free", "bounded", "rounds", "uneven"):
+        exchanges = itertools.chain(*(runs[worker][case].exchanges for worker in (1, 2, 3)))
+        computed_on = sorted(one.computed_on[0] for one in exchanges)
+        updates = runs[0][case].updates
+        assert sorted(update.version - 1 - update.staleness for update in updates) == computed_on
+
+
+def test_bounded_staleness_keeps_workers_together(runs):
+    record = runs[0]["bounded"]
+    # Towards the end, whoever has been told to stop holds nobody up.
+    for counts in list(clocks(record.order))[: 40 - 3]:
+        assert max(counts.values()) - min(counts.values()) <= 1 + 1
+    assert max(record.staleness) <= (3 - 1) * (2 * 1 + 1)
+    free = list(clocks(runs[0]["free"].order))[:37]
+    assert max(max(counts.values()) - min(counts.values()) for counts in free) > 2
+
+
+def test_a_bound_of_zero_makes_rounds(runs):
+    order = runs[0]["rounds"].order
+    assert all(sorted(order[start : start + 3]) == [1, 2, 3] for start in range(0, 12, 3))
+
+
+def test_waiting_is_where_the_bound_puts_it(runs):
+    waited = {case: runs[1][case].waited for case in ("free", "bounded")}
+    assert waited["bounded"] > 5 * DELAY and waited["bounded"] > 2 * waited["free"]
+
+
+def test_a_training_goes_on_from_a_version(runs):
+    record = runs[0]["resumed"]
+    assert [update.version for update in record.updates] == [8, 9, 10, 11, 12]
+    assert runs[1]["resumed"].exchanges[0].computed_on == (7,)
+
+
+@pytest.mark.parametrize("case", ["uneven", "in turns", "bounded, uneven"])
+def test_workers_may_finish_unevenly(runs, case):
+    assert [runs[0][case].count(worker) for worker in (1, 2, 3)] == [3, 6, 9]
+
+
+def test_what_the_server_does_between_updates_does_not_count(runs):
+    record, seen = runs[0]["looked at"]
+    assert seen == record.updates and len(seen) == 6
+    assert record.seconds < 0.6  # without six times a tenth
+
+
+def test_statistics_that_are_the_workers_own_do_not_reach_the_server(runs):
+    assert runs[0]["statistics"]["own"] == [0.0, 1.0] and runs[0]["statistics"]["mean"] != [0.0, 1.0]
+
+
+def test_beside_nccl_messages_have_a_group_of_their_own(runs):
+    record, groups = runs[0]["a group of its own"]
+    assert record.version == 4 and groups == 1
+
+
+def test_a_layer_without_gradient_is_left_alone(runs):
+    assert runs[0]["unused"]
+
+
+def test_two_servers_end_at_the_same_update(runs):
+    for case, updates in enumerate((7, 8, 9, 10, 11, 12)):
+        assert runs[0]["two servers"][case] == runs[1]["two servers"][case] == updates
+        assert runs[2]["two servers"][case] + runs[3]["two servers"][case] == updates
+
+
+def test_in_turns_everybody_waits_for_the_straggler(runs):
+    assert runs[0]["in turns"].order[:9] == [1, 2, 3] * 3
+    assert runs[1]["in turns"].waited > 1.5 * DELAY
+
+
+def test_bytes_are_the_gradient_and_the_parameters_of_each_exchange(runs):
+    """A header of 48 bytes each way for the greeting; then whole messages, the first a request, the last a goodbye."""
+    numbers = sum(p.numel() for p in network().parameters()) + 2 * 16
+    for worker in (1, 2, 3):
+        exchanges = len(runs[worker]["free"].exchanges)
+        sent, received = runs[worker]["bytes"]
+        assert sent == 48 + (exchanges + 2) * (48 + 4 * numbers)
+        assert received == 48 + (exchanges + 1) * (48 + 4 * numbers)
+    assert runs[0]["bytes"] == tuple(sum(runs[worker]["bytes"][way] for worker in (1, 2, 3)) for way in (1, 0))
+
+
+# Cutting a model
+
+
+def heaviest(sizes, piles):
+    return max(sum(sizes[item] for item in pile) for pile in piles)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_shards_are_nearly_as_even_as_they_can_be(parts):
+    generator = torch.Generator().manual_seed(parts)
+    for _ in range(20):
+        sizes = torch.randint(1, 100, (7,), generator=generator).tolist()
+        piles = split_by_size(sizes, parts)
+        assert sorted(itertools.chain(*piles)) == list(range(7)) and all(pile == sorted(pile) for pile in piles)
+        best = min(
+            heaviest(sizes, [[i for i in range(7) if owner[i] == part] for part in range(parts)])
+            for owner in itertools.product(range(parts), repeat=7)
+        )
+        assert best <= heaviest(sizes, piles) <= math.floor((4 / 3 - 1 / (3 * parts)) * best)
+
+
+def test_every_server_has_something():
+    assert split_by_size([0, 0, 5], 3) == [[2], [0], [1]]
+    first, second = shards_of(network(), 2)
+    assert len(first.buffers) == 2 and second.buffers == []
+    with pytest.raises(ValueError, match="1 parameter tensors cannot be split over 2 servers"):
+        shards_of(nn.Linear(3, 3, bias=False), 2)
+
+
+def test_tied_and_frozen_parameters():
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False), nn.BatchNorm1d(3))
+    model[1].weight = model[0].weight
+    model[2].bias.requires_grad_(False)
+    (shard,) = shards_of(model, 1)
+    assert [id(p) for p in shard.parameters] == [id(model[0].weight), id(model[2].weight)]
+    assert len(shard.buffers) == 2  # not the counter
+
+
+def test_the_header_counts_further_than_float32():
+    message = Message()
+    message.write(Request.PUSH, version=2**24 + 1, samples=3)
+    assert message.number(1) == 2**24 + 1 and message.flat.dtype is torch.float32
+
+
+def test_only_float32_travels():
+    with pytest.raises(ValueError, match="float32"):
+        shards_of(nn.Linear(2, 2).double(), 1)

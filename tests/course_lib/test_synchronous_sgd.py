@@ -1,0 +1,176 @@
+"""Algorithm 1 against one process that has the whole batch, and against PyTorch's DistributedDataParallel."""
+
+import sys
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+from course_lib.distributed import launch
+from course_lib.distributed.message_trace import trace_messages
+from course_lib.distributed.synchronous_sgd import (
+    average_buffers,
+    average_gradients,
+    average_gradients_one_by_one,
+    synchronise_initial_state,
+)
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+RANKS = 3
+UNEVEN = [5, 8, 0]  # images a rank
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Conv2d(2, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, 8), nn.ReLU(), nn.Linear(8, 4))
+    return model.to(memory_format=torch.channels_last)
+
+
+def images(counts, seed=1):
+    """A batch for each rank."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = (
+        torch.randn(sum(counts), 2, 8, 8, generator=generator),
+        torch.randint(4, (sum(counts),), generator=generator),
+    )
+    return list(zip(*(part.split(counts) for part in batch), strict=True))
+
+
+def gradients(model):
+    return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def trained(model, batches, average):
+    """The weights after a step with momentum for each batch."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for x, y in batches:
+        optimizer.zero_grad()
+        if len(x):
+            F.cross_entropy(model(x), y).backward()
+        average(model, len(x))
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def worker():
+    rank, found = dist.get_rank(), {}
+
+    model = nn.Sequential(network(rank), nn.BatchNorm1d(4))
+    if rank == 0:  # its weights lie in memory otherwise than the others'
+        model.to(memory_format=torch.contiguous_format)
+    model[1].running_mean.fill_(rank + 1)
+    model[1].num_batches_tracked.fill_(rank + 7)
+    model[0][0].weight.requires_grad_(False)
+    synchronise_initial_state(model, src=1)
+    found["initial"] = [tensor.clone() for tensor in model.state_dict().values()]
+
+    found["uneven"] = trained(network(), [images(UNEVEN, step)[rank] for step in range(5)], average_gradients)
+
+    def one_by_one(model, samples):
+        average_gradients_one_by_one(model)
+
+    plain = network().to(memory_format=torch.contiguous_format)
+    found["one by one"] = trained(plain, [images([4] * RANKS, step)[rank] for step in range(5)], one_by_one)
+
+    x, y = images([4] * RANKS)[rank]
+    theirs = nn.parallel.DistributedDataParallel(network())
+    F.cross_entropy(theirs(x), y).backward()
+    found["DDP"] = gradients(theirs)
+    for name, average in (("one message", average_gradients), ("one by one", average_gradients_one_by_one)):
+        ours = network().to(memory_format=torch.contiguous_format)
+        F.cross_entropy(ours(x), y).backward()
+        with trace_messages() as trace:
+            average(ours)
+        found[f"gradient, {name}"] = gradients(ours)
+        found[f"messages, {name}"] = [message.kind for message in trace.messages]
+
+    partly = network()
+    partly[0].weight.requires_grad_(False)
+    if rank == 0:  # the others have no gradient for the last layer's weight
+        partly[5].weight.grad = torch.full_like(partly[5].weight, 6.0)
+    found["images"] = average_gradients(partly, samples=2 - rank)
+    found["partly"] = gradients(partly)
+
+    normed = nn.BatchNorm1d(2)
+    normed.running_mean.copy_(torch.tensor([rank, 10.0 * rank]))
+    normed.num_batches_tracked.fill_(rank)
+    average_buffers(normed)
+    found["buffers"] = [normed.running_mean.clone(), normed.num_batches_tracked.clone()]
+
+    for samples in (0, -1):
+        try:
+            average_gradients(network(), samples=samples)
+        except ValueError as error:
+            found[f"samples {samples}"] = str(error)
+    half = network().bfloat16()
+    for p in half.parameters():
+        p.grad = torch.full_like(p, float(rank))
+    found["bfloat16"] = average_gradients(half, samples=1001), half[0].weight.grad.unique().tolist()
+    return found
+
+
+@pytest.fixture(scope="module")
+def found():
+    return launch(worker, RANKS, timeout=120, backend="gloo", threads=1)
+
+
+def same(found, expected, tolerance=1e-6):
+    return all(torch.allclose(a, b, atol=tolerance, rtol=tolerance) for a, b in zip(found, expected, strict=True))
+
+
+def test_all_begin_as_one_rank_does(found):
+    torch.manual_seed(1)
+    expected = list(nn.Sequential(network(1), nn.BatchNorm1d(4)).state_dict().values())
+    expected[-3], expected[-1] = torch.full((4,), 2.0), torch.tensor(8)
+    for one in found:
+        assert all(torch.equal(a, b) for a, b in zip(one["initial"], expected, strict=True))
+
+
+def test_five_steps_on_uneven_batches_are_those_of_one_process_on_the_joined_batch(found):
+    joined = [tuple(map(torch.cat, zip(*images(UNEVEN, step), strict=True))) for step in range(5)]
+    expected = trained(network(), joined, lambda model, samples: None)
+    for one in found:
+        assert same(one["uneven"], expected, 1e-5)
+        assert all(torch.equal(a, b) for a, b in zip(one["uneven"], found[0]["uneven"], strict=True))
+
+
+def test_the_listing_is_right_on_even_batches(found):
+    joined = [tuple(map(torch.cat, zip(*images([4] * RANKS, step), strict=True))) for step in range(5)]
+    expected = trained(network(), joined, lambda model, samples: None)
+    assert all(same(one["one by one"], expected, 1e-5) for one in found)
+
+
+def test_gradients_are_those_of_ddp(found):
+    for one in found:
+        for name in ("one message", "one by one"):
+            assert same(one[f"gradient, {name}"], one["DDP"])
+
+
+def test_one_message_where_the_listing_sends_one_a_parameter(found):
+    assert found[0]["messages, one message"] == ["all_reduce"]
+    assert found[0]["messages, one by one"] == ["all_reduce"] * 6
+
+
+def test_missing_gradients_count_as_zero_and_frozen_parameters_are_left_alone(found):
+    for one in found:
+        frozen, *others = one["partly"]
+        assert frozen is None and one["images"] == 3
+        assert torch.allclose(others[-2], torch.full((4, 8), 4.0))  # 6·2 images of 3
+        assert all(not gradient.any() for gradient in (*others[:-2], others[-1]))
+
+
+def test_buffers_become_the_mean_and_counters_stay(found):
+    for rank, one in enumerate(found):
+        assert one["buffers"][0].tolist() == [1.0, 10.0] and one["buffers"][1] == rank
+
+
+def test_no_images_anywhere_is_said(found):
+    assert "no rank has images" in found[0]["samples 0"] and "at least 0" in found[0]["samples -1"]
+
+
+def test_half_precision_gradients_do_not_lose_count_of_the_images(found):
+    assert found[0]["bfloat16"] == (3003, [1.0])
