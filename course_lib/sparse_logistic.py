@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from course_lib.distributed.hogwild import hogwild, share_of_epoch
 from course_lib.distributed.lost_updates import LostUpdates, measure_lost_updates
+from course_lib.distributed.shared_memory import share
 
 __all__ = [
     "SparseData",
@@ -220,11 +221,13 @@ def _train(
 ) -> SparseRun:
     if processes > len(data):
         raise ValueError(f"{processes} processes cannot share {len(data)} samples; use fewer processes")
+    if epochs < 1 or batch_size < 1:
+        raise ValueError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}")
     weights = torch.zeros(data.features, dtype=torch.float64)
     work = (max(processes, 1), epochs, batch_size, lr, seed, dense, count_lost)
     if processes:
-        data.indices.share_memory_()
-        data.labels.share_memory_()
+        share(data.indices)
+        share(data.labels)
         reports = hogwild(_worker, weights, processes, (data, *work), locked=locked, timeout=timeout)
     else:
         threads = torch.get_num_threads()

@@ -57,7 +57,7 @@ def check_agreement(call: str, tensor: torch.Tensor, timeout: float = TIMEOUT, *
         absent = [peer for peer, key in enumerate(keys) if not store.check([key])]
         raise CollectiveMismatchError(
             f"rank {rank} is in {_told(mine)}, and rank {', '.join(map(str, absent))} called nothing within {timeout:g} s: "
-            "a collective is called by all ranks or by none"
+            "a collective is called by all ranks or by none; for ranks that are only late, pass check=False, which waits"
         ) from None
     calls = [json.loads(value) for value in store.multi_get(keys)]
     # Everybody is here, so everybody has read the line before this one.

@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from course_lib.distributed.agreement import check_agreement
 from course_lib.distributed.dense import written_through
+from course_lib.distributed.rank import require_rank
 
 __all__ = ["linear_broadcast", "tree_broadcast"]
 
@@ -27,9 +28,12 @@ def linear_broadcast(tensor: torch.Tensor, src: int = 0, *, check: bool = True) 
 
     Raises
     ------
+    ValueError
+        There is no rank `src`.
     CollectiveMismatchError
         They do not.
     """
+    require_rank("linear_broadcast", src=src)
     if check:
         check_agreement("linear_broadcast", tensor, src=src)
     with written_through(tensor) as flat:
@@ -57,9 +61,12 @@ def tree_broadcast(tensor: torch.Tensor, src: int = 0, *, check: bool = True) ->
 
     Raises
     ------
+    ValueError
+        There is no rank `src`.
     CollectiveMismatchError
         The ranks do not make the same call.
     """
+    require_rank("tree_broadcast", src=src)
     if check:
         check_agreement("tree_broadcast", tensor, src=src)
     size = dist.get_world_size()

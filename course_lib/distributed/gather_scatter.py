@@ -41,7 +41,7 @@ def scatter(tensor: torch.Tensor, parts: Sequence[torch.Tensor] | None = None, s
                 dist.recv(flat, src)
         return
     _one_for_each(parts, size, "scatter")
-    _fits(tensor, parts[rank], "scatter")
+    require_fit(tensor, parts[rank], "scatter")
     sent = [part.contiguous() for part in parts]  # held until the messages are gone
     works = [dist.isend(sent[peer], peer) for peer in range(size) if peer != src and sent[peer].numel()]
     tensor.copy_(parts[rank])
@@ -72,7 +72,7 @@ def gather(tensor: torch.Tensor, parts: Sequence[torch.Tensor] | None = None, ds
             dist.send(tensor.contiguous(), dst)
         return
     _one_for_each(parts, size, "gather")
-    _fits(tensor, parts[rank], "gather")
+    require_fit(tensor, parts[rank], "gather")
     works = [dist.irecv(parts[peer], peer) for peer in range(size) if peer != dst and parts[peer].numel()]
     parts[rank].copy_(tensor)
     for work in works:
@@ -92,7 +92,7 @@ def linear_all_gather(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> No
     """
     rank, size = dist.get_rank(), dist.get_world_size()
     _one_for_each(parts, size, "linear_all_gather")
-    _fits(tensor, parts[rank], "linear_all_gather")
+    require_fit(tensor, parts[rank], "linear_all_gather")
     mine = tensor.contiguous()
     peers = [peer for peer in range(size) if peer != rank]
     works = [dist.irecv(parts[peer], peer) for peer in peers if parts[peer].numel()]
@@ -114,7 +114,8 @@ def _one_for_each(parts: Sequence[torch.Tensor] | None, size: int, call: str) ->
             )
 
 
-def _fits(tensor: torch.Tensor, part: torch.Tensor, call: str) -> None:
+def require_fit(tensor: torch.Tensor, part: torch.Tensor, call: str) -> None:
+    """Raise ValueError unless this rank's tensor and its part have one shape and dtype; copying would broadcast."""
     require_strided(tensor)
     if (tensor.shape, tensor.dtype) != (part.shape, part.dtype):
         raise ValueError(

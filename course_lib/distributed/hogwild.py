@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from course_lib.distributed.launch import launch
-from course_lib.distributed.shared_memory import FileLock, pack_shared
+from course_lib.distributed.shared_memory import FileLock, pack_shared, share
 
 __all__ = ["hogwild", "share_of_epoch"]
 
@@ -93,8 +93,8 @@ def hogwild(
         raise ValueError(f"HogWild's processes share memory of the CPU, but the model is on {', '.join(elsewhere)}")
     for tensor in tensors:
         if tensor.numel():
-            tensor.share_memory_()
-    present = torch.zeros(processes, dtype=torch.uint8).share_memory_()
+            share(tensor)
+    present = share(torch.zeros(processes, dtype=torch.uint8))
     with tempfile.NamedTemporaryFile(prefix="hogwild-") if locked else contextlib.nullcontext() as file:
         lock = FileLock(file.name) if locked else contextlib.nullcontext()
         call = pack_shared((worker, model, lock, tuple(args), present))

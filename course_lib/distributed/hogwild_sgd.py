@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from course_lib.distributed.hogwild import hogwild, share_of_epoch
 from course_lib.distributed.lost_updates import LostUpdates, measure_lost_updates
+from course_lib.distributed.shared_memory import share
 
 __all__ = ["SharedRun", "train_hogwild", "train_serial"]
 
@@ -118,10 +119,12 @@ def _train(
 ) -> SharedRun:
     if processes > len(images):
         raise ValueError(f"{processes} processes cannot share {len(images)} images; use fewer processes")
+    if epochs < 1 or batch_size < 1:
+        raise ValueError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}")
     before = _flat(model)
     work = _Work(max(processes, 1), epochs, batch_size, lr, momentum, decay, seed, loss_fn, count_lost, snapshots)
     if processes:
-        arguments = (images.share_memory_(), labels.share_memory_(), work)
+        arguments = (share(images), share(labels), work)
         reports = hogwild(_worker, model, processes, arguments, locked=locked, timeout=timeout)
     else:
         with _one_thread():

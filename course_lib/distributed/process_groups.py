@@ -159,12 +159,16 @@ def file_group(
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder {path.parent} does not exist on this node; ranks meet at a file in it")
     store = dist.FileStore(str(path), world_size)
+    ours = True
     try:
         with _member(store, rank, world_size, backend, timeout, keeper=rank == 0, where=str(path)):
             yield
+    except StaleFileError:
+        ours = False  # it may be the file of a job that is running
+        raise
     finally:
         del store
-        if rank == 0:
+        if rank == 0 and ours:
             path.unlink(missing_ok=True)
 
 

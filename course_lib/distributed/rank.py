@@ -8,7 +8,7 @@ import os
 import torch
 import torch.distributed as dist
 
-__all__ = ["leave_process_group", "rank_device", "world_size"]
+__all__ = ["leave_process_group", "rank_device", "require_rank", "world_size"]
 
 
 def rank_device() -> torch.device:
@@ -22,6 +22,13 @@ def rank_device() -> torch.device:
 def world_size() -> int:
     """Number of ranks; 1 without a process group."""
     return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def require_rank(call: str, **given: int) -> None:
+    """Raise ValueError unless each of the named ranks exists: ``require_rank("gather", dst=dst)``."""
+    for name, rank in given.items():
+        if not 0 <= rank < world_size():
+            raise ValueError(f"{call}: {name} must lie in 0…{world_size() - 1}, got {rank}")
 
 
 def leave_process_group() -> None:

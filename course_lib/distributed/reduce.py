@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from course_lib.distributed.agreement import check_agreement
 from course_lib.distributed.dense import written_through
+from course_lib.distributed.rank import require_rank
 
 __all__ = ["linear_reduce", "tree_reduce"]
 
@@ -27,9 +28,12 @@ def linear_reduce(tensor: torch.Tensor, dst: int = 0, *, check: bool = True) -> 
 
     Raises
     ------
+    ValueError
+        There is no rank `dst`.
     CollectiveMismatchError
         They do not.
     """
+    require_rank("linear_reduce", dst=dst)
     if check:
         check_agreement("linear_reduce", tensor, dst=dst)
     if not tensor.numel():
@@ -56,9 +60,12 @@ def tree_reduce(tensor: torch.Tensor, dst: int = 0, *, check: bool = True) -> No
 
     Raises
     ------
+    ValueError
+        There is no rank `dst`.
     CollectiveMismatchError
         The ranks do not make the same call.
     """
+    require_rank("tree_reduce", dst=dst)
     if check:
         check_agreement("tree_reduce", tensor, dst=dst)
     size = dist.get_world_size()

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from course_lib.distributed.agreement import check_agreement
 from course_lib.distributed.dense import require_strided, written_through
+from course_lib.distributed.gather_scatter import require_fit
 
 __all__ = ["chunks_of", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter", "whole_tensor_all_reduce"]
 
@@ -92,7 +93,7 @@ def ring_reduce_scatter(output: torch.Tensor, parts: Sequence[torch.Tensor], *, 
     Raises
     ------
     ValueError
-        Not one part for each rank.
+        Not one part for each rank, or `output` has not the shape and dtype of this rank's part.
     CollectiveMismatchError
         The ranks do not make the same call.
     """
@@ -102,6 +103,7 @@ def ring_reduce_scatter(output: torch.Tensor, parts: Sequence[torch.Tensor], *, 
     if check:
         lengths = [part.numel() for part in parts]
         check_agreement("ring_reduce_scatter", parts[0].new_empty(0), lengths=lengths)
+    require_fit(output, parts[rank], "ring_reduce_scatter")
     # The chunk that a rank ends up with is the one after its own number, so the parts move up by one.
     chunks = [_flat_copy(parts[(place - 1) % size]) for place in range(size)]
     _reduce_scatter(chunks)
@@ -122,7 +124,7 @@ def ring_all_gather(tensor: torch.Tensor, parts: Sequence[torch.Tensor], *, chec
     Raises
     ------
     ValueError
-        Not one part for each rank, or one is not contiguous.
+        Not one part for each rank, one is not contiguous, or this rank's has not `tensor`'s shape and dtype.
     CollectiveMismatchError
         The ranks do not make the same call.
     """
@@ -136,6 +138,7 @@ def ring_all_gather(tensor: torch.Tensor, parts: Sequence[torch.Tensor], *, chec
     if check:
         lengths = [part.numel() for part in parts]
         check_agreement("ring_all_gather", tensor.new_empty(0), lengths=lengths)
+    require_fit(tensor, parts[rank], "ring_all_gather")
     parts[rank].copy_(tensor)
     _all_gather([part.view(-1) for part in parts], own=rank)
 

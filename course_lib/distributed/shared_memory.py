@@ -19,7 +19,24 @@ from torch.multiprocessing.reductions import reduce_storage
 
 from course_lib.distributed.launch import _Pickler
 
-__all__ = ["FileLock", "pack_shared"]
+__all__ = ["FileLock", "pack_shared", "share"]
+
+
+def share(tensor: torch.Tensor) -> torch.Tensor:
+    """Move the tensor into shared memory, as ``share_memory_()`` does, and return it.
+
+    Raises
+    ------
+    MemoryError
+        It does not fit; a container gives /dev/shm 64 MB unless told otherwise.
+    """
+    try:
+        return tensor.share_memory_()
+    except RuntimeError as error:
+        raise MemoryError(
+            f"{tensor.numel() * tensor.element_size() / 1e6:.0f} MB of shared memory could not be had ({error}); enlarge "
+            "/dev/shm (docker run --shm-size=2g), or use fewer samples"
+        ) from error
 
 
 def pack_shared(value: Any) -> bytes:

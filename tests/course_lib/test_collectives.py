@@ -207,6 +207,12 @@ def wrong_parts():
         lambda: ours.ring_all_gather(torch.zeros(2), two),
         lambda: ours.ring_all_gather(torch.zeros(2), [torch.zeros(4)[::2]] * size),
         lambda: ours.linear_all_gather(torch.zeros(3), three),
+        lambda: ours.ring_all_gather(torch.zeros(1), three),
+        lambda: ours.ring_reduce_scatter(torch.zeros(1), three),
+        lambda: ours.linear_broadcast(torch.zeros(1), size),
+        lambda: ours.tree_broadcast(torch.zeros(1), -1),
+        lambda: ours.linear_reduce(torch.zeros(1), size),
+        lambda: ours.tree_reduce(torch.zeros(1), 7),
     ]
     if rank == 0:
         calls += [
@@ -226,8 +232,10 @@ def wrong_parts():
 
 def test_parts_that_do_not_fit_are_refused_in_one_line():
     first, second = launch(wrong_parts, 2, timeout=60, backend="gloo", threads=1)
-    assert len(first) == 7 and len(second) == 4
-    expected = ["got 1", "got 1", "contiguous", "shape (3,)", "got none", "contiguous", "int64"]
+    assert len(first) == 13 and len(second) == 10
+    expected = ["got 1", "got 1", "contiguous", "shape (3,)", "shape (1,)", "shape (1,)"]
+    expected += ["src must lie in 0…1, got 2", "got -1", "dst must lie in 0…1, got 2", "got 7"]
+    expected += ["got none", "contiguous", "int64"]
     for told in (first, second):
         for text, words in zip(told, expected, strict=False):
             assert words in text and "\n" not in text, text

@@ -191,6 +191,9 @@ def test_two_processes_share_the_work_and_locked_ones_lose_nothing():
             assert run.lost.fraction < 1e-6
     with pytest.raises(ValueError, match="3 processes cannot share 2 images"):
         train_hogwild(model, images[:2], labels[:2], 3, epochs=1, batch_size=1, lr=0.1)
+    for epochs, batch_size in ((0, 1), (1, 0)):
+        with pytest.raises(ValueError, match=f"at least 1, got {epochs} and {batch_size}"):
+            train_hogwild(model, images, labels, 2, epochs=epochs, batch_size=batch_size, lr=0.1)
 
 
 class Watched:
@@ -364,3 +367,13 @@ def test_what_cannot_be_is_refused_in_one_line():
         hogwild(print, model, 2, ((number for number in range(3)),))
     with pytest.raises(TypeError, match="cannot be sent"):
         pack_shared(threading.Lock())
+
+
+def test_shared_memory_that_cannot_be_had_names_the_remedy(monkeypatch):
+    def refuse(tensor):
+        raise RuntimeError("unable to allocate shared memory(shm)")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", refuse)
+    with pytest.raises(MemoryError, match=r"^0 MB of shared memory could not be had .*--shm-size=2g") as raised:
+        train_hogwild(tiny_model(), torch.zeros(2, 4), torch.zeros(2).long(), 1, epochs=1, batch_size=1, lr=0.1)
+    assert "\n" not in str(raised.value)

@@ -155,10 +155,11 @@ def test_nobody_listens_and_a_port_in_use():
 
 def test_a_file_of_ranks_that_met_before(tmp_path):
     path = tmp_path / "meeting"
-    dist.FileStore(str(path), -1).add("arrivals of 0", 1)
-    assert path.exists()
+    theirs = dist.FileStore(str(path), 2)  # they are at work
+    theirs.add("arrivals of 0", 1)
     with pytest.raises(StaleFileError, match="meeting is left from ranks that met before"):
         join(file_group(path, 0, 2, timeout=1))
+    assert path.exists() and theirs.add("arrivals of 0", 0) == 2
     with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
         join(file_group(tmp_path / "nowhere" / "meeting", 0, 2))
 

@@ -109,3 +109,6 @@ def test_processes_learn_together_what_one_learns_and_a_lock_loses_nothing():
     assert (dense.weights - once.weights).abs().max() < 1e-12
     with pytest.raises(ValueError, match="9 processes cannot share 8 samples"):
         train_sparse(make_sparse_data(8, 16, 2), 9)
+    for epochs, batch_size in ((0, 1), (1, 0)):
+        with pytest.raises(ValueError, match=f"at least 1, got {epochs} and {batch_size}"):
+            train_sparse_serial(make_sparse_data(8, 16, 2), epochs=epochs, batch_size=batch_size)
