@@ -38,6 +38,7 @@ NETWORKS = {
     "wide_resnet": Network(normalised=False, numbers=_WIDTH),
     "wide_resnet_standardised": Network(numbers=_WIDTH),
     "homework_resnet": Network(batch=100),
+    "parallel_sgd_net": Network(),
     "resnet18_upsampled": Network(numbers={"image_size": (224, 32, 224)}, batch=20),
 }
 
@@ -55,6 +56,11 @@ def homework_resnet(channels, classes):
     return HomeworkResNet(classes, channels)
 
 
+def parallel_sgd_net(channels, classes):
+    from course_lib.models import ParallelSGDNet
+    return ParallelSGDNet(classes, channels)
+
+
 def resnet18_upsampled(channels, classes, image_size):
     from course_lib.models.upsampled_resnet18 import upsampled_resnet18
     return upsampled_resnet18(classes, image_size)
@@ -64,6 +70,7 @@ COURSE_LIB = {
     "wide_resnet": wide_resnet,
     "wide_resnet_standardised": wide_resnet,
     "homework_resnet": homework_resnet,
+    "parallel_sgd_net": parallel_sgd_net,
     "resnet18_upsampled": resnet18_upsampled,
 }
 

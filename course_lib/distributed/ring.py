@@ -3,7 +3,7 @@
 Rank r sends to rank r + 1 and receives from rank r − 1 only. A tensor of n bytes is cut into N chunks. In the first
 N − 1 rounds every rank passes one chunk on and adds the one that it receives, until each rank holds one chunk's whole
 sum; in N − 1 further rounds the sums go round. Each rank sends 2(N−1)/N · n bytes, less than 2n however many ranks there
-are: no way to sum over ranks and tell all of them moves fewer.
+are. Where only ranks add, no way to sum and tell all of them moves fewer; switches that add can do with less.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from course_lib.models.cifar_resnet import cifar_resnet
 from course_lib.models.homework_resnet import HomeworkResNet
+from course_lib.models.parallel_sgd_net import ParallelSGDNet
 from course_lib.models.residual_blocks import BasicBlock, Bottleneck
 from course_lib.models.small_cnn import SmallCNN
 from course_lib.models.sparse_dropout import SparseDropout
@@ -11,6 +12,7 @@ __all__ = [
     "BasicBlock",
     "Bottleneck",
     "HomeworkResNet",
+    "ParallelSGDNet",
     "SmallCNN",
     "SparseDropout",
     "WideResNet",

@@ -20,6 +20,10 @@ LABS = [
     "03_batch_size_scaling",
     "04_momentum_warmup_novograd",
     "05_resnet_hw",
+    "06_communication",
+    "07_sync_async_sgd",
+    "08_parallel_sgd_mpi",
+    "09_hogwild",
     "12_assessment",
 ]
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n, and no more").decode()

@@ -64,6 +64,10 @@ def complete(folder, lab, ranks):
         pytest.param("3", "03_batch_size_scaling", 2, marks=pytest.mark.slow),
         pytest.param("4", "04_momentum_warmup_novograd", 2, marks=pytest.mark.slow),
         pytest.param("5", "05_resnet_hw", 2, marks=pytest.mark.slow),
+        pytest.param("6", "06_communication", 2, marks=pytest.mark.slow),
+        pytest.param("7", "07_sync_async_sgd", 2, marks=pytest.mark.slow),
+        pytest.param("8", "08_parallel_sgd_mpi", 2, marks=pytest.mark.slow),
+        pytest.param("9", "09_hogwild", 2, marks=pytest.mark.slow),
         pytest.param("12", "12_assessment", 2, marks=pytest.mark.slow),
     ],
 )
@@ -86,13 +90,15 @@ def test_smoke(number, lab, ranks, tmp_path):
 def accuracy_of(weights, record):
     import torch
 
-    from course_lib.models import HomeworkResNet, WideResNet
+    from course_lib.models import HomeworkResNet, ParallelSGDNet, WideResNet
     from data_prep.staged import read
 
     staged, tensors = read(record["data"]["name"]), load_file(weights)
     if record["lab"] == "05_resnet_hw":  # the network of the notebook's answers, which names one part differently
         model = HomeworkResNet(len(staged.classes), len(staged.mean)).eval()
         tensors = {name.replace(".shortcut.", ".downsample."): tensor for name, tensor in tensors.items()}
+    elif record["lab"] in ("08_parallel_sgd_mpi", "09_hogwild"):
+        model = ParallelSGDNet(len(staged.classes), len(staged.mean)).eval()
     else:
         width = record["parameters"]["width"]
         model = WideResNet((16 * width, 32 * width, 64 * width), len(staged.mean)).eval()

@@ -39,6 +39,10 @@ def test_there_are_labs():
         "03_batch_size_scaling",
         "04_momentum_warmup_novograd",
         "05_resnet_hw",
+        "06_communication",
+        "07_sync_async_sgd",
+        "08_parallel_sgd_mpi",
+        "09_hogwild",
         "12_assessment",
     } <= {path.stem for path in NOTEBOOKS}
     assert all(path.parent.name == path.stem for path in NOTEBOOKS)

@@ -1,0 +1,170 @@
+"""Hidden checks of lab 08."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..criteria import Finding
+from .compare import close, is_int, same_tensor, same_tensors
+from .lab08_workers import local_sgd, psgd
+from .registry import Ask, Findings, HiddenCheck, shape_of
+
+__all__ = ["CHECKS"]
+
+
+def averaging(ask: Ask) -> Findings:
+    """Four ranks with samples alike, three with samples that are not."""
+    random = ask.random
+    a, b, c = (int(n) for n in random.integers(2, 6, 3))
+    spec = [("linear", (a, b)), ("tanh", ()), ("linear", (b, c))]
+    shapes = [(b, a), (b,), (c, b), (c,)]
+    alike = int(random.integers(20, 60))
+    cases = [[alike] * 4, [int(n) for n in random.permutation([7, 31, 90]) + random.integers(0, 6, 3)]]
+    states = [
+        [[torch.from_numpy(random.normal(0, 1, shape)).float() for shape in shapes] for _ in samples]
+        for samples in cases
+    ]
+    given = [{"states": state, "samples": samples} for state, samples in zip(states, cases, strict=True)]
+    found = ask.call("averaging", {"spec": spec, "cases": given})
+    found = found if isinstance(found, list) and len(found) == 2 else [None, None]
+    means = []
+    for samples, ranks in zip(cases, states, strict=True):
+        means.append(
+            [sum(n * w for n, w in zip(samples, each, strict=True)) / sum(samples) for each in zip(*ranks, strict=True)]
+        )
+    models = [one.get("parameters") if isinstance(one, dict) else None for one in found]
+    models = [
+        m if isinstance(m, list) and len(m) == len(s) else [None] * len(s) for m, s in zip(models, cases, strict=True)
+    ]
+    mean = same_tensors(models[0][0], means[0])
+    everywhere = all(same_tensors(model, means[0]) for model in models[0])
+    kept = isinstance(found[0], dict) and found[0].get("kept") == [True] * 4
+    weights = same_tensors(models[1][0], means[1])
+    stuck = any(isinstance(one, dict) and "stuck" in one for one in found)
+    look = "run it on three ranks with mpi_launch, and print the sum of a layer's weights on each"
+    if stuck:
+        wrong = "the ranks do not make the same calls, or one waits for a message that nobody sends"
+    elif same_tensors(models[0][0], states[0][0]):
+        wrong = "rank 0's model is as it was"
+    else:
+        wrong = "rank 0's model does not hold the mean of the ranks' parameters"
+    return {
+        "mean": Finding(mean, "rank 0 holds the mean of the ranks' parameters" if mean else wrong, look),
+        "everywhere": Finding(everywhere and kept, "every rank holds it, in the parameters it had" if everywhere and kept else
+                              wrong if not mean else "not every rank ends with the mean" if not everywhere else
+                              "the model got other parameter objects, which no optimiser knows", look),
+        "weights": Finding(weights, "models count by their samples" if weights else
+                           wrong if not mean else "with unequal samples the mean is not the weighted one",
+                           "take two ranks, 10 and 30 samples, and write the mean of one weight down by hand"),
+    }  # fmt: skip
+
+
+def interpolate(ask: Ask) -> Findings:
+    """Points within and beyond, on states of several tensors."""
+    random = ask.random
+    shapes = {"features.0.weight": (3, 2, 2), "features.0.bias": (3,), "classifier.weight": (2, 5)}
+    states = [
+        {name: torch.from_numpy(random.normal(0, 1, shape)).float() for name, shape in shapes.items()} for _ in range(2)
+    ]
+    points = [0.0, 1.0, 0.5, *(float(t) for t in random.uniform([0.1, 0.6, -0.5, 1.1], [0.4, 0.9, -0.1, 1.5]))]
+    found = ask.call("interpolate", {"states": states, "points": points})
+    answers = found if isinstance(found, dict) else {}
+    lines = answers.get("found")
+    first, second = states
+
+    def at(state: Any, t: float) -> bool:
+        return isinstance(state, dict) and set(state) == set(shapes) and all(
+            same_tensor(state[name], (1 - t) * first[name] + t * second[name]) for name in shapes
+        )  # fmt: skip
+
+    right = isinstance(lines, list) and len(lines) == len(points) and all(map(at, lines, points))
+    after = answers.get("states")
+    untouched = right and isinstance(after, list | tuple) and len(after) == 2 and all(
+        isinstance(state, dict) and all(same_tensor(state.get(name), given[name], 0.0) for name in shapes)
+        for state, given in zip(after, states, strict=True)
+    )  # fmt: skip
+    look = "take two tensors of one number each, and try t = 0, 1 and 0.25"
+    return {
+        "line": Finding(right, "right within the line, at its ends and beyond" if right else
+                        "the state dict at some t is not the one on the line", look),
+        "inputs": Finding(untouched, "the given state dicts are as they were" if untouched else
+                          "the given state dicts were changed, or the line is not right yet",
+                          "print a weight of `first` before and after the call"),
+    }  # fmt: skip
+
+
+def speedup_table(ask: Ask) -> Findings:
+    """Two tables of drawn times; the slowest worker is seldom the first."""
+    random, tables = ask.random, []
+    for _ in range(2):
+        single, table = float(random.uniform(20, 60)), {}
+        for count in (1, *sorted(int(n) for n in random.choice(range(2, 9), 3, replace=False))):
+            compute = single / count * random.uniform(0.9, 1.3, count)
+            averaging = 0.2 + compute.max() - compute + random.uniform(0.0, 0.1, count)
+            table[count] = [(float(c), float(a)) for c, a in zip(compute, averaging, strict=True)]
+        tables.append(table)
+    found = ask.call("speedup_table", [list(table.items()) for table in tables])
+    found = found if isinstance(found, list) and len(found) == 2 else [None, None]
+    right = {"time": True, "speedup": True, "efficiency": True}
+    for table, told in zip(tables, found, strict=True):
+        rows = (
+            {row[0]: row[1] for row in told if isinstance(row, list) and is_key(row[0], table)}
+            if isinstance(told, list)
+            else {}
+        )
+        seconds = {count: max(c for c, _ in pairs) + min(a for _, a in pairs) for count, pairs in table.items()}
+        for count in table:
+            values = rows.get(count)
+            values = values if isinstance(values, tuple | list) and len(values) == 3 else [None] * 3
+            gain = seconds[1] / seconds[count]
+            for name, value, wanted in zip(right, values, (seconds[count], gain, gain / count), strict=True):
+                right[name] = right[name] and close(value, wanted)
+    shown = f"should return a dictionary, it returned {shape_of(found[0])}" if not isinstance(found[0], list) else ""
+    look = "try two workers, (6.0, 0.75) and (6.5, 0.25), against 12 s, by hand"
+    return {
+        "time": Finding(right["time"], "the slowest worker's compute and the averaging's own time" if right["time"] else
+                        shown or "the seconds are not those of a core a worker", look),
+        "speedup": Finding(right["speedup"], "T(1) / T(P)" if right["speedup"] else
+                           shown or "the speed-up is not the quotient of the right seconds", look),
+        "efficiency": Finding(right["efficiency"], "speed-up a worker" if right["efficiency"] else
+                              shown or "the efficiency is not the right speed-up divided by the workers", look),
+    }  # fmt: skip
+
+
+def is_key(key: Any, table: dict[int, Any]) -> bool:
+    """Whether a key that came back is one of the table's."""
+    return any(is_int(key, count) for count in table)
+
+
+CHECKS = {
+    "averaging": HiddenCheck(
+        averaging,
+        {
+            "mean": "Rank 0 holds the mean of the parameters",
+            "everywhere": "So does every rank",
+            "weights": "Models count by their samples",
+        },
+    ),
+    "psgd": HiddenCheck(
+        psgd,
+        {
+            "training": "Plain SGD over all epochs",
+            "once": "One averaging, at the end",
+            "time": "The seconds from the barrier to the end",
+        },
+    ),
+    "local-sgd": HiddenCheck(
+        local_sgd,
+        {
+            "schedule": "Averages after every H-th step and after the last",
+            "values": "Goes on from the averaged parameters",
+        },
+    ),
+    "interpolate": HiddenCheck(interpolate, {"line": "A point on the line", "inputs": "Changes neither state dict"}),
+    "speedup-table": HiddenCheck(
+        speedup_table,
+        {"time": "Seconds with a core a worker", "speedup": "Speed-up", "efficiency": "Efficiency"},
+    ),
+}

