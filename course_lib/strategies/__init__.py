@@ -1,0 +1,12 @@
+"""Six ways to train the same network on the same number of samples, run and measured by one harness.
+
+`single`, `synchronous` (document 000, Algorithm 1), `parameter server` (Algorithm 2), `parallel SGD` (document 004:
+average once), `local SGD` (average every few steps) and `HogWild` (shared memory, no lock).
+"""
+
+from course_lib.strategies.comparison import compare, results_table
+from course_lib.strategies.result import CurvePoint, StrategyResult
+from course_lib.strategies.run import STRATEGIES, run_strategy
+from course_lib.strategies.task import Task
+
+__all__ = ["STRATEGIES", "CurvePoint", "StrategyResult", "Task", "compare", "results_table", "run_strategy"]

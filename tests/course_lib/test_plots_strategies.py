@@ -1,0 +1,80 @@
+"""The figures of the strategies say what the table says."""
+
+import math
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import pytest
+
+from course_lib.plots_strategies import strategy_comparison, strategy_curves
+from course_lib.strategies import CurvePoint, StrategyResult, results_table
+
+
+def run(name, seed, seconds, accuracy, sent, processes=2):
+    curve = (CurvePoint(seconds / 2, 100, accuracy / 2), CurvePoint(seconds, 200, accuracy))
+    return StrategyResult(name, seed, 2, processes, 2, 200, 20, seconds, 3.0, 1.6, sent, 1, math.nan, curve)
+
+
+RUNS = [run(name, seed, seconds + seed, accuracy + 0.01 * seed, sent, processes)
+        for name, seconds, accuracy, sent, processes in (("single", 8, 0.82, 0, 1), ("synchronous", 5, 0.81, 4_000_000, 2),
+                                                         ("parameter server", 9, 0.8, 8_000_000, 3), ("parallel SGD", 4, 0.6, 90_000, 2))
+        for seed in (0, 1)]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def words(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_three_panels_with_means_spread_and_what_is_missing():
+    figure = strategy_comparison(results_table(RUNS, 0.8), "the finding", 0.8)
+    figure.canvas.draw()
+    timed, accuracy, sent = figure.axes
+    assert words(timed) == ["8.5 s", "5.5 s", "9.5 s", "not reached"]
+    assert words(accuracy) == ["82.5%", "81.5%", "80.5%", "60.5%"]
+    assert words(sent) == ["no message", "4 MB", "8 MB", "90 kB"]
+    assert [label.get_text() for label in timed.get_yticklabels()] == [
+        "single",
+        "synchronous",
+        "parameter server",
+        "parallel SGD",
+    ]
+    assert timed.yaxis_inverted() and "3 processes share 2 core(s)" in figure.get_supxlabel()
+    marks = [bar.lines[0] for bar in accuracy.containers]
+    assert [mark.get_markerfacecolor() == "white" for mark in marks] == [False, False, True, False]
+    low, high = accuracy.containers[0].lines[2][0].get_segments()[0][:, 0]
+    assert (high - low) / 2 == pytest.approx(0.01 / math.sqrt(2))  # one standard deviation of two seeds
+    assert len([line for line in accuracy.lines if line.get_alpha() == 0.3]) == 4
+
+
+def test_a_target_that_some_seeds_reach():
+    figure = strategy_comparison(results_table(RUNS, 0.815), "t", 0.815)
+    assert "not reached by 1 of 2" in words(figure.axes[0])
+
+
+def test_nobody_sends_and_nobody_arrives():
+    figure = strategy_comparison(results_table(RUNS[:2], 0.99), "t", 0.99)
+    figure.canvas.draw()
+    assert words(figure.axes[0]) == ["not reached"] and words(figure.axes[2]) == ["no message"]
+    assert not figure.get_supxlabel()
+
+
+def test_curves_are_means_over_seeds():
+    axes = strategy_curves(RUNS, "t", 0.8)
+    single = axes.lines[0]
+    assert single.get_xdata() == pytest.approx([4.25, 8.5]) and single.get_ydata() == pytest.approx([0.4125, 0.825])
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "single",
+        "synchronous",
+        "parameter server",
+        "parallel SGD",
+    ]
+    assert strategy_curves(RUNS, "t", 0.8, against="samples").lines[0].get_xdata() == pytest.approx([100, 200])
