@@ -34,7 +34,14 @@ def test_every_rubric_of_ours_is_usable(path):
     assert [run.cell for run in rubric.runs if not run.id] in ([], ["run-evidence"])
 
 
-CLASSES = {"fashion-mnist": 10, "fashion-mnist-small": 10, "cifar10": 10, "cifar100": 100, "tiny-imagenet": 200}
+CLASSES = {
+    "fashion-mnist": 10,
+    "fashion-mnist-small": 10,
+    "mnist": 10,
+    "cifar10": 10,
+    "cifar100": 100,
+    "tiny-imagenet": 200,
+}
 
 
 @pytest.mark.parametrize("path", sorted(RUBRICS.glob("*.toml")), ids=lambda path: path.stem)
