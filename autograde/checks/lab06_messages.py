@@ -16,15 +16,15 @@ from .registry import AnswerError, Ask, Findings, shape_of
 __all__ = ["RANKS", "ring", "send_receive", "tree"]
 
 RANKS = 6  # processes; a case may leave some of them out
-QUIET = 20_000  # bytes on the loopback device that are nobody's messages
+QUIET = 20_000  # bytes on the loopback device that are nobody's messages; the ring's tensors have at least 80,000
 
 
 def _floats(random: np.random.Generator, count: int, length: int) -> list[torch.Tensor]:
     return [torch.from_numpy(random.normal(0, 1, length)).float() for _ in range(count)]
 
 
-def _integers(random: np.random.Generator, count: int, length: int) -> list[torch.Tensor]:
-    return [torch.from_numpy(random.integers(-1000, 1000, length)) for _ in range(count)]
+def _whole_numbers(random: np.random.Generator, count: int, length: int) -> list[torch.Tensor]:
+    return [torch.from_numpy(random.integers(-1000, 1000, length)).float() for _ in range(count)]
 
 
 def _call(
@@ -66,7 +66,9 @@ def send_receive(ask: Ask) -> Findings:
     elif not once:
         values = Finding(False, "it should send one message and receive one; some are too many, or nobody's", look)
     intact = Finding(kept, "the tensor that is sent stays as it was", look)
-    if not kept:
+    if not arrived:  # who sends nothing keeps everything
+        intact = Finding(False, values.reason, look)
+    elif not kept:
         intact = Finding(False, "the tensor that is sent is overwritten", "print `outgoing` before and after")
     try:
         arrived, _, _ = right(buffered=False)
@@ -112,7 +114,7 @@ def ring(ask: Ask) -> Findings:
     """A length that divides by the ranks, and lengths that do not: long, shorter than the ring, and none at all."""
     before = ask.bytes_on_loopback()
     size = RANKS - 1
-    even = _floats(ask.random, size, size * int(ask.random.integers(40, 60)))
+    even = _floats(ask.random, size, size * int(ask.random.integers(4000, 6000)))
     found, office = _call(ask, "ring_all_reduce", even)
     values = _sum_finding(found, even)
     if values.passed:
@@ -157,8 +159,8 @@ def _lengths(ask: Ask) -> Finding:
         (1, 5, "one rank alone"),
     )
     for size, length, what in cases:
-        tensors = _integers(ask.random, size, length)
-        look = f"try {what}, on small integers"
+        tensors = _whole_numbers(ask.random, size, length)
+        look = f"try {what}, on small whole numbers"
         try:
             found, office = _call(ask, "ring_all_reduce", tensors)
         except AnswerError as error:

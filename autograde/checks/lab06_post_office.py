@@ -12,7 +12,7 @@ import torch
 
 __all__ = ["Letter", "PostOffice"]
 
-STUCK = 10.0  # seconds in which nothing moves although somebody waits
+STUCK = 10.0  # seconds in which nothing moves although every rank is there and somebody waits
 MOST = 10_000  # messages
 MOST_BYTES = 1 << 26
 
@@ -60,12 +60,19 @@ class PostOffice:
         self._receivers: list[int] = []  # rank, by the number of the receive
         self._clock = [0] * size
         self._bytes = 0
+        self._here: set[int] = set()
         self._moved = time.monotonic()
 
     @property
     def answers(self) -> Mapping[str, Callable[..., Any]]:
         """For `Ask.call`."""
-        return {"post": self._post, "taken": self._taken, "expect": self._expect, "collect": self._collect}
+        return {
+            "here": self._arrive,
+            "post": self._post,
+            "taken": self._taken,
+            "expect": self._expect,
+            "collect": self._collect,
+        }
 
     def sent(self) -> list[int]:
         """Bytes that each rank sent."""
@@ -78,6 +85,10 @@ class PostOffice:
     def all_taken(self) -> bool:
         """Whether every message has been received."""
         return all(letter.taken for letter in self.letters)
+
+    def _arrive(self, rank: int) -> None:
+        self._here.add(rank)
+        self._moved = time.monotonic()
 
     def _post(self, rank: int, destination: Any, tag: Any, tensor: Any) -> int | str:
         if not (self._is_rank(rank) and self._is_rank(destination) and type(tag) is int):
@@ -133,7 +144,9 @@ class PostOffice:
         return tensor
 
     def _stuck(self) -> bool | str:
-        return "stuck" if time.monotonic() - self._moved > STUCK else False
+        """A rank that has not begun may still send; on a busy machine one begins long after another."""
+        everybody = self._here >= set(range(self.size))
+        return "stuck" if everybody and time.monotonic() - self._moved > STUCK else False
 
     def _is_rank(self, rank: Any) -> bool:
         return type(rank) is int and 0 <= rank < self.size

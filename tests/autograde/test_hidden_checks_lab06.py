@@ -1,9 +1,13 @@
 """Lab 06's hidden checks against right answers in several styles and the mistakes that students make."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
+import torch
 from graded_lab import GradedLab, loses
 
-from autograde.checks import lab06_post_office
+from autograde.checks import lab06_cost, lab06_post_office
 from autograde.checks.registry import driver_source
 
 LAB = "06_communication"
@@ -99,6 +103,23 @@ def ring_all_reduce(tensor):
             place.copy_(incoming if half else place + incoming)
     return tensor
 """),
+    "buffers of float32": ("ring", """
+def ring_all_reduce(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    bounds = [i * len(tensor) // size for i in range(size + 1)]
+    chunks = [tensor[a:b] for a, b in zip(bounds, bounds[1:])]
+    for half in range(2):
+        for step in range(size - 1):
+            place = chunks[(rank - step - 1 + half) % size]
+            part = torch.zeros(len(place))
+            send_receive(chunks[(rank - step + half) % size], (rank + 1) % size, part, (rank - 1) % size)
+            place.copy_(part if half else place + part)
+"""),
+    "polyfit, weighted": ("fit", """
+def fit_alpha_beta(nbytes, seconds):
+    beta, alpha = np.polyfit(nbytes, seconds, 1, w=1 / np.array(seconds))
+    return alpha, beta
+"""),
     "normal equations": ("fit", """
 def fit_alpha_beta(nbytes, seconds):
     n, t = torch.tensor(nbytes, dtype=torch.float64), torch.tensor(seconds, dtype=torch.float64)
@@ -127,7 +148,18 @@ def send_receive(outgoing, to, incoming, source):
 def send_receive(outgoing, to, incoming, source):
     dist.isend(outgoing, to)
     dist.irecv(incoming, source)
-""", "values deadlock", "does not hold the source's tensor"),
+""", "values kept deadlock", "does not hold the source's tensor"),
+    "nothing is done": ("send-receive", """
+def send_receive(outgoing, to, incoming, source):
+    return
+""", "values kept deadlock", "does not hold the source's tensor"),
+    "rank 0 stays away": ("send-receive", """
+def send_receive(outgoing, to, incoming, source):
+    if dist.get_rank():
+        going = dist.isend(outgoing, to)
+        dist.recv(incoming, source)
+        going.wait()
+""", "values kept deadlock", "no message moves any more"),
     "received over what is sent": ("send-receive", """
 def send_receive(outgoing, to, incoming, source):
     going = dist.isend(outgoing.clone(), to)
@@ -246,6 +278,12 @@ def fit_alpha_beta(nbytes, seconds):
     beta, alpha = np.polyfit(nbytes, seconds, 1)
     return float(alpha), float(beta)
 """, "latency", "latency is lost"),
+    "two points": ("fit", """
+def fit_alpha_beta(nbytes, seconds):
+    beta = (seconds[-1] - seconds[0]) / (nbytes[-1] - nbytes[0])
+    return seconds[0] - beta * nbytes[0], beta
+""", "latency bandwidth", "let all of them count"),
+    "no slope": ("fit", ("float(beta)", "0.0"), "line latency bandwidth", "does not find that line"),
     "beta first": ("fit", None, "line latency bandwidth", "(beta, alpha)"),
     "half the rounds": ("cost", ("2 * (ranks - 1) * (alpha", "(ranks - 1) * (alpha"), "ring", "it has N − 1 rounds"),
     "whole tensors predicted": ("cost", ("nbytes / ranks)", "nbytes)"), "ring", "one chunk of N"),
@@ -263,10 +301,7 @@ def test_each_mistake_loses_its_part_and_no_other(lab, name):
     if isinstance(answer, tuple):
         answer = lab.edited(exercise, *answer)
     elif name == "the mean":
-        answer = (
-            lab.solution("ring")
-            + "\n    tensor.copy_(tensor / size) if tensor.is_floating_point() else tensor.zero_()\n"
-        )
+        answer = lab.solution("ring") + "\n    tensor.copy_(tensor / size)\n"
     elif name == "returned":
         answer = (
             lab.solution("ring").replace("def ring_all_reduce", "def in_place") + "\n    return tensor\n\n\n" + answer
@@ -284,31 +319,36 @@ def test_a_wrong_first_exercise_costs_the_ring_nothing(lab):
 
 
 BESIDE = """
-import os, time, socket
+import socket, time
 
 def ring_all_reduce(tensor):
     rank, size = dist.get_rank(), dist.get_world_size()
+    length = tensor.numel() * tensor.element_size()
     total = tensor.clone()
-    rows = []
-    for turn in range(size):  # each tells the others over a socket of its own
-        port = 40000 + turn
-        if rank == turn:
-            with socket.create_server(("127.0.0.1", port), reuse_port=True) as server:
-                for _ in range(size - 1):
-                    with server.accept()[0] as visitor:
-                        visitor.sendall(tensor.numpy().tobytes() + bytes(50_000))
-        else:
-            while True:
-                try:
-                    with socket.create_connection(("127.0.0.1", port)) as visitor:
-                        data = b""
-                        while piece := visitor.recv(1 << 16):
-                            data += piece
-                    break
-                except ConnectionRefusedError:
-                    time.sleep(0.01)
-            n = tensor.numel()
-            total += torch.frombuffer(bytearray(data[: n * tensor.element_size()]), dtype=tensor.dtype) if n else 0
+
+    def hear(visitor):
+        data = b""
+        while len(data) < length:
+            data += visitor.recv(1 << 16)
+        return torch.frombuffer(bytearray(data), dtype=tensor.dtype) if length else tensor
+
+    if rank == 0:  # adds what the others tell it over a socket of its own
+        with socket.create_server(("127.0.0.1", 40000), reuse_port=True) as server:
+            visitors = [server.accept()[0] for _ in range(size - 1)]
+        for visitor in visitors:
+            total += hear(visitor)
+        for visitor in visitors:
+            with visitor:
+                visitor.sendall(total.numpy().tobytes())
+    else:
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", 40000)) as visitor:
+                    visitor.sendall(tensor.numpy().tobytes())
+                    total = hear(visitor).clone()
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.01)
     # …and sends as many bytes as a ring does, of anything
     bounds = [i * len(tensor) // size for i in range(size + 1)]
     chunks = [tensor[a:b].clone() for a, b in zip(bounds, bounds[1:])]
@@ -324,3 +364,47 @@ def test_bytes_that_pass_beside_are_seen_by_the_kernel(lab):
     judged = lab.judge("ring", BESIDE)
     assert judged.lost == {"bytes", "neighbours"}, judged.reasons
     assert "beside torch.distributed" in judged.reasons["bytes"]
+
+
+def test_ranks_that_begin_late_are_no_deadlock(monkeypatch):
+    monkeypatch.setattr(lab06_post_office, "STUCK", -1.0)
+    office = lab06_post_office.PostOffice(2)
+    answers = office.answers
+    answers["here"](1)
+    number = answers["expect"](1, 0, 0)
+    assert answers["collect"](1, number) is None
+    answers["here"](0)
+    assert answers["collect"](1, number) == "stuck"
+    monkeypatch.setattr(lab06_post_office, "STUCK", 60.0)
+    assert answers["collect"](1, number) is None
+    answers["post"](0, 1, 0, torch.ones(3))
+    assert answers["collect"](1, number).tolist() == [1, 1, 1]
+
+
+def test_the_clock_of_a_deadlock_starts_with_the_last_rank(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(lab06_post_office.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(lab06_post_office, "STUCK", 10.0)
+    answers = lab06_post_office.PostOffice(2).answers
+    number = answers["expect"](1, 0, 0)
+    answers["here"](1)
+    now[0] = 100.0
+    assert answers["collect"](1, number) is None
+    answers["here"](0)
+    assert answers["collect"](1, number) is None
+    now[0] = 111.0
+    assert answers["collect"](1, number) == "stuck"
+
+
+def test_two_points_are_told_so_in_both_parts(lab):
+    reasons = lab.judge("fit", WRONG["two points"][1]).reasons
+    assert reasons["latency"] == reasons["bandwidth"] and "through two of them" in reasons["latency"]
+
+
+def test_costs_are_asked_of_every_number_of_ranks():
+    asked = {}
+    ask = SimpleNamespace(
+        random=np.random.default_rng(1), call=lambda name, given: asked.setdefault(name, given) and []
+    )
+    assert not any(finding.passed for finding in lab06_cost.cost(ask).values())
+    assert sorted(ranks for _, _, ranks, _, _ in asked["predict"]) == [2, 3, 5, 8, 12, 64, 100, 2048]

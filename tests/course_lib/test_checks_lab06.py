@@ -1,6 +1,7 @@
 """Lab 06's visible checks: the reference passes, and typical mistakes are told apart, hangs included."""
 
 import itertools
+import json
 import sys
 
 import cloudpickle
@@ -74,6 +75,14 @@ def by_a_collective(outgoing, to, incoming, source):
     incoming.copy_(places[source])
 
 
+def both_ends_turned_round(outgoing, to, incoming, source):
+    SEND_RECEIVE(outgoing, source, incoming, to)
+
+
+def only_to(outgoing, to, incoming, source):
+    SEND_RECEIVE(outgoing, to, incoming, to)
+
+
 def raises(outgoing, to, incoming, source):
     raise ValueError("what is `to`?")
 
@@ -86,6 +95,8 @@ def raises(outgoing, to, incoming, source):
         (into_what_is_sent, ("rank 0's outgoing tensor has changed",)),
         (sends_twice, ("sent 2 messages",)),
         (by_a_collective, ("dist.all_gather", "build it from dist.send")),
+        (both_ends_turned_round, ("2 ranks can swap", "receives from `to`, rank 1; receive from `source`, rank 2")),
+        (only_to, ("2 ranks can swap", "on 3 ranks it hangs")),
         (raises, ("it raised", "what is `to`?")),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -115,18 +126,36 @@ def everybody_sends_to_the_next(tensor, src):
             dist.send(tensor, (rank + 1) % size)
 
 
+def for_powers_of_two_only(tensor, src):
+    rank, size, distance = dist.get_rank(), dist.get_world_size(), 1
+    position = (rank - src) % size
+    while distance < size:
+        if position < distance:
+            dist.send(tensor, (position + distance + src) % size)
+        elif position < 2 * distance:
+            dist.recv(tensor, (position - distance + src) % size)
+        distance *= 2
+
+
+def in_a_line_beyond_4(tensor, src):
+    (TREE if dist.get_world_size() == 4 else linear_broadcast)(tensor, src)
+
+
 @pytest.mark.parametrize(
     "answer, words",
     [
         (in_a_line, ("with src=0 on 4 ranks it takes 3 rounds", "send 3, 0, 0, 0 messages")),
         (always_from_rank_0, ("3 rounds",)),
-        (lambda tensor, src: TREE(tensor, 0), ("with src=1", "rank 0 holds [0.0]", "counted from the root")),
+        (lambda tensor, src: TREE(tensor, 0), ("with src=2 on 5 ranks", "rank 0 holds [0.0]", "counted from the root")),
         (everybody_sends_to_the_next, ("received 0, 2, 2, 2 messages",)),
+        (for_powers_of_two_only, ("on 5 ranks it",)),
+        (in_a_line_beyond_4, ("on 5 ranks it takes 4 rounds", "⌈log₂ 5⌉ = 3", "Ranks 0…4 send 0, 0, 4, 0, 0 messages")),
         (lambda tensor, src: None, ("rank 1 holds [1.0] where the root sent 0.0",)),
     ],
-    ids=["line", "rank 0", "not from the root", "twice", "nothing"],
+    ids=["line", "rank 0", "not from the root", "twice", "powers of two", "line on 5", "nothing"],
 )  # fmt: skip
-def test_wrong_trees(answer, words):
+def test_wrong_trees(answer, words, monkeypatch):
+    monkeypatch.setattr(lab06, "TIMEOUT", 4.0)
     refused("tree-broadcast", answer, *words)
 
 
@@ -164,6 +193,42 @@ def equal_chunks(tensor):
     ring_all_reduce(tensor[: len(tensor) // 3 * 3])
 
 
+def to_the_left(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    chunks = torch.tensor_split(tensor, size)
+    for half in range(2):
+        for step in range(size - 1):
+            place = chunks[(rank + step + 1 - half) % size]
+            part = torch.empty_like(place)
+            SEND_RECEIVE(chunks[(rank + step - half) % size], (rank - 1) % size, part, (rank + 1) % size)
+            place.copy_(part if half else place + part)
+
+
+def straight_to_who_sums_it(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    chunks = torch.tensor_split(tensor, size)
+    mine = chunks[rank].clone()
+    for step in range(1, size):
+        part = torch.empty_like(mine)
+        SEND_RECEIVE(chunks[(rank + step) % size], (rank + step) % size, part, (rank - step) % size)
+        mine += part
+    chunks[rank].copy_(mine)
+    for step in range(1, size):
+        SEND_RECEIVE(mine, (rank + step) % size, chunks[(rank - step) % size], (rank - step) % size)
+
+
+def through_the_store(tensor):
+    rank, size, name = dist.get_rank(), dist.get_world_size(), f"length {len(tensor)}, rank "
+    store = dist.distributed_c10d._get_default_store()
+    store.set(name + str(rank), str(tensor.tolist()))
+    tensor.copy_(sum(torch.tensor(json.loads(store.get(name + str(peer)))) for peer in range(size)))
+
+
+def test_a_ring_to_the_left_passes(capsys):
+    assert check("lab06.ring", to_the_left) is None
+    assert "correct for" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "answer, words",
     [
@@ -177,8 +242,10 @@ def equal_chunks(tensor):
         (added_in_the_second_half, ("the first of them 122", "counts some rank twice")),
         (equal_chunks, ("10,007 does not divide by 3",)),
         (lambda tensor: dist.all_reduce(tensor), ("dist.all_reduce", "build it")),
+        (straight_to_who_sums_it, ("send to both others", "its right neighbour only")),
+        (through_the_store, ("ranks 0…2 sent 0, 0, 0", "Fewer than possible")),
     ],
-    ids=["whole", "server", "returned", "half", "twice", "equal chunks", "the backend's"],
+    ids=["whole", "server", "returned", "half", "twice", "equal chunks", "the backend's", "straight", "beside"],
 )
 def test_wrong_rings(answer, words):
     refused("ring", answer, *words)
@@ -192,16 +259,39 @@ def absolute(nbytes, seconds):
     return alpha, beta
 
 
+def through_two_points(nbytes, seconds):
+    beta = (seconds[-1] - seconds[0]) / (nbytes[-1] - nbytes[0])
+    return seconds[0] - beta * nbytes[0], beta
+
+
+def rough(nbytes, seconds, alpha=1.0, beta=1.0):
+    found = REFERENCE["fit_alpha_beta"](nbytes, seconds)
+    wobbly = abs(found[0] / 40e-6 - 1) > 1e-6
+    return (found[0] * alpha, found[1] * beta) if wobbly else found
+
+
 @pytest.mark.parametrize(
     "answer, words",
     [
         (lambda n, t: None, ("the pair (alpha, beta)", "None")),
         (lambda n, t: REFERENCE["fit_alpha_beta"](n, t)[::-1], ("in this order",)),
         (absolute, ("α = 5 µs", "each off by up to 7 %", "divide each equation")),
+        (through_two_points, ("the line through two of them",)),
+        (lambda n, t: rough(n, t, alpha=1.06), ("your α is", "divide each equation")),
+        (lambda n, t: rough(n, t, beta=1.06), ("your β gives",)),
         (lambda n, t: (1e-3, 1e-9), ("your α is 1000 µs", "right-hand side is t")),
         (lambda n, t: (REFERENCE["fit_alpha_beta"](n, t)[0], 1e-6), ("your β gives 0.001 GB/s",)),
     ],
-    ids=["nothing", "turned round", "absolute errors", "made up", "wrong slope"],
+    ids=[
+        "nothing",
+        "turned round",
+        "absolute errors",
+        "two points",
+        "rough latency",
+        "rough bandwidth",
+        "made up",
+        "wrong slope",
+    ],
 )
 def test_wrong_fits(answer, words):
     refused("fit", answer, *words)

@@ -95,6 +95,7 @@ def joined(given, outside):
         devices=["cpu"],
     ) if "by_the_grader" not in dist.Backend.backend_list else None
     dist.init_process_group("by_the_grader", store=dist.HashStore(), rank=given["rank"], world_size=given["size"])
+    outside("here")
 
 
 def left():
