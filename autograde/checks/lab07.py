@@ -17,6 +17,7 @@ RANKS = 3
 SECONDS = 20.0
 
 NORMED = [["linear", [3, 5]], ["norm1d", [5]], ["relu", []], ["linear", [5, 2]]]
+LYING = [["conv", [2, 4, 3]]]  # its weight lies channels-last in memory
 MANY = [["linear", [2, 2]] for _ in range(20)]  # forty small parameters: messages of their own would be seen
 
 
@@ -60,7 +61,7 @@ def _all_have(found: list[Any], state: list[torch.Tensor], places: list[int], wh
 
 
 def average(ask: Ask) -> Findings:
-    """Images drawn very unevenly; one rank without any; frozen parameters; and the bytes of a network of many parameters."""
+    """Images drawn unevenly; one rank without any; frozen parameters; channels-last weights; the bytes of many parameters."""
     state = _state(ask, NORMED)
     shapes = [tuple(p.shape) for p in trusted("lab07.initial", "make_model")(NORMED).parameters()]
 
@@ -82,6 +83,11 @@ def average(ask: Ask) -> Findings:
             mine: list[Any] = [None] * len(shapes) if none else list(gradients[case][rank])
             cases.append({"gradients": mine, "samples": samples[case][rank], "frozen": [frozen] * (case == "frozen")})
         given.append({"spec": NORMED, "state": state, "cases": cases})
+    lying_state = _state(ask, LYING)
+    lying = [drawn([tuple(tensor.shape) for tensor in lying_state]) for _ in range(RANKS)]
+    for rank, one in enumerate(given):
+        case = {"gradients": lying[rank], "samples": counts[rank], "frozen": []}
+        one["cases"].append(case | {"spec": LYING, "state": lying_state, "channels_last": True})
     found = ask.call("average", given)
     look = "give rank 0 three images with gradient 1 and rank 1 one image with gradient 5, and compare with 2"
     judged = {}
@@ -93,7 +99,11 @@ def average(ask: Ask) -> Findings:
         if case == "frozen":
             expected[frozen] = None
         judged[case] = all(_same_gradients(one, place, expected) for one in found)
-    rest = judged["absent"] and judged["frozen"]
+    means: list[torch.Tensor | None] = [
+        sum(n * one[number] for n, one in zip(counts, lying, strict=True)) / sum(counts) for number in range(2)
+    ]
+    judged["lying"] = all(_same_gradients(one, len(gradients), means) for one in found)
+    rest = judged["absent"] and judged["frozen"] and judged["lying"]
     return {
         "even": Finding(
             judged["even"], "the mean over the ranks" if judged["even"] else "wrong even where all have as many images", look
@@ -107,8 +117,11 @@ def average(ask: Ask) -> Findings:
             rest,
             "right with a rank without images, and frozen parameters stay without gradient"
             if rest
-            else "wrong where a rank has no images" if not judged["absent"] else "wrong with a frozen parameter",
-            "call it with samples=0 and gradients that are None on one rank; freeze one parameter",
+            else "wrong where a rank has no images" if not judged["absent"]
+            else "wrong with a frozen parameter" if not judged["frozen"]
+            else "wrong, or raises, where a convolution's weight lies channels-last in memory",
+            "call it with samples=0 and gradients that are None on one rank; freeze one parameter; "
+            "call it on a convolution after .to(memory_format=torch.channels_last)",
         ),
         "one-message": _one_message(ask),
     }  # fmt: skip
@@ -152,7 +165,7 @@ def _one_message(ask: Ask) -> Finding:
     )
 
 
-A_FEW = 40_000  # bytes on three ranks' loopback: one collective takes 10,000, two take 18,000, forty-one 166,000
+A_FEW = 14_000  # bytes on three ranks' loopback: one collective takes 10,000, two take 18,000, forty-one 166,000
 
 
 def statistics(ask: Ask) -> Findings:
@@ -199,7 +212,7 @@ CHECKS = {
         {
             "even": "The mean of equal batches",
             "uneven": "The mean over all images of uneven batches",
-            "edges": "Ranks without images, frozen parameters",
+            "edges": "Ranks without images, frozen parameters, channels-last weights",
             "one-message": "One collective for all gradients",
         },
         ranks=RANKS,
@@ -225,7 +238,7 @@ CHECKS = {
         server,
         {
             "parameters": "Every gradient is applied, and answered with the parameters after it",
-            "versions": "Answers carry the version",
+            "versions": "Answers carry their kind and the version",
             "staleness": "Returns who it was and how stale",
         },
         ranks=3,

@@ -119,7 +119,8 @@ def server(ask: Ask) -> Findings:
         right = [isinstance(one, torch.Tensor) and one.shape == (length + 2,) for one, _, _ in pairs]
         values = all(right) and all(same_tensor(one[2:], after, 1e-5) for one, _, after in pairs)
         values = values and same_tensor(final, states[-1][1], 1e-5)
-        numbered = all(right) and all(float(one[1]) == version for one, version, _ in pairs)
+        kinds = all(right) and all(float(one[0]) == GRADIENT for one, _, _ in pairs)
+        numbered = kinds and all(float(one[1]) == version for one, version, _ in pairs)
         parameters = Finding(
             values,
             "each gradient makes one step of the optimiser, and is answered with the parameters after it"
@@ -131,8 +132,10 @@ def server(ask: Ask) -> Findings:
             numbered,
             "the first update makes version 1, and so on"
             if numbered
-            else "an answer carries another version than its own",
-            "print the version in each answer; the first is 1",
+            else "an answer carries another version than its own"
+            if kinds
+            else "an answer's first number is not GRADIENT",
+            "print the first two numbers of each answer: GRADIENT, and the version; the first is 1",
         )
     returned = served.get("updates") if isinstance(served, dict) else None
     return {"parameters": parameters, "versions": versions, "staleness": _staleness(returned, updates)}

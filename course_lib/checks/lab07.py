@@ -68,7 +68,23 @@ def _try_average(average: Callable[..., Any]) -> dict[str, Any]:
             average(model, samples[rank])
         found[case] = [None if p.grad is None else p.grad.detach().clone() for p in model.parameters()]
         found[f"{case} collectives"] = [message.kind for message in trace.messages]
+    found["lying"] = _try_lying(average)
     return found
+
+
+def _try_lying(average: Callable[..., Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]] | str:
+    """A convolution whose weight lies channels-last, every gradient another number: what is expected, and what comes."""
+    convolution = nn.Conv2d(2, 4, 3).to(memory_format=torch.channels_last)
+    expected = []
+    for p in convolution.parameters():
+        values = torch.arange(1.0, p.numel() + 1).view(p.shape)
+        p.grad = torch.empty_like(p).copy_(values * (1 + 2 * dist.get_rank()))
+        expected.append(2 * values)
+    try:
+        average(convolution, 16)
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return expected, [p.grad.detach().clone() for p in convolution.parameters()]
 
 
 def average(answer: Callable[..., Any]) -> None:
@@ -94,6 +110,8 @@ def average(answer: Callable[..., Any]) -> None:
                 if torch.allclose(gradient, torch.full_like(gradient, mean * (number + 1))):
                     continue
                 raise CheckFailed(f"{told}. Rank {rank} has {value:.4g}{_why_average(case, value, gradient, number)}")
+    for rank, found in enumerate(results):
+        _judge_lying(rank, found["lying"])
     kinds = results[0]["uneven collectives"]
     if len(kinds) != 1:
         raise CheckFailed(
@@ -103,12 +121,30 @@ def average(answer: Callable[..., Any]) -> None:
     print("average_gradients: the mean over all images, uneven batches included, in one all_reduce")
 
 
+def _judge_lying(rank: int, found: tuple[list[torch.Tensor], list[torch.Tensor]] | str) -> None:
+    told = "a convolution whose weight lies channels-last in memory, as the networks' do"
+    if isinstance(found, str):
+        raise CheckFailed(
+            f"{told}: rank {rank} raised {found!r}. p.grad.flatten() or reshape(-1) works on every order in memory"
+        )
+    for expected, gradient in zip(*found, strict=True):
+        if torch.allclose(gradient, expected):
+            continue
+        if torch.allclose(gradient.flatten().sort().values, expected.flatten().sort().values):
+            raise CheckFailed(
+                f"{told}: on rank {rank} the means are right, but in other places of the gradient: flattened by one order in "
+                "memory and put back by another. p.grad.flatten() goes with piece.view_as(p)"
+            )
+        raise CheckFailed(f"{told}: rank {rank}'s gradient is not the mean; for linear layers it is")
+
+
 def _why_average(case: str, value: float, gradient: torch.Tensor, number: int) -> str:
-    if gradient.unique().numel() > 1 or (case == "even" and value not in (1.0, 5.0, 6.0, 96.0)):
+    if gradient.unique().numel() > 1 or (case == "even" and value not in (1.0, 5.0, 6.0, 96.0, 192.0)):
         return " in some place: are the pieces cut at the right places, in the order in which they were joined?"
     known = {
         "even": {6.0: "the sum; divide by the images of all ranks", 1.0: "rank 0's own: nothing was summed",
-                 5.0: "rank 1's own: nothing was summed", 96.0: "not divided by the images of all ranks"},
+                 5.0: "rank 1's own: nothing was summed", 96.0: "divided by the number of ranks, not by their images",
+                 192.0: "the weighted sum; divide it by the images of all ranks"},
         "uneven": {3.0: "the mean of the two ranks; weigh each gradient by its images",
                    6.0: "the sum; weigh by images, and divide by the images of all ranks",
                    256.0: "the weighted sum; divide it by the images of all ranks"},

@@ -202,6 +202,10 @@ def server(answer: Callable[..., Any]) -> None:
             raise CheckFailed(
                 f"after update {version} the parameters are not those of optimizer.step() on the gradient that came"
             )
+        if message[0] != GRADIENT:
+            raise CheckFailed(
+                f"the answer's first number says what it is: GRADIENT, 1; yours is {message[0]:g}: pack(answer, GRADIENT, …)"
+            )
         if message[1] != version:
             raise CheckFailed(f"update {version} makes version {version}; the answer says version {message[1]:g}")
     if not torch.allclose(parameters, states[-1][1], atol=1e-6):

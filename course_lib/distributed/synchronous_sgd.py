@@ -49,7 +49,8 @@ def average_gradients(model: nn.Module, samples: int = 1) -> int:
 
         g = Σ_r n_r·g_r / Σ_r n_r
 
-    is the gradient of the mean loss over the joined batch, uneven last batches included. A rank that has run out of
+    is the gradient of the mean loss over the joined batch, uneven last batches included (but for batch norm, which
+    normalises with each rank's own batch). A rank that has run out of
     images calls it with 0.
 
     Parameters

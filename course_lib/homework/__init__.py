@@ -2,6 +2,7 @@
 
 from course_lib.homework.asynchronous_program import train_asynchronously
 from course_lib.homework.options import check_options, program_options
+from course_lib.homework.own_function import write_own_function
 from course_lib.homework.pretrained_weights import WeightsError, find_imagenet_weights, load_body
 from course_lib.homework.program_ranks import ProgramError, on_ranks
 from course_lib.homework.progressive_resize import ProgressiveResize
@@ -26,4 +27,5 @@ __all__ = [
     "program_options",
     "train_asynchronously",
     "train_program",
+    "write_own_function",
 ]

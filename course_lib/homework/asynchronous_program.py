@@ -42,7 +42,8 @@ def train_asynchronously(
 
     An epoch is as many updates as the training set has batches, whichever worker they come from; the schedule goes by
     updates. After each epoch the server evaluates and keeps a checkpoint, while the workers wait (their time stands
-    still). A training that is started again goes on from the server's last epoch. It takes the same number of updates as
+    still). A worker in the middle of a gradient goes on with it meanwhile, so each evaluation gives every worker up to
+    one gradient for nothing. A training that is started again goes on from the server's last epoch. It takes the same number of updates as
     without the interruption, to other weights: in which order gradients arrive is nobody's choice.
 
     Parameters and errors are those of `train_program`; `ValueError` where there is no rank for a worker.
@@ -53,6 +54,8 @@ def train_asynchronously(
                 "1 rank: asynchronous SGD needs a server and at least one worker; --ranks 3, torchrun --nproc-per-node=3, "
                 "or RANKS_PER_NODE=3 for the job scripts"
             )
+        if ranks == 2 and rank == 0:
+            print(f"{name}: 1 worker: this is plain SGD; asynchronous SGD begins with two (--ranks 3)", flush=True)
         folder = RunFolder(str(options.output_dir), lab, given, {}, {"program": name, **(more or {})})
         checkpoint = Checkpoint(Path(folder.path) / "checkpoint.safetensors", seed=given["seed"])
         data = course_data.load(given["dataset"], options.root, given["train_samples"], given["test_samples"])
@@ -87,9 +90,12 @@ def _work(
     worker = ParameterServerWorker(model)
     torch.manual_seed(given["seed"] * shares + share + 1)  # dropout differs from worker to worker
     model.train()
+    epoch, passes = -1, 0
     while worker.active:
-        epoch = worker.versions[0] // updates_per_epoch
-        batches.set_epoch(epoch)
+        now = worker.versions[0] // updates_per_epoch
+        epoch, passes = now, passes + 1 if now == epoch else 0
+        # A worker that is through with its share before the epoch ends goes through it in an order that no epoch has.
+        batches.set_epoch(epoch, order=epoch + passes * given["epochs"])
         for images, labels in batches:
             logits = model(images)
             loss = loss_fn(logits, labels)
@@ -167,8 +173,9 @@ def _serve(
     run.finish(stopped_early=False)
     checkpoint.remove()
     mean = f"{sum(staleness) / len(staleness):.2f}" if staleness else "unknown"
+    since = " since the restart" if resumes else ""
     print(
-        f"done: test accuracy {records[-1].val_accuracy:.2%} after {given['epochs']} epochs, mean staleness {mean}; "
+        f"done: test accuracy {records[-1].val_accuracy:.2%} after {given['epochs']} epochs, mean staleness {mean}{since}; "
         f"{folder.path}",
         flush=True,
     )

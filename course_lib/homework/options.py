@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ _OPTIONS: dict[str, tuple[type, str]] = {
 }  # fmt: skip
 
 
-def program_options(name: str, description: str, **defaults: Any) -> argparse.ArgumentParser:
+def program_options(
+    name: str, description: str, *, meanings: Mapping[str, str] | None = None, **defaults: Any
+) -> argparse.ArgumentParser:
     """A parser with one option for each keyword, and those that every program has.
 
     Parameters
@@ -46,6 +49,8 @@ def program_options(name: str, description: str, **defaults: Any) -> argparse.Ar
         The program's: the run folder is ``runs/NAME`` unless ``--output-dir`` says otherwise.
     description : str
         For ``--help``.
+    meanings : mapping, optional
+        What an option means where this program's differs from the others'.
     **defaults
         Options and their defaults, out of those this module knows (``epochs=30`` gives ``--epochs``).
     """
@@ -58,6 +63,7 @@ def program_options(name: str, description: str, **defaults: Any) -> argparse.Ar
     )
     for option, default in {**defaults, "train_samples": 0, "test_samples": 0, "seed": 0}.items():
         kind, meaning = _OPTIONS[option]
+        meaning = (meanings or {}).get(option, meaning)
         parser.add_argument("--" + option.replace("_", "-"), type=kind, default=default, help=meaning)
     parser.add_argument("--output-dir", type=Path, default=Path("runs") / name, help="the run folder")
     parser.add_argument("--root", default=None, help="data root; without it $LAB_DATA, else data/ in the repository")

@@ -33,10 +33,10 @@ class ProgressiveResize:
         self.batches, self.small_epochs, self.small_size = batches, small_epochs, small_size
         self.epoch = 0
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, counted from 0."""
+    def set_epoch(self, epoch: int, order: int | None = None) -> None:
+        """Choose the epoch, counted from 0; `order` is that of the images, where it is to be another's."""
         self.epoch = epoch
-        self.batches.set_epoch(epoch)
+        self.batches.set_epoch(epoch if order is None else order)
 
     def __len__(self) -> int:
         return len(self.batches)

@@ -77,8 +77,8 @@ def train_program(
     lab : str
         The lab that the program belongs to, for ``run.json``.
     step : callable, optional
-        A `course_lib.training.train_step` that averages the gradients over the ranks itself; without it the model is
-        wrapped in DistributedDataParallel.
+        A `course_lib.training.train_step` that averages the gradients over the ranks itself, in any order in memory;
+        without it the model is wrapped in DistributedDataParallel.
     more : mapping, optional
         Further entries of ``run.json``: where the network's code or its first weights come from.
 
@@ -91,8 +91,15 @@ def train_program(
     ------
     RunMismatchError
         The folder holds an interrupted run with other options.
+    ValueError
+        A `step` that averages over ranks, and one rank.
     """
     with joined_ranks() as (rank, ranks):
+        if step is not None and ranks < 2:
+            raise ValueError(
+                "1 rank: synchronous SGD needs at least two; --ranks 2, torchrun --nproc-per-node=2, or RANKS_PER_NODE=2 "
+                "for the job scripts"
+            )
         folder = RunFolder(str(options.output_dir), lab, given, {}, {"program": name, **(more or {})})
         checkpoint = Checkpoint(Path(folder.path) / "checkpoint.safetensors", seed=given["seed"])
         data = course_data.load(given["dataset"], options.root, given["train_samples"], given["test_samples"])
@@ -122,8 +129,9 @@ def train_program(
             print(f"{name}: {data}\n{ranks} rank(s) on {machine_line()}", flush=True)
             if resumes:
                 print(f"going on from {checkpoint.path}", flush=True)
-        if step is not None and ranks > 1:
+        if step is not None:
             synchronise_initial_state(model)
+            recipe.optimizer.register_step_pre_hook(lambda *_: _lay_out_gradients(model))
         wrapped = DistributedDataParallel(model) if step is None and ranks > 1 else model
         history = fit(
             wrapped,
@@ -146,6 +154,15 @@ def train_program(
             flush=True,
         )
         return Path(folder.path)
+
+
+@torch.no_grad()
+def _lay_out_gradients(model: nn.Module) -> None:
+    """Give every gradient its parameter's order in memory."""
+    for p in model.parameters():
+        # A fused kernel goes by memory: a contiguous gradient of a channels-last weight would be added in the wrong places.
+        if p.grad is not None and p.grad.stride() != p.stride():
+            p.grad = torch.empty_like(p).copy_(p.grad)
 
 
 def already_stands(folder: RunFolder, checkpoint: Checkpoint, ranks: int, restart: bool, rank: int) -> bool:

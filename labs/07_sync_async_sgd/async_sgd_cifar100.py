@@ -34,11 +34,15 @@ def main() -> None:
     parser = program_options(
         NAME,
         __doc__,
+        meanings={
+            "base_lr": "highest learning rate of the one-cycle schedule for 128 images an update; scaled linearly with the "
+            "batch size, whatever the number of ranks: an update is one worker's batch"
+        },
         dataset="cifar100",
         epochs=30,
         batch_size=128,
-        base_lr=0.1,  # half of the synchronous program's: a gradient of two workers is one update old
-        momentum=0.9,
+        base_lr=0.1,  # half of the synchronous program's: a gradient of two workers is one update old…
+        momentum=0.9,  # …the other cure of section 6: a lower rate instead of less momentum
         weight_decay=5e-4,
         label_smoothing=0.1,
         warmup_epochs=3.0,

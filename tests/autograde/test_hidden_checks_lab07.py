@@ -123,6 +123,8 @@ def average_gradients(model, samples):
         ("average", ("samples * g.flatten()", "g.flatten()"), "even uneven edges", "wrong even where"),
         ("average", ("/ vector[-1]", "/ dist.get_world_size()"), "even uneven edges", "wrong even where"),
         ("average", (" if p.requires_grad]", "]"), "edges", "frozen parameter"),
+        ("average", ("g.flatten()", "g.view(-1)"), "edges", "channels-last"),
+        ("average", ("g.flatten()", "g.as_strided((g.numel(),), (1,))"), "edges", "channels-last"),
         ("statistics", ("buffer /= dist.get_world_size()", "pass"), "mean", "not the mean"),
         ("statistics", ("buffer.is_floating_point()", "True", "buffer /= ", "buffer //= "), "mean kept", "counters"),
         ("worker", ("[p.grad for p in model.parameters()]", "list(model.parameters())"), "message", "does not carry"),
@@ -136,6 +138,7 @@ def average_gradients(model, samples):
         ("server", ("updates.append((worker,", "updates.append((worker - 1,"), "staleness", "rank of the worker"),
         ("server", ("return updates", "return None"), "staleness", "nothing (None)"),
         ("server", ("pack(answer, GRADIENT, version,", "pack(answer, GRADIENT, version - 1,"), "versions staleness", "another version"),
+        ("server", ("pack(answer, GRADIENT,", "pack(answer, GOODBYE,"), "versions", "first number"),
         ("server", ("        optimizer.step()\n", ""), "parameters", "not those after"),
         ("server", ("p.grad for p in model.parameters()]", "p for p in model.parameters()]"), "parameters", "not those after"),
     ],
@@ -150,6 +153,15 @@ def test_one_collective_a_parameter_loses_a_part(lab):
         "    dist.all_reduce(vector)\n",
         "    for place in range(len(vector) - 1):\n        dist.all_reduce(vector[place : place + 1])\n"
         "    dist.all_reduce(vector[-1:])\n",
+    )
+    loses(lab, "average", answer, "one-message", "many messages")
+
+
+def test_two_collectives_lose_the_same_part(lab):
+    answer = lab.edited(
+        "average",
+        "    dist.all_reduce(vector)\n",
+        "    half = len(vector) // 2\n    dist.all_reduce(vector[:half])\n    dist.all_reduce(vector[half:])\n",
     )
     loses(lab, "average", answer, "one-message", "many messages")
 

@@ -113,14 +113,86 @@ def joined_backwards(model, samples):
         (each(lambda n: 1, lambda total: 1), ("has 6", "the sum")),
         (each(lambda n: 1, lambda total: 2), ("= 2", "has 3", "mean of the two ranks")),
         (each(lambda n: n, lambda total: 32), ("has 6", "divide")),
+        (each(lambda n: n, lambda total: 1), ("has 192", "that is the weighted sum; divide it")),
+        (each(lambda n: n, lambda total: 2), ("has 96", "divided by the number of ranks, not by their images")),
         (each(lambda n: n, lambda total: 64), ("= 2", "has 4")),
         (each(lambda n: n, lambda total: total), ("6 collectives", "one vector")),
         (frozen_too, ("frozen",)),
         (joined_backwards, ("cut at the right places",)),
     ],
-    ids=["nothing", "sum", "plain mean", "not divided", "fixed divisor", "one a parameter", "frozen", "backwards"],
+    ids=[
+        "nothing",
+        "sum",
+        "plain mean",
+        "not divided",
+        "weighted sum",
+        "by the ranks",
+        "fixed divisor",
+        "one a parameter",
+        "frozen",
+        "backwards",
+    ],
 )
 def test_wrong_means(answer, words):
+    refused("average", answer, *words)
+
+
+def flattened(flatten, give):
+    """The right mean, over vectors made by `flatten` and brought back by `give`."""
+
+    def average(model, samples):
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parts(model)]
+        vector = torch.cat([samples * flatten(g) for g in gradients] + [torch.tensor([float(samples)])])
+        dist.all_reduce(vector)
+        pieces = (vector[:-1] / vector[-1]).split([p.numel() for p in parts(model)])
+        for p, gradient, piece in zip(parts(model), gradients, pieces, strict=True):
+            give(p, gradient, piece)
+
+    return average
+
+
+def contiguous(p, gradient, piece):
+    p.grad = piece.view_as(p).clone()
+
+
+def in_place(p, gradient, piece):
+    p.grad = gradient
+    gradient.data.copy_(piece.view(p.shape))
+
+
+def by_memory(p, gradient, piece):
+    p.grad = torch.empty_like(p)
+    p.grad.as_strided((p.numel(),), (1,)).copy_(piece)
+
+
+def in_memory_order(tensor):
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        flattened(torch.flatten, contiguous),
+        flattened(lambda g: g.reshape(-1), in_place),
+        flattened(lambda g: g.contiguous().view(-1), contiguous),
+        flattened(in_memory_order, by_memory),
+    ],
+    ids=["contiguous", "in place", "contiguous before", "all in memory order"],
+)
+def test_right_means_pass_whatever_the_order_in_memory(answer):
+    assert check("lab07.average", answer) is None
+
+
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (flattened(lambda g: g.view(-1), contiguous), ("channels-last", "view size is not compatible", "flatten()")),
+        (flattened(in_memory_order, contiguous), ("channels-last", "in other places", "order in memory")),
+        (flattened(torch.flatten, by_memory), ("channels-last", "in other places")),
+    ],
+    ids=["view", "flattened in memory order", "returned in memory order"],
+)
+def test_a_mean_that_goes_by_memory_is_refused(answer, words):
     refused("average", answer, *words)
 
 
@@ -206,7 +278,9 @@ def test_right_sides_pass(capsys):
 # The server
 
 
-def server(late=False, add=False, stale=0, in_turns=False, first_goodbye=False, returns=lambda updates: updates):
+def server(
+    late=False, add=False, stale=0, kind=GRADIENT, in_turns=False, first_goodbye=False, returns=lambda updates: updates
+):
     def serve(model, optimizer, workers):
         length = 2 + sum(p.numel() for p in model.parameters())
         message, working, updates, version, turn = torch.zeros(length), workers, [], 0, 0
@@ -228,7 +302,7 @@ def server(late=False, add=False, stale=0, in_turns=False, first_goodbye=False, 
             updates.append((worker, version - int(message[1]) + stale))
             version += 1
             after = before if late else flat(model.parameters())
-            dist.send(torch.cat([torch.tensor([GRADIENT, version]), after]), dst=worker)
+            dist.send(torch.cat([torch.tensor([kind, version]), after]), dst=worker)
         return returns(updates)
 
     return serve
@@ -240,10 +314,11 @@ def server(late=False, add=False, stale=0, in_turns=False, first_goodbye=False, 
         (server(late=True), ("*after* the update", "older")),
         (server(add=True), ("after update 2 they are not", "*replaced*")),
         (server(stale=1), ("one too many each",)),
+        (server(kind=GOODBYE), ("first number says what it is: GRADIENT, 1; yours is 2",)),
         (server(returns=lambda updates: [(worker, 0) for worker, _ in updates]), ("second number says which version",)),
         (server(returns=lambda updates: None), ("return a list",)),
     ],
-    ids=["older", "added", "stale by one", "never stale", "nothing"],
+    ids=["older", "added", "stale by one", "goodbye", "never stale", "nothing"],
 )
 def test_wrong_servers(answer, words):
     refused("server", answer, *words)
