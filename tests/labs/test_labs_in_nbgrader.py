@@ -21,8 +21,10 @@ BIN = Path(sys.executable).parent
 LABS = {"01_single_gpu": "01", "02_ddp": "02", "03_batch_size_scaling": "03", "04_momentum_warmup_novograd": "04",
         "05_resnet_hw": "05", "06_communication": "06", "07_sync_async_sgd": "07", "08_parallel_sgd_mpi": "08", "09_hogwild": "09", "12_assessment": "12"}  # fmt: skip
 # What so short a training, or none, does not get: the accuracy asked for, the runs of the homework's programs.
-UNREACHED = {"05_resnet_hw": ["resnet-cifar100", "resnet-tinyimagenet", "pretrained-cifar100"],
-             "07_sync_async_sgd": ["sync-sgd-cifar100", "async-sgd-cifar100", "run"]}
+UNREACHED = {
+    "05_resnet_hw": ["resnet-cifar100", "resnet-tinyimagenet", "pretrained-cifar100"],
+    "07_sync_async_sgd": ["sync-sgd-cifar100", "async-sgd-cifar100", "run"],
+}
 COLD = "02_ddp"  # validated in a kernel that is started as a student's is
 
 
