@@ -197,12 +197,11 @@ def test_killed_at_a_random_moment_it_goes_on_to_the_same_curve(hand_in, tmp_pat
     deadline = time.monotonic() + 120
     while not (killed / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    time.sleep(random.uniform(0, 0.5))
+    time.sleep(random.uniform(0, 0.3))
     begun.send_signal(signal.SIGKILL)
     assert begun.wait() in (-signal.SIGKILL, 0)
 
-    if begun.returncode:
-        assert not (killed / "run.json").exists()
+    if not (killed / "run.json").exists():  # it may have finished, and been killed while Python ended
         other = run(program, *arguments, "--seed=3", f"--output-dir={killed}", monkeypatch=monkeypatch)
         assert other == 1  # those are not the interrupted run's options, and it is not thrown away
     assert run(program, *arguments, f"--output-dir={killed}", monkeypatch=monkeypatch) == 0
