@@ -39,8 +39,9 @@ class Task:
     batch_size : int
         Images in one gradient, whatever the strategy.
     lr : float
-        By this times itself a gradient of one batch moves the weights, whatever the strategy. Synchronous SGD averages
-        the gradients of N workers and so takes N times the rate, which is the linear scaling rule.
+        By this times itself a gradient of one batch moves the weights it is applied to. Synchronous SGD averages the
+        gradients of N workers and takes N times the rate (linear scaling); parallel and local SGD average weights, at
+        this rate on each worker, so there a gradient moves the average by lr / N.
     train_samples, test_samples : int
         Images to train on and to evaluate on; 0: all. Training images are cut to whole batches of all workers, so that
         everybody trains on the same number (`images`).
