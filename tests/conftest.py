@@ -1,6 +1,9 @@
 import os
+import time
+import uuid
 from pathlib import Path
 
+import leftovers
 import pytest
 
 LONG = ("labs", "hostile")  # folders whose files take minutes
@@ -9,10 +12,25 @@ LONG = ("labs", "hostile")  # folders whose files take minutes
 # spin; where more of them compute than there are cores, that is most of what they do.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+_MARK = os.environ.setdefault(leftovers.MARK, uuid.uuid4().hex)
+_STARTED = time.time()
+
 
 def pytest_collection_modifyitems(items):
     """Long files go first: where two processes share the files, neither is left with a long one at the end."""
     items.sort(key=lambda item: item.path.parent.name not in LONG)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    """A run whose tests forgot a process has failed. Those that share the files are looked at by the one that deals."""
+    if hasattr(session.config, "workerinput"):
+        return
+    found = leftovers.left_behind(_MARK, _STARTED, float(os.environ.get("LAB_TEST_PATIENCE", "15")))
+    for line in found:
+        print(f"\nleft behind: {line}")
+    if found and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")
