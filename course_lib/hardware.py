@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Gpu", "Utilisation", "available_cores", "cpu_name", "gpus", "machine_line"]
+__all__ = ["Gpu", "Utilisation", "available_cores", "cpu_name", "driver_cuda_version", "gpus", "machine_line"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,15 @@ def gpus() -> list[Gpu]:
             name = nvml.nvmlDeviceGetName(handle)
             found.append(Gpu(index, name if isinstance(name, str) else name.decode(), memory.total, memory.used))
         return found
+
+
+def driver_cuda_version() -> tuple[int, int] | None:
+    """The newest CUDA (major, minor) that the NVIDIA driver takes; None without one."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return None
+        number = nvml.nvmlSystemGetCudaDriverVersion()  # 1000·major + 10·minor
+        return number // 1000, number % 1000 // 10
 
 
 def machine_line() -> str:
