@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -30,6 +28,7 @@ from .quoting import quote
 from .rubric import RUBRICS, Rubric, find_rubric
 from .rubric_check import rubric_problems
 from .run_folder import is_handed_in
+from .same_weights import flag_copies
 from .sandbox import SandboxError, missing_sandbox
 from .verdict import FOLDER, Flag, Verdict, load_verdict, verdict_path
 from .worker import Setting
@@ -177,7 +176,8 @@ def grade_lab(
                 unwritten.append(f"{verdict.student} ({type(error).__name__})")
             verdicts[verdict.student] = verdict
             done(verdict, fresh)
-    _flag_copies(course, rubric.lab, verdicts)
+    students = sorted(path.name for path in (course / FOLDER).glob("*") if is_student_id(path.name))
+    verdicts |= {name: each for name, each in flag_copies(course, rubric.lab, students).items() if name in verdicts}
     if unwritten:
         raise CourseError(
             f"{len(unwritten)} of {len(wanted)} scores could not be written: {', '.join(unwritten[:5])}; "
@@ -247,32 +247,3 @@ def _patience(rubric: Rubric) -> float:
     seconds = 60.0 + each * len(rubric.exercises)
     seconds += sum(run.model.seconds or each for run in rubric.runs if run.model is not None)
     return 2 * (seconds + (rubric.rerun.seconds if rubric.rerun else 0.0)) + 120.0
-
-
-def _flag_copies(course: Path, lab: str, fresh: dict[str, Verdict]) -> None:
-    """Flag students whose submitted weights are the same file; training twice never gives that."""
-    everybody = {}
-    for path in sorted((course / FOLDER).glob(f"*/{lab}/verdict.json")):
-        student = path.parent.parent.name
-        if is_student_id(student):
-            try:
-                everybody[student] = load_verdict(path)
-            except ValueError:
-                continue
-    same = defaultdict(list)
-    for student, verdict in everybody.items():
-        for weights in {run.weights for run in verdict.runs} - {None}:
-            same[weights].append(student)
-    for student, verdict in everybody.items():
-        flags = [flag for flag in verdict.flags if flag.kind != "copy"]
-        for run in verdict.runs:
-            others = [other for other in same.get(run.weights, []) if other != student]
-            if others:
-                told = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-                where = f"{run.id}: " if run.id else ""
-                flags.append(Flag("copy", f"{where}the same model.safetensors as {told}"))
-        if tuple(flags) != verdict.flags:
-            verdict = replace(verdict, flags=tuple(flags))
-            verdict.save(course)
-        if student in fresh:
-            fresh[student] = verdict

@@ -3,7 +3,7 @@
 Each exercise gets a sandbox of its own. Into it go, in the notebook's order, the lab's own cells that the rubric lists,
 every answer, and the definitions among what the student added: imports, functions, classes and constants, so that a
 helper in a cell of one's own works, while an experiment of one's own costs nobody's time. Then the check's driver is
-called. An answer that fails to execute loses the exercises that need it, and no other; a cell that ends the execution
+called. What the rubric withholds of the library is not there. An answer that fails to execute loses the exercises that need it, and no other; a cell that ends the execution
 (it never returns, or it ends its process) is left out of the ones that follow.
 """
 
@@ -135,7 +135,7 @@ class ExerciseJudge:
         check = find_check(exercise.check)
         limits = limits_of(self.rules)
         stream = np.random.default_rng([*self.seed, *exercise.cell.encode()])
-        with self.warm.execute(limits, check.ranks, self.data) as execution:
+        with self.warm.execute(limits, check.ranks, self.data, withheld=self.rules.withheld) as execution:
             try:
                 outcomes = execution.cells(self.cells)
             except Exceeded as error:

@@ -27,6 +27,7 @@ from .rerun import rerun
 from .rubric import Exercise, Rubric, RunEvidence
 from .run_folder import EvidenceError
 from .run_judging import judge_run, lost_run, with_weights
+from .same_weights import count_once, repeated_weights
 from .sandbox import SandboxError
 from .submitted_notebook import read_notebook
 from .verdict import CriterionResult, Flag, RunSummary, Verdict
@@ -124,11 +125,10 @@ def _grade(
             judge = ExerciseJudge(bench.warm, rubric.execution, data, cells, seed, flags)
             results += [result for exercise in rubric.exercises for result in judge.judge(exercise)]
             cells = judge.cells  # without those that never return: a network of the notebook's needs the others
-    runs = []
-    for rules in rubric.runs:
-        judged, summary = _judge_run(bench, rules, handed_in, repaired, cells, seed, flags)
-        results += judged
-        runs.append(summary)
+    judged = [(each, *_judge_run(bench, each, handed_in, repaired, cells, seed, flags)) for each in rubric.runs]
+    results += [result for each in count_once(judged) for result in each]
+    runs = [summary for _, _, summary in judged]
+    flags += repeated_weights(runs)
     verdict = Verdict(
         lab=rubric.lab,
         title=rubric.title,

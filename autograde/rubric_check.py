@@ -10,6 +10,7 @@ from nbformat import NotebookNode
 from .checks import find_check, known_checks
 from .networks import NETWORKS
 from .rubric import Rubric
+from .withheld import WithheldError, withheld_modules
 
 __all__ = ["rubric_problems"]
 
@@ -46,7 +47,18 @@ def rubric_problems(rubric: Rubric, source: NotebookNode) -> list[str]:
     problems += [
         f"[execution] run: the notebook has no code cell {cell!r}" for cell in rubric.execution.run if cell not in ids
     ]
+    problems += [f"[execution] withheld: {line}" for line in _withheld_problems(rubric.execution.withheld)]
     return problems + _parameter_problems(rubric, source) + _network_problems(rubric)
+
+
+def _withheld_problems(entries: tuple[str, ...]) -> list[str]:
+    problems = []
+    for entry in entries:
+        try:
+            withheld_modules((entry,))
+        except WithheldError as error:
+            problems.append(str(error))
+    return problems
 
 
 def _parameter_problems(rubric: Rubric, source: NotebookNode) -> list[str]:

@@ -46,6 +46,9 @@ class Execution:
         Values for the notebook's parameters cell.
     data : tuple of str
         Staged data sets that the sandbox shows.
+    withheld : tuple of str
+        What answers do not find of the course's library, since it solves an exercise: ``course_lib.MODULE``, or
+        ``course_lib.MODULE:NAME`` (see `autograde.withheld`).
     seconds, memory_gib : float
         Limits on one exercise, all of its ranks together.
     """
@@ -53,6 +56,7 @@ class Execution:
     run: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     data: tuple[str, ...] = ()
+    withheld: tuple[str, ...] = ()
     seconds: float = 60.0
     memory_gib: float = 4.0
 

@@ -56,6 +56,9 @@ class Sandbox:
         Staged data sets to show, by name.
     disk_bytes : int
         Size of ``/tmp``, and of ``/dev/shm``.
+    replaced : mapping of Path to Path
+        Python files that are shown, and the texts that stand in their places. What is compiled of any file beside one
+        of them is hidden.
 
     Attributes
     ----------
@@ -77,7 +80,13 @@ class Sandbox:
     folder, port = FOLDER, 29_400
     environment: Mapping[str, str] = MappingProxyType({})
 
-    def __init__(self, slot: int = 0, data: Mapping[str, Path] | None = None, disk_bytes: int = 512 << 20) -> None:
+    def __init__(
+        self,
+        slot: int = 0,
+        data: Mapping[str, Path] | None = None,
+        disk_bytes: int = 512 << 20,
+        replaced: Mapping[Path, Path] = MappingProxyType({}),
+    ) -> None:
         self.user_namespace = os.geteuid() != 0
         self.uid = None if self.user_namespace else FIRST_UID + slot
         self.disk_bytes = disk_bytes
@@ -87,7 +96,7 @@ class Sandbox:
         reader, writer = os.pipe()
         # Through a file, so that no process inside reads the host's paths off the command line.
         options = tempfile.TemporaryFile()  # noqa: SIM115 (closed once bubblewrap has it)
-        options.write("".join(f"{option}\0" for option in self._arguments(data or {}, disk_bytes)).encode())
+        options.write("".join(f"{option}\0" for option in self._arguments(data or {}, disk_bytes, replaced)).encode())
         options.seek(0)
         command = [bubblewrap, "--args", str(options.fileno()), "--info-fd", str(writer), "--", "/bin/cat"]
         try:
@@ -118,7 +127,7 @@ class Sandbox:
             said = self._keeper.communicate()[1].decode(errors="replace").strip().splitlines()
             raise SandboxError(MISSING.format(why=said[-1] if said else "bwrap ended at once")) from None
 
-    def _arguments(self, data: Mapping[str, Path], disk_bytes: int) -> list[str]:
+    def _arguments(self, data: Mapping[str, Path], disk_bytes: int, replaced: Mapping[Path, Path]) -> list[str]:
         arguments = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
         arguments += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"]
         if self.user_namespace:
@@ -146,6 +155,13 @@ class Sandbox:
             arguments += ["--ro-bind-try", str(path), str(inside)]
         for path in _masked():
             arguments += ["--tmpfs", str(path), "--remount-ro", str(path)]
+        for path, text in replaced.items():
+            arguments += ["--ro-bind", str(text), str(path)]
+        for folder in sorted({path.parent / "__pycache__" for path in replaced}):
+            with contextlib.suppress(OSError):
+                folder.mkdir(exist_ok=True)  # what is not there yet cannot be covered, and may come
+            if folder.is_dir():
+                arguments += ["--tmpfs", str(folder), "--remount-ro", str(folder)]
         # Root and /dev are bubblewrap's own tmpfs, writable by whoever owns the namespace: not for us.
         return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/"]
 

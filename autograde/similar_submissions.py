@@ -6,10 +6,11 @@ course's own solutions, which anybody may come upon.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from .alike_library import LibraryMatch, alike_library
 from .bench import source_notebook
 from .gradebook import source_path
 from .notebook_matching import grade_id
@@ -19,12 +20,29 @@ from .similarity import Similarity, compare
 from .similarity_page import write_similarity_page
 from .submitted_notebook import read_notebook
 from .verdict import Flag, Verdict
+from .withheld import original_sources
 
-__all__ = ["flag_similar", "write_similarity"]
+__all__ = [
+    "ClassAnswers",
+    "answers_like_the_library",
+    "flag_library",
+    "flag_similar",
+    "read_answers",
+    "write_similarity",
+]
 
 
-def write_similarity(lab: str, course: Path, students: Sequence[str], out: Path) -> Similarity:
-    """Compare the code answers of a lab's submissions and write the page that shows pairs side by side.
+@dataclass(frozen=True)
+class ClassAnswers:
+    """The code answers of a lab: student → grade_id → source, and per grade_id the starter and the course's solution."""
+
+    answers: dict[str, dict[str, str]]
+    starter: dict[str, str]
+    reference: dict[str, str]
+
+
+def read_answers(lab: str, course: Path, students: Sequence[str]) -> ClassAnswers:
+    """Read the code answers of a lab's submissions; who handed in no notebook has none.
 
     Parameters
     ----------
@@ -32,14 +50,11 @@ def write_similarity(lab: str, course: Path, students: Sequence[str], out: Path)
         Full name.
     course : Path
     students : sequence of str
-    out : Path
 
     Raises
     ------
     CourseError
         The source notebook cannot be read.
-    OSError
-        The page cannot be written.
     """
     source = source_notebook(source_path(course, lab))
     code = {grade_id(cell) for cell in source.cells if cell.cell_type == "code"}
@@ -53,9 +68,40 @@ def write_similarity(lab: str, course: Path, students: Sequence[str], out: Path)
             continue
         cells = {grade_id(cell): cell.source for cell in repaired.notebook.cells}
         answers[student] = {name: cells[name] for name in starter if name in cells}
-    found = compare(answers, starter, reference)
-    write_similarity_page(found, answers, out)
+    return ClassAnswers(answers, starter, reference)
+
+
+def write_similarity(read: ClassAnswers, out: Path) -> Similarity:
+    """Compare the answers of a class and write the page that shows pairs side by side.
+
+    Raises
+    ------
+    OSError
+        The page cannot be written.
+    """
+    found = compare(read.answers, read.starter, read.reference)
+    write_similarity_page(found, read.answers, out)
     return found
+
+
+def answers_like_the_library(read: ClassAnswers, withheld: tuple[str, ...]) -> list[LibraryMatch]:
+    """The answers that are much like what the rubric withholds of the library.
+
+    Raises
+    ------
+    WithheldError
+        An entry of `withheld` names nothing.
+    """
+    return alike_library(read.answers, read.starter, read.reference, original_sources(withheld))
+
+
+def flag_library(verdicts: Sequence[Verdict], matches: Iterable[LibraryMatch]) -> list[Verdict]:
+    """The verdicts, those of matches with a flag that names the library's module."""
+    flags: dict[str, list[Flag]] = {}
+    for match in matches:
+        detail = f"{match.grade_id}: alike {match.module} ({match.score:.0%} of what is the answer's own)"
+        flags.setdefault(match.student, []).append(Flag("copy", detail))
+    return [replace(each, flags=(*each.flags, *flags.get(each.student, ()))) for each in verdicts]
 
 
 def flag_similar(verdicts: Sequence[Verdict], similarity: Similarity) -> list[Verdict]:

@@ -49,7 +49,7 @@ from typing import Any
 from pygments.lexers.python import PythonLexer
 from pygments.token import Comment, Name, String, Text
 
-__all__ = ["AnswerMatch", "Fragment", "Pair", "Similarity", "compare", "cut"]
+__all__ = ["AnswerMatch", "AnswerTokens", "Fragment", "Pair", "Similarity", "StarterTokens", "compare", "cut"]
 
 LENGTH = 6
 FLOOR = 0.75
@@ -158,18 +158,18 @@ def compare(
     -------
     Similarity
     """
-    read: dict[str, dict[str, _Answer]] = {student: {} for student in sorted(answers)}
+    read: dict[str, dict[str, AnswerTokens]] = {student: {} for student in sorted(answers)}
     having: dict[str, dict[tuple, list[str]]] = {}
     weights: dict[str, dict[tuple, float]] = {}
     own: dict[str, Counter] = defaultdict(Counter)
     alike: dict[tuple[str, str], Counter] = defaultdict(Counter)
     for grade_id in sorted(starter):
-        start = _Starter.read(starter[grade_id])
-        given = start.fragments | set(_Answer((reference or {}).get(grade_id, ""), start).fragments)
+        start = StarterTokens.read(starter[grade_id])
+        given = start.fragments | set(AnswerTokens((reference or {}).get(grade_id, ""), start).fragments)
         writers = having[grade_id] = defaultdict(list)
         answered = 0  # those who handed in the starter are no part of the class in which a fragment can be common
         for student, row in read.items():
-            row[grade_id] = _Answer(answers[student].get(grade_id, ""), start)
+            row[grade_id] = AnswerTokens(answers[student].get(grade_id, ""), start)
             answered += not start.fragments.issuperset(row[grade_id].fragments)
             for fragment in row[grade_id].fragments:
                 writers[fragment].append(student)
@@ -217,7 +217,7 @@ def cut(source: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Starter:
+class StarterTokens:
     """What an answer was handed out with."""
 
     names: frozenset[str] = frozenset()
@@ -225,16 +225,16 @@ class _Starter:
     fragments: frozenset[tuple] = frozenset()
 
     @classmethod
-    def read(cls, source: str) -> _Starter:
+    def read(cls, source: str) -> StarterTokens:
         tokens = _tokens(cut(source))
         bare = cls(frozenset(word for _, kind, word in tokens if kind in Name), _parameters(tokens))
-        return replace(bare, fragments=frozenset(_Answer(source, bare).fragments))
+        return replace(bare, fragments=frozenset(AnswerTokens(source, bare).fragments))
 
 
-class _Answer:
+class AnswerTokens:
     """An answer as tokens, the line of each, and where each fragment begins."""
 
-    def __init__(self, source: str, start: _Starter):
+    def __init__(self, source: str, start: StarterTokens):
         text = cut(source)
         tokens = _tokens(text)
         self.words = _normalised(tokens, start)
@@ -287,7 +287,7 @@ def _parameters(tokens: list[tuple[int, Any, str]]) -> dict[str, list[str]]:
     return found
 
 
-def _normalised(tokens: list[tuple[int, Any, str]], start: _Starter) -> list[str]:
+def _normalised(tokens: list[tuple[int, Any, str]], start: StarterTokens) -> list[str]:
     """The tokens' words, with V for the names that a student chose."""
     ours = {
         mine: given
@@ -318,7 +318,7 @@ def _quartiles(scores: Iterable[float], students: int) -> tuple[float, float]:
 
 
 def _fragments(
-    left: _Answer, right: _Answer, weight: Mapping[tuple, float], having: Mapping[tuple, list[str]]
+    left: AnswerTokens, right: AnswerTokens, weight: Mapping[tuple, float], having: Mapping[tuple, list[str]]
 ) -> tuple[Fragment, ...]:
     """What the two share that counts, as runs that are longest first met, none on both sides twice."""
     found, taken, at = [], set(), 0

@@ -24,7 +24,7 @@ FLAGS = {
     "limit": "ended at a limit (time, memory, processes, output)",
     "crash": "raised an error or ended its process",
     "missing": "files or answers are missing",
-    "copy": "shares its evidence with another student",
+    "copy": "shares evidence or answers with another student, lab or run, or with the library",
     "grader": "the grader itself failed on it",
 }
 

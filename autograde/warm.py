@@ -25,6 +25,7 @@ from .execution import Execution, NoSandbox
 from .limits import Limits
 from .sandbox import DATA, Sandbox, SandboxError
 from .talk import Rank
+from .withheld import withheld_modules
 
 __all__ = ["WarmInterpreter"]
 
@@ -80,6 +81,7 @@ class WarmInterpreter:
                 stderr=subprocess.PIPE,
             )
         self._ready = False
+        self._redacted: dict[tuple[str, ...], list[tuple[str, str, str]]] = {}
 
     @property
     def pid(self) -> int:
@@ -93,6 +95,7 @@ class WarmInterpreter:
         data: Mapping[str, Path] | None = None,
         threads: int = 1,
         fork_server: bool = False,
+        withheld: tuple[str, ...] = (),
     ) -> Execution:
         """Fork into a fresh sandbox, once per rank.
 
@@ -107,26 +110,54 @@ class WarmInterpreter:
             Threads that each computes with.
         fork_server : bool
             Whether the code will call `course_lib.distributed.launch`.
+        withheld : tuple of str
+            What is not there of the course's library, as a rubric says it. Without a sandbox it is still in the files.
 
         Raises
         ------
         SandboxError
             The sandbox or the fork cannot be made.
+        WithheldError
+            An entry of `withheld` names nothing.
         """
         self._wait_until_ready()
+        redacted = self._redact(withheld)
+        replaced = {Path(path): Path(text) for _, path, text in redacted}
         place: Sandbox | NoSandbox
-        place = Sandbox(self.slot, data, limits.disk_bytes) if self.sandboxed else NoSandbox()
+        place = Sandbox(self.slot, data, limits.disk_bytes, replaced) if self.sandboxed else NoSandbox()
         group = memory_group(limits.memory_bytes + _SPARE) if self.sandboxed else None
         execution = Execution(place, limits, group)
         try:
             for rank in range(ranks):
-                execution.ranks.append(self._fork(execution, rank, ranks, threads, fork_server))
+                execution.ranks.append(self._fork(execution, rank, ranks, threads, fork_server, redacted))
         except BaseException:
             execution.close()
             raise
         return execution
 
-    def _fork(self, execution: Execution, rank: int, ranks: int, threads: int, fork_server: bool) -> Rank:
+    def _redact(self, withheld: tuple[str, ...]) -> list[tuple[str, str, str]]:
+        """Write the texts that stand in for what is withheld; of each its module's name and file, and its own file."""
+        if withheld not in self._redacted:
+            folder = Path(self._home.name, "withheld", str(len(self._redacted)))
+            folder.mkdir(parents=True)
+            found = []
+            for module in withheld_modules(withheld):
+                text = folder / f"{module.name}.py"
+                text.write_text(module.text, encoding="utf-8")
+                text.chmod(0o644)
+                found.append((module.name, str(module.path), str(text)))
+            self._redacted[withheld] = found
+        return self._redacted[withheld]
+
+    def _fork(
+        self,
+        execution: Execution,
+        rank: int,
+        ranks: int,
+        threads: int,
+        fork_server: bool,
+        redacted: list[tuple[str, str, str]],
+    ) -> Rank:
         place, limits, group = execution.place, execution.limits, execution.group
         ours, theirs = socket.socketpair()
         reader, writer = os.pipe()
@@ -154,6 +185,7 @@ class WarmInterpreter:
             "folder": place.folder,
             "threads": threads,
             "fork_server": fork_server,
+            "redacted": redacted,
             "environment": environment,
             "limits": {
                 "memory": int(1.25 * limits.memory_bytes),

@@ -61,8 +61,9 @@ def strategy_comparison(table: pd.DataFrame, title: str, target: float) -> Figur
     panels[0].set_yticks(range(len(names)), names)
     panels[0].set_ylim(len(names) - 0.4, -0.6)
     if table["crowded"].any():
-        row = table[table["crowded"]].iloc[0]
-        note = f"hollow: {row['processes']} processes share {row['cores']} core(s), so the time is not the strategy's alone"
+        counts = table.loc[table["crowded"], ["processes", "cores"]].drop_duplicates().itertuples(index=False)
+        shared = ", or ".join(f"{processes} processes share {cores} core(s)" for processes, cores in counts)
+        note = f"hollow: {shared}, so the time is not the strategy's alone"
         figure.supxlabel(note, x=0.01, ha="left", fontsize=9)
     return figure
 
@@ -107,6 +108,8 @@ def _bytes(value: float) -> str:
 def strategy_curves(results: Sequence[StrategyResult], title: str, target: float, against: str = "seconds") -> Axes:
     """Accuracy against training time (or samples), the mean over seeds, one line a strategy.
 
+    Points of averages that nobody made are hollow, on a dotted line.
+
     Parameters
     ----------
     against : {"seconds", "samples"}
@@ -118,7 +121,13 @@ def strategy_curves(results: Sequence[StrategyResult], title: str, target: float
         points = list(zip(*curves, strict=True))
         x = [sum(getattr(point, against) for point in seeds) / len(seeds) for seeds in points]
         y = [sum(point.accuracy for point in seeds) / len(seeds) for seeds in points]
-        axes.plot(x, y, line, marker=marker, color=COLOURS[colour], markersize=5, label=name)
+        guessed = [seeds[0].hypothetical for seeds in points]
+        label = f"{name} (hollow: averages not made)" if any(guessed) else name
+        axes.plot(x, y, ":" if any(guessed) else line, marker=marker, color=COLOURS[colour], markersize=5, label=label,
+                  markerfacecolor="white" if any(guessed) else COLOURS[colour])  # fmt: skip
+        if any(guessed):
+            axes.plot(*zip(*[(a, b) for a, b, guess in zip(x, y, guessed, strict=True) if not guess], strict=True),
+                      marker, color=COLOURS[colour], markersize=6)  # fmt: skip
     axes.axhline(target, color=COLOURS["reference"], linestyle=":", linewidth=1)
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel("training time (s)" if against == "seconds" else "samples of all workers")

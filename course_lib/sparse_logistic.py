@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from course_lib.distributed.hogwild import hogwild, share_of_epoch
+from course_lib.distributed.hogwild import hogwild, meet, share_of_epoch
 from course_lib.distributed.lost_updates import LostUpdates, measure_lost_updates
 from course_lib.distributed.shared_memory import share
 
@@ -158,7 +158,8 @@ class SparseRun:
     ----------
     weights : Tensor ``(features,)``, float64
     seconds : float
-        From the first worker's start to the last one's end; starting the processes is not in it.
+        From the first worker's start to the last one's end; they start when all have computed a first update. Starting the
+        processes is not in it.
     processor_seconds : float
         Of all workers together.
     samples : list of int
@@ -188,7 +189,7 @@ def train_sparse(data: SparseData, processes: int, *, locked: bool = False, **op
         Moved to shared memory, so that no worker copies it.
     processes : int
     locked : bool
-        One worker at a time adds its update.
+        One worker at a time adds its update; the update is computed outside the lock.
 
     Other Parameters
     ----------------
@@ -224,7 +225,8 @@ def _train(
     if epochs < 1 or batch_size < 1:
         raise ValueError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}")
     weights = torch.zeros(data.features, dtype=torch.float64)
-    work = (max(processes, 1), epochs, batch_size, lr, seed, dense, count_lost)
+    ready = share(torch.zeros(max(processes, 1), dtype=torch.uint8))
+    work = (ready, epochs, batch_size, lr, seed, dense, count_lost)
     if processes:
         share(data.indices)
         share(data.labels)
@@ -251,7 +253,7 @@ def _worker(
     rank: int,
     lock: contextlib.AbstractContextManager,
     data: SparseData,
-    processes: int,
+    ready: torch.Tensor,
     epochs: int,
     batch_size: int,
     lr: float,
@@ -261,11 +263,15 @@ def _worker(
 ) -> tuple[float, float, float, int, torch.Tensor | None, float]:
     added = torch.zeros_like(weights) if count_lost else None
     absolute, samples = 0.0, 0
+    spare = (dense_update if dense else sparse_update)(weights, data.indices[:batch_size], data.labels[:batch_size], lr)
+    if not dense:
+        weights.clone().index_add_(0, *spare)
+    meet(ready, rank)
     start, processor = time.monotonic(), time.process_time()
     for epoch in range(epochs):
-        share = share_of_epoch(len(data), processes, rank, epoch, seed)
+        mine = share_of_epoch(len(data), len(ready), rank, epoch, seed)
         # Gathered at once: row by row in random order, the data's pages are looked up again for every batch.
-        batches = zip(data.indices[share].split(batch_size), data.labels[share].split(batch_size), strict=True)
+        batches = zip(data.indices[mine].split(batch_size), data.labels[mine].split(batch_size), strict=True)
         for indices, labels in batches:
             if dense:
                 amounts = dense_update(weights, indices, labels, lr)

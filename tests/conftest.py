@@ -6,11 +6,15 @@ from pathlib import Path
 import leftovers
 import pytest
 
+from course_lib.nbformat_import import leave_addresses_out
+
 LONG = ("labs", "hostile")  # folders whose files take minutes
 
 # Read when PyTorch is loaded, here and in every process that a test starts. Elsewhere threads that wait for each other
 # spin; where more of them compute than there are cores, that is most of what they do.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+leave_addresses_out()  # each process that shares the files collects them, two seconds sooner
 
 _MARK = os.environ.setdefault(leftovers.MARK, uuid.uuid4().hex)
 _STARTED = time.time()
@@ -31,6 +35,36 @@ def pytest_sessionfinish(session):
         print(f"\nleft behind: {line}")
     if found and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(scope="session")
+def warm_server(tmp_path_factory):
+    """A process that has imported what labs import; kernels and points of sweeps are its forks.
+
+    It was started in a folder of which nobody should see anything.
+    """
+    from course_lib.warm_kernels import WarmServer
+
+    here = os.getcwd()
+    os.chdir(tmp_path_factory.mktemp("elsewhere"))
+    try:
+        with WarmServer.private() as server:
+            os.chdir(here)
+            yield server
+    finally:
+        os.chdir(here)
+
+
+@pytest.fixture(scope="session")
+def warm():
+    """An interpreter that forks into sandboxes."""
+    from autograde.sandbox import missing_sandbox
+    from autograde.warm import WarmInterpreter
+
+    if why := missing_sandbox():
+        pytest.skip(why)
+    with WarmInterpreter() as interpreter:
+        yield interpreter
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,10 @@ def _ancestors() -> set[int]:
 
 
 def processes(mark: str) -> dict[int, str]:
-    """Process identifiers and command lines of those that carry the mark, this process and its parents aside."""
+    """Process identifiers and command lines of those that carry the mark.
+
+    Left out are this process, its parents, and its own servers of `multiprocessing`, which end with it.
+    """
     wanted, found, own = f"{MARK}={mark}".encode(), {}, _ancestors()
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) in own:
@@ -29,11 +32,12 @@ def processes(mark: str) -> dict[int, str]:
         try:
             if wanted not in (folder / "environ").read_bytes().split(b"\0"):
                 continue
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
             line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:  # it has just ended, or is somebody else's
             continue
-        if state != "Z":
+        servers = int(parent) == os.getpid() and "from multiprocessing." in line
+        if state != "Z" and not servers:
             found[int(folder.name)] = line[:160]
     return found
 

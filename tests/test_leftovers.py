@@ -32,6 +32,18 @@ def test_a_forgotten_process_fails_the_run(tmp_path, repository, seconds, detach
     _end(run.stdout)
 
 
+def test_servers_that_end_with_the_run_are_not_left_behind():
+    import multiprocessing
+
+    import leftovers
+
+    context = multiprocessing.get_context("forkserver")
+    child = context.Process(target=time.sleep, args=(0,))
+    child.start()  # and with it the server, a child of this process
+    child.join()
+    assert not [line for line in leftovers.processes(os.environ[leftovers.MARK]).values() if "forkserver" in line]
+
+
 def _end(text):
     for line in text.splitlines():
         if "left behind: process" in line:

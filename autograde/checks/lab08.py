@@ -43,9 +43,17 @@ def averaging(ask: Ask) -> Findings:
     kept = isinstance(found[0], dict) and found[0].get("kept") == [True] * 4
     weights = same_tensors(models[1][0], means[1])
     stuck = any(isinstance(one, dict) and "stuck" in one for one in found)
+    sent = isinstance(found[0], dict) and found[0].get("sent") is True
+    sent_weighed = isinstance(found[1], dict) and found[1].get("sent") is True
+    mean, everywhere, weights = mean and sent, everywhere and sent, weights and sent_weighed
     look = "run it on three ranks with mpi_launch, and print the sum of a layer's weights on each"
     if stuck:
-        wrong = "the ranks do not make the same calls, or one waits for a message that nobody sends"
+        wrong = (
+            "the ranks do not make the same calls, or one waits for a message that nobody sends, or two that both send "
+            "first wait for each other"
+        )
+    elif isinstance(found[0], dict) and not sent:
+        wrong = "nothing was sent: under MPI each rank has memory of its own"
     elif same_tensors(models[0][0], states[0][0]):
         wrong = "rank 0's model is as it was"
     else:

@@ -14,7 +14,7 @@ from .registry import Ask, Findings, Later
 
 __all__ = ["local_sgd", "psgd"]
 
-BARRIER, AVERAGING = 0.3, 0.06  # seconds that they take, outside
+BARRIER = 0.3  # seconds that it takes, outside
 
 
 def _draw(ask: Ask, steps: int, epochs: int) -> dict[str, Any]:
@@ -68,17 +68,31 @@ def _averages(answer: Any) -> tuple[list[Any], list[Any]]:
 
 
 def psgd(ask: Ask) -> Findings:
-    """A short training, with a slow barrier and a slow averaging, timed outside."""
+    """A short training, with a slow barrier, slow batches and a slow averaging, timed outside.
+
+    Times are drawn, so that no constant lies among them; all batches together take longer than the averaging.
+    """
     steps, epochs = int(ask.random.integers(3, 6)), int(ask.random.integers(2, 4))
-    given = _draw(ask, steps, epochs)
+    given = _draw(ask, steps, epochs) | {"slow": True}
     total = steps * epochs
+    averaging, pauses = float(ask.random.uniform(0.025, 0.045)), iter(ask.random.uniform(0.012, 0.02, total).tolist())
     asked: list[float] = []
+    times: list[float] = []  # when batches and averagings were asked for
 
     def barrier(rank: int) -> Later:
         asked.append(time.monotonic())
         return Later(BARRIER)
 
-    found = ask.call("psgd", given, {"barrier": barrier, "average": lambda rank: Later(AVERAGING)})
+    def batch(rank: int) -> Later:
+        times.append(time.monotonic())
+        return Later(next(pauses, 0.0))
+
+    def average(rank: int) -> Later:
+        times.append(time.monotonic())
+        return Later(averaging)
+
+    found = ask.call("psgd", given, {"barrier": barrier, "batch": batch, "average": average})
+    training_time = times[-1] - times[0] if times else 0.0  # lies within what a right clock tells
     wall = time.monotonic() - asked[0] if asked else 0.0  # from the moment at which the barrier was reached
     answer = found if isinstance(found, dict) else {}
     places, parameters = _averages(answer)
@@ -100,8 +114,9 @@ def psgd(ask: Ask) -> Findings:
         timed = "there is no barrier before the first step"
     elif not counted:
         timed = "the seconds should be a number"
-    elif told < AVERAGING * 0.95:
-        timed = "the averaging is not in the seconds"
+    elif told < 0.95 * (averaging + training_time):
+        missing = "averaging" if told >= 0.95 * training_time else "training"
+        timed = f"the {missing} is not in the seconds"
     elif told > wall - BARRIER * 0.95:
         timed = "the seconds contain the waiting at the barrier"
     else:

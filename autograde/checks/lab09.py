@@ -29,10 +29,15 @@ def share(ask: Ask) -> Findings:
     ]  # fmt: skip
     extra = [(jobs[1][0], jobs[1][1], 0, 1, seed + other) for other in (0, 0, 1)]
     found = ask.call("share", questions + extra)
-    answers = found if isinstance(found, list) and len(found) == len(questions) + 3 else [[]] * (len(questions) + 3)
+    found = found if isinstance(found, dict) else {}
+    untouched = found.get("untouched") is True
+    answers = found.get("shares")
+    answers = (
+        answers if isinstance(answers, list) and len(answers) == len(questions) + 3 else [[]] * (len(questions) + 3)
+    )
     answers = [answer if isinstance(answer, list) else [] for answer in answers]
     shares = dict(zip(questions, answers, strict=False))
-    once = even = fresh = True
+    once = even = fresh = redealt = True
     steps: list[bool] = []
     for samples, processes in jobs:
         epochs = []
@@ -44,15 +49,20 @@ def share(ask: Ask) -> Findings:
             steps += [type(a) is type(b) is int and b > a for part in parts for a, b in itertools.pairwise(part)]
             epochs.append(parts)
         fresh &= epochs[0] != epochs[1] and epochs[1] != epochs[2]
+        if processes > 1:
+            members = [frozenset(map(str, parts[0])) for parts in epochs]
+            redealt &= len(set(members)) > 1
     shuffled = 0.4 < sum(steps) / max(1, len(steps)) < 0.6  # a shuffled order goes up at half of its steps
     same, again, other = answers[len(questions) :]
     repeatable = same == again and same != other
     why = (
         "the same arguments do not give the same order, or other seeds do" if not repeatable
         else "the samples are not shuffled" if not shuffled
-        else "two epochs have the same order"
+        else "two epochs have the same order" if not fresh
+        else "a process takes the same samples in every epoch" if not redealt
+        else "the global generator of torch or numpy, from which dropout draws, is changed"
     )  # fmt: skip
-    order = once and fresh and shuffled and repeatable
+    order = once and fresh and redealt and shuffled and repeatable and untouched
     look = "print the shares of 11 samples on 3 processes, for two epochs"
     return {
         "once": Finding(once, "every sample is in one share of an epoch" if once else
@@ -133,6 +143,9 @@ def reading(ask: Ask) -> Findings:
     times += [(one, 0.95) for one in curves[:2]]
     pairs = [(curves[i], curves[i + 1], min(max(a for _, _, a in one) for one in curves[i : i + 2])) for i in range(5)]
     pairs += [(curves[0], curves[1], 0.95)]
+    low, high = sorted(curves[:2], key=lambda one: max(a for _, _, a in one))
+    between = (max(a for _, _, a in low) + max(a for _, _, a in high)) / 2
+    pairs += [(low, high, between), (high, low, between)]  # one of the two gets there
     found = ask.call("reading", {"times": times, "pairs": pairs})
     answers = found if isinstance(found, dict) else {}
     given = answers.get("times")

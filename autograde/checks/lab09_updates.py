@@ -48,6 +48,10 @@ def loop(ask: Ask) -> Findings:
         same_tensors(one.get("own"), _sgd(make, [data]), 1e-4) and not ok
         for one, data, ok in zip(found, given, right, strict=True)
     ]
+    left = [
+        same_tensors(one.get("weights"), _sgd(make, [data], left=1.0), 1e-4)
+        for one, data in zip(found, given, strict=True)
+    ]
     counted = [is_int(one.get("samples"), count) for one, count in zip(found, counts, strict=True)]
     taken = [is_int(one.get("entries"), steps) for one in found]
     clean = [one.get("outside") is False and one.get("inside") is False for one in found]
@@ -58,6 +62,8 @@ def loop(ask: Ask) -> Findings:
         steps_told = (
             "the memory that was given still holds other weights: the model has tensors of its own now"
             if any(private)
+            else "the gradient that the model came with went into the first step"
+            if all(left)
             else "the weights are not those of plain SGD with the gradient of each batch's mean loss"
         )
     why = (
@@ -91,8 +97,11 @@ def _together(ask: Ask, make: Any, given: list[dict[str, Any]], lock: bool) -> F
     )
 
 
-def _sgd(make: Any, given: list[dict[str, Any]]) -> list[torch.Tensor]:
-    """The weights after all batches; in each step everybody's gradient is of the weights before it."""
+def _sgd(make: Any, given: list[dict[str, Any]], left: float = 0.0) -> list[torch.Tensor]:
+    """The weights after all batches; in each step everybody's gradient is of the weights before it.
+
+    `left` is added to each number of the first gradient.
+    """
     model = make(given[0]["spec"], given[0]["state"])
     parameters = list(model.parameters())
     batches = [zip(data["images"], data["labels"], strict=True) for data in given]
@@ -100,7 +109,8 @@ def _sgd(make: Any, given: list[dict[str, Any]]) -> list[torch.Tensor]:
         gradients = [torch.autograd.grad(F.cross_entropy(model(x), y), parameters) for x, y in together]
         with torch.no_grad():
             for parameter, *parts in zip(parameters, *gradients, strict=True):
-                parameter -= given[0]["lr"] * sum(parts)
+                parameter -= given[0]["lr"] * (sum(parts) + left)
+        left = 0.0
     return [parameter.detach() for parameter in parameters]
 
 

@@ -6,8 +6,12 @@ each is a JSON object with two to four descriptors: the socket that `runner` tal
 prints, and where there are such the pidfd of the process whose namespaces to join and a control group's
 ``cgroup.procs``. The answer is ``{"pid": …}`` or ``{"error": …}``.
 
-The process holds nothing but public libraries, so that a fork of it has nothing to give away. When the control socket
-closes, it ends.
+The course's own library is imported by *branches*: forks of this process, one for each choice of what a rubric withholds
+of it, which have imported the redacted texts of those modules and never the others. A request is passed on to its
+branch, which forks.
+
+The processes hold nothing but public libraries, so that a fork of them has nothing to give away. When the control socket
+closes, they end.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import importlib.abc
+import importlib.util
 import json
 import os
 import shutil
@@ -22,6 +28,8 @@ import signal
 import socket
 import struct
 import sys
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import CodeType
 from typing import Any
 
 # What the labs' notebooks import; the slow ones are the point.
@@ -38,6 +46,8 @@ WARM = [
     "IPython.core.interactiveshell",
     "safetensors.torch",
     "psutil",
+]
+COURSE = [
     "course_lib.checks",
     "course_lib.data",
     "course_lib.distributed",
@@ -54,7 +64,7 @@ WARM = [
 
 
 def warm() -> None:
-    """Import everything, and leave a single thread and no OpenMP pool behind."""
+    """Import everything but the course's library, and leave a single thread and no OpenMP pool behind."""
     for name in WARM:
         importlib.import_module(name)
     from course_lib.torchvision_import import import_torchvision
@@ -64,6 +74,10 @@ def warm() -> None:
     import torch
 
     torch.set_num_threads(1)
+    _see_that_it_can_be_forked()
+
+
+def _see_that_it_can_be_forked() -> None:
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise RuntimeError(f"the warm interpreter has {threads} threads after its imports and cannot be forked")
@@ -72,18 +86,110 @@ def warm() -> None:
 
 
 def serve(control: socket.socket) -> None:
-    """Answer requests until the grader closes the socket."""
+    """Pass requests on to branches until the grader closes the socket."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
     control.send(json.dumps({"ready": True}).encode())
+    branches: dict[str, tuple[int, socket.socket]] = {}
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 65536, 4)
         if not message:
+            break
+        redacted = json.loads(message)["redacted"]
+        key = json.dumps(redacted)
+        for _ in range(2):  # a branch may have been ended for want of memory: once more, with a new one
+            if key not in branches:
+                branches[key] = _branch(control, redacted, [branch for _, branch in branches.values()])
+            try:
+                socket.send_fds(branches[key][1], [message], descriptors)
+                break
+            except OSError:
+                branches.pop(key)[1].close()
+        else:
+            control.send(json.dumps({"error": "the warm interpreter ended when it had forked"}).encode())
+        for descriptor in descriptors:
+            os.close(descriptor)
+    for pid, branch in branches.values():
+        branch.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def _branch(
+    control: socket.socket, redacted: list[list[str]], others: list[socket.socket]
+) -> tuple[int, socket.socket]:
+    """Fork a process that imports the course's library as it is to be seen; it ends when its socket is closed."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return pid, ours
+    problem = None
+    try:
+        for each in (*others, ours):  # held here too, they would keep the others from seeing their end
+            each.close()
+        _import_course(redacted)
+        _see_that_it_can_be_forked()
+    except BaseException as error:
+        problem = f"{type(error).__name__}: {error}"
+    with contextlib.suppress(BaseException):
+        _serve_branch(control, theirs, problem)
+    os._exit(0)
+
+
+def _serve_branch(control: socket.socket, requests: socket.socket, problem: str | None) -> None:
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(requests, 65536, 4)
+        if not message:
             return
-        pid = os.fork()
-        if pid == 0:
+        if problem is not None:
+            control.send(json.dumps({"error": problem}).encode())
+        elif os.fork() == 0:
+            requests.close()
             _enter_and_run(control, json.loads(message), descriptors)  # never returns
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+class RedactedLoader(SourceFileLoader):
+    """Executes another text in the place of a module's own, and never what is compiled of that."""
+
+    def __init__(self, name: str, path: str, text: str) -> None:
+        super().__init__(name, path)
+        self.text = text
+
+    def get_code(self, fullname: str) -> CodeType:
+        with open(self.text, "rb") as file:
+            return compile(file.read(), self.path, "exec", dont_inherit=True)
+
+
+class RedactedFinder(importlib.abc.MetaPathFinder):
+    """Finds the modules of which something is withheld, each ``(name, path, text)``."""
+
+    def __init__(self, redacted: list[list[str]]) -> None:
+        self.redacted = {name: (path, text) for name, path, text in redacted}
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if fullname not in self.redacted:
+            return None
+        file, text = self.redacted[fullname]
+        inner = [os.path.dirname(file)] if os.path.basename(file) == "__init__.py" else None
+        loader = RedactedLoader(fullname, file, text)
+        return importlib.util.spec_from_file_location(fullname, file, loader=loader, submodule_search_locations=inner)
+
+
+def _import_course(redacted: list[list[str]]) -> None:
+    """Import the course's library, of some modules the redacted texts, which then look like any other module."""
+    names = [name for name, _, _ in redacted]
+    if early := [name for name in names if name in sys.modules]:
+        raise ImportError(f"{early[0]} cannot be withheld: it is imported before any lab is known")
+    finder = RedactedFinder(redacted)
+    sys.meta_path.insert(0, finder)
+    for name in (*COURSE, *names):
+        importlib.import_module(name)
+    sys.meta_path.remove(finder)
+    for name in names:  # the sandbox shows the same text in the file's place
+        module = sys.modules[name]
+        module.__loader__ = module.__spec__.loader = SourceFileLoader(name, module.__file__)
 
 
 def _enter_and_run(control: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:

@@ -14,7 +14,8 @@ from course_lib.atomic import write_atomically
 
 from ..gradebook import CourseError, LabPoints, lab_points, nbgrader_settings
 from ..rubric import Rubric, find_rubric
-from ..similar_submissions import flag_similar, write_similarity
+from ..similar_submissions import answers_like_the_library, flag_library, flag_similar, read_answers, write_similarity
+from ..withheld import WithheldError
 from .class_results import ClassResults, read_verdicts
 from .pages import environment, remove_stale
 
@@ -97,9 +98,10 @@ def _results(rubric: Rubric, course: Path, out: Path) -> ClassResults:
     try:
         page = _similarity_page(rubric.lab, out)
         page.parent.mkdir(parents=True, exist_ok=True)
-        similarity = write_similarity(rubric.lab, course, [verdict.student for verdict in verdicts], page)
-        verdicts = flag_similar(verdicts, similarity)
-    except CourseError as error:
+        read = read_answers(rubric.lab, course, [verdict.student for verdict in verdicts])
+        verdicts = flag_similar(verdicts, write_similarity(read, page))
+        verdicts = flag_library(verdicts, answers_like_the_library(read, rubric.execution.withheld))
+    except (CourseError, WithheldError) as error:
         unreadable = [*unreadable, f"submissions were not compared with each other: {error}"]
     except OSError as error:
         raise ReportError(f"{page} cannot be written ({error.strerror}); choose another place with -o FILE") from None

@@ -12,7 +12,8 @@ from torch import nn
 from course_lib.checks.lab08_workers import local_sgd, psgd
 from course_lib.checks.registry import CheckFailed
 from course_lib.checks.run_evidence import check_run
-from course_lib.distributed.thread_comm import CommunicationError, run_threads
+from course_lib.distributed.separate_globals import as_another_process
+from course_lib.distributed.thread_comm import CommunicationError, ThreadComm, run_threads
 
 __all__ = ["CHECKS"]
 
@@ -34,10 +35,17 @@ def averaging(answer: Callable[..., Any]) -> None:
         models = [_Small(rank) for rank in range(3)]
         held = [list(model.parameters()) for model in models]
         before = [[p.detach().clone() for p in one] for one in held]
+        comms: list[ThreadComm] = []
         try:
-            run_threads(lambda comm: answer(comm, models[comm.rank], samples[comm.rank]), 3)  # noqa: B023
+            run_threads(_rank, 3, answer, models, samples, comms, timeout=PATIENCE)
         except CommunicationError as error:
-            raise CheckFailed(f"{told}: {error}. A collective is called by every rank, a send needs its recv") from None
+            raise CheckFailed(f"{told}: {error}. {_likely_hang(str(error))}") from None
+        except LookupError:
+            if not all(comm.carried_data for comm in comms):
+                raise CheckFailed(f"{told}: {NOTHING_SENT}") from None
+            raise
+        if silent := [str(comm.rank) for comm in comms if not comm.carried_data]:
+            raise CheckFailed(f"{told}, rank {', '.join(sorted(silent))}: {NOTHING_SENT}")
         if any(
             a is not b
             for model, one in zip(models, held, strict=True)
@@ -61,6 +69,27 @@ def averaging(answer: Callable[..., Any]) -> None:
                     likely = "its model is neither the old one nor the mean"
                 raise CheckFailed(f"{told}: rank 0 holds the mean, rank {rank} does not: {likely}")
     print("average_models: 3 ranks hold the mean, weighted by their samples")
+
+
+PATIENCE = 5.0  # seconds after which a rank that waits is said to wait for ever
+NOTHING_SENT = ("nothing was sent or received. Under MPI each rank is a process with memory of its own, global variables "
+                "included: what others know comes by a call of comm that carries it")  # fmt: skip
+
+
+def _rank(
+    comm: ThreadComm, answer: Callable[..., Any], models: list[nn.Module], samples: list[int], comms: list
+) -> None:
+    comms.append(comm)
+    as_another_process(answer)(comm, models[comm.rank], samples[comm.rank])
+
+
+def _likely_hang(error: str) -> str:
+    if "does not end" in error:
+        return "A loop over ranks or parameters has an end"
+    if "stands in send" in error:
+        return ("A send of a model waits for its recv: two ranks that both send first wait for ever. Let one receive first, "
+                "or take sendrecv or a collective")  # fmt: skip
+    return "A collective is called by every rank, a send needs its recv"
 
 
 def _likely_average(found, before, plain, weighed) -> str:

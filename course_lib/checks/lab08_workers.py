@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -15,6 +17,7 @@ __all__ = ["local_sgd", "psgd"]
 
 LR, EPOCHS, BATCHES = 0.5, 3, 4
 PAUSE = 0.02  # seconds that the averaging, and the waiting at the barrier, take
+BATCH = PAUSE / 4  # seconds that a batch takes where the clock is looked at
 
 
 class _Comm:
@@ -39,13 +42,15 @@ class _Comm:
 
 
 class _Seen:
-    """Batches whose order depends on the epoch; counts what a worker takes from them."""
+    """Batches whose order depends on the epoch; counts what a worker takes from them. Each takes `pause` seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause: float = 0.0) -> None:
+        self.pause = pause
         generator = torch.Generator().manual_seed(0)
         self.data = [(torch.randn(6, 4, generator=generator), torch.randint(3, (6,), generator=generator))
                      for _ in range(BATCHES * EPOCHS)]  # fmt: skip
-        self.epoch, self.steps = 0, 0
+        self.epoch, self.steps, self.averaging = 0, 0, 0.0
+        self.first, self.last = math.inf, 0.0  # when the first batch was asked for, and the last averaging ended
         self.barriers: list[int] = []
         self.averages: list[tuple[int, list[torch.Tensor]]] = []
 
@@ -59,13 +64,18 @@ class _Seen:
         return self.data[BATCHES * epoch : BATCHES * (epoch + 1)]
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        self.first = min(self.first, time.perf_counter())
         for images, labels in self.of(self.epoch % EPOCHS):
             self.steps += 1
+            time.sleep(self.pause)
             yield images, labels
 
     def average(self, model: nn.Module) -> None:
         """Halves the parameters: what another rank would bring in."""
+        start = time.perf_counter()
         time.sleep(PAUSE)
+        self.last = time.perf_counter()
+        self.averaging += self.last - start
         self.averages.append((self.steps, _parameters(model)))
         with torch.no_grad():
             for parameter in model.parameters():
@@ -110,8 +120,8 @@ def _same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
     return all(torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in zip(found, wanted, strict=True))
 
 
-def _watch(call: Callable[..., Any]) -> tuple[_Seen, nn.Module, Any, float]:
-    seen, model = _Seen(), _network()
+def _watch(call: Callable[..., Any], pause: float = 0.0) -> tuple[_Seen, nn.Module, Any, float]:
+    seen, model = _Seen(pause), _network()
     start = time.perf_counter()
     returned = call(_Comm(seen), model, seen)
     return seen, model, returned, time.perf_counter() - start
@@ -152,22 +162,30 @@ def _see_values(seen: _Seen, model: nn.Module, stops: list[int]) -> None:
 def psgd(answer: Callable[..., Any]) -> None:
     total = BATCHES * EPOCHS
     seen, model, seconds, wall = _watch(
-        lambda comm, model, batches: answer(comm, model, batches, LR, EPOCHS, batches.average)
+        lambda comm, model, batches: answer(comm, model, batches, LR, EPOCHS, batches.average), BATCH
     )
     _see_that_it_trains(seen, total)
     if [step for step, _ in seen.averages] != [total]:
         places = ", ".join(str(step) for step, _ in seen.averages)
         raise CheckFailed(f"parallel SGD averages once, after all {total} steps; yours averaged after step {places}")
     _see_values(seen, model, [total])
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
-        came = "nothing (None): is there a return?" if seconds is None else f"a {type(seconds).__name__}"
+    if not isinstance(seconds, int | float | np.number) or isinstance(seconds, bool) or not math.isfinite(seconds):
+        came = (
+            "nothing (None): is there a return?" if seconds is None else f"{seconds!r:.60}, a {type(seconds).__name__}"
+        )
         raise CheckFailed(f"psgd_worker returns its seconds, a float; yours returned {came}")
     if seen.barriers[:1] != [0]:
         raise CheckFailed("comm.Barrier() comes before the first step, so that all clocks start together; yours "
                           + ("was never called" if not seen.barriers else f"came after step {seen.barriers[0]}"))  # fmt: skip
-    if not PAUSE <= seconds <= wall:
-        raise CheckFailed(f"the run took {wall:.3f} s, {PAUSE} s of it averaging; yours says {seconds:.3f} s: take "
-                          "time.perf_counter() before the first step and after the averaging")  # fmt: skip
+    least = seen.last - seen.first
+    if not least <= seconds <= wall:
+        likely = "take time.perf_counter() after the barrier and once more after the averaging"
+        if PAUSE <= seconds < seen.averaging + BATCH:
+            likely = "the training is not in the seconds: start the clock at the barrier, before the first step"
+        elif least - seen.averaging <= seconds < least:
+            likely = "the averaging is not in the seconds: stop the clock after it"
+        raise CheckFailed(f"from the first batch to the end of the averaging the run took {least:.3f} s, {seen.averaging:.3f} s of it "
+                          f"averaging, and {wall:.3f} s in all; yours says {seconds:.3f} s: {likely}")  # fmt: skip
     if seconds > wall - PAUSE:
         raise CheckFailed(f"the barrier took {PAUSE} s, and your {seconds:.3f} s count it: start the clock after it")
     print(f"psgd_worker: {total} steps of plain SGD, one averaging at the end, {1000 * seconds:.0f} ms")

@@ -8,6 +8,7 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from course_lib.checks.lab09_loop import loop
@@ -25,12 +26,17 @@ def share(answer: Callable[..., Any]) -> None:
             shares = []
             for rank in range(processes):
                 torch.manual_seed(100 * epoch + rank)  # processes do not share the state of a generator
-                shares.append(_positions(answer(samples, processes, rank, epoch, 5), samples))
+                shares.append(_positions(_leaving_generators(answer, samples, processes, rank, epoch), samples))
             _dealt(shares, samples, processes)
             epochs.append(shares)
         if epochs[0] == epochs[1]:
             raise CheckFailed(
                 f"{samples} samples: epochs 0 and 1 have the same order. Draw it from seed + epoch, or from both in some other way"
+            )
+        if samples == 1000 and set(epochs[0][0]) == set(epochs[1][0]):
+            raise CheckFailed(
+                f"{samples} samples over {processes} processes: process 0 takes the same samples in every epoch, in another order. "
+                "Shuffle all samples first, then deal them out, so that it is dealt others in each epoch"
             )
         steps = [b > a for part in epochs[0] for a, b in itertools.pairwise(part)]
         if samples == 1000 and not 0.4 < sum(steps) / len(steps) < 0.6:  # a shuffled order goes up at half of its steps
@@ -45,6 +51,22 @@ def share(answer: Callable[..., Any]) -> None:
     if again[0] == again[2]:
         raise CheckFailed("seeds 5 and 6 gave the same share: another seed should give another order")
     print("my_share: every sample once an epoch, on 1 to 4 processes, in a new order each time")
+
+
+def _leaving_generators(answer: Callable[..., Any], *question: int) -> Any:
+    before = torch.get_rng_state(), np.random.get_state()[1:3]
+    found = answer(*question, 5)
+    after = torch.get_rng_state(), np.random.get_state()[1:3]
+    if not torch.equal(before[0], after[0]):
+        raise CheckFailed(
+            "torch's global generator is another one afterwards. Dropout draws from it: after torch.manual_seed all processes drop "
+            "the same units, in every epoch. Draw from torch.Generator().manual_seed(…) by randperm(…, generator=…)"
+        )
+    if not (np.array_equal(before[1][0], after[1][0]) and before[1][1] == after[1][1]):
+        raise CheckFailed(
+            "numpy's global generator is another one afterwards, and others draw from it. Take np.random.default_rng(…)"
+        )
+    return found
 
 
 def _positions(found: Any, samples: int) -> list[int]:
@@ -150,10 +172,10 @@ def reading(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> None:
         found = time_to_accuracy(list(CURVES[name]), target)
         told = f"curve {CURVES[name]}, target {target}"
         if right is None:
-            if found is not None and not (_is_number(found) and math.isinf(found)):
+            if found is not None:
                 raise CheckFailed(
                     f"{told}: no point reaches the target, so the answer is None; yours is {found!r}. The last point's time "
-                    "would claim an accuracy that was never seen"
+                    "would claim an accuracy that was never seen; with None nobody computes on by mistake"
                 )
         elif not _is_number(found) or not math.isclose(found, right, rel_tol=1e-6):
             why = "Take the first point whose accuracy is at least the target"
@@ -165,23 +187,39 @@ def reading(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> None:
                 why = "An accuracy equal to the target counts"
             shown = f"{found:g}" if _is_number(found) else _name(found)
             raise CheckFailed(f"{told}: the answer is {right:g} s, yours is {shown}. {why}")
-    for name, target, right in (
-        ("fixed total", 0.79, ((4000 / 24) / 100, 30 / 18)), ("twice the work", 0.80, ((8000 / 44) / 100, 30 / 22)),
-        ("serial", 0.80, (1.0, 1.0)), ("never", 0.80, (2.0, None)),
+    for serial, name, target, right in (
+        ("serial", "fixed total", 0.79, ((4000 / 24) / 100, 30 / 18)),
+        ("serial", "twice the work", 0.80, ((8000 / 44) / 100, 30 / 22)),
+        ("serial", "serial", 0.80, (1.0, 1.0)), ("serial", "never", 0.80, (2.0, None)),
+        ("never", "serial", 0.80, (0.5, None)), ("never", "never", 0.80, (1.0, None)),
     ):  # fmt: skip
-        found = speed_up(list(CURVES["serial"]), list(CURVES[name]), target)
+        try:
+            found = speed_up(list(CURVES[serial]), list(CURVES[name]), target)
+        except TypeError as error:
+            if right[1] is not None:
+                raise
+            raise CheckFailed(
+                f"target {target}: {_who(serial, name)} never reaches it, and your function stopped there ({error}). The speed-up "
+                "is None if either has no time"
+            ) from None
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise CheckFailed(
                 f"speed_up returns the pair (of throughput, of time to accuracy); yours returned {_name(found)}"
             )
-        _told_speed(name, target, found, right)
+        _told_speed(serial, name, target, found, right)
     print(
         "time_to_accuracy, speed_up: right on five curves, one of them with twice the work, one that never gets there"
     )
 
 
-def _told_speed(name: str, target: float, found: Any, right: tuple[float, float | None]) -> None:
-    serial, parallel = CURVES["serial"], CURVES[name]
+def _who(serial: str, parallel: str) -> str:
+    if serial == parallel == "never":
+        return "each of the two runs"
+    return "the serial run" if serial == "never" else "the parallel run"
+
+
+def _told_speed(first: str, second: str, target: float, found: Any, right: tuple[float, float | None]) -> None:
+    serial, parallel = CURVES[first], CURVES[second]
     told = f"serial: {serial[-1][1]:,} samples in {serial[-1][0]:g} s; the other: {parallel[-1][1]:,} samples in {parallel[-1][0]:g} s"
     rate, timed = found
     if not _is_number(rate) or not math.isclose(rate, right[0], rel_tol=1e-6):
@@ -194,9 +232,9 @@ def _told_speed(name: str, target: float, found: Any, right: tuple[float, float 
             why = "Do not assume how many workers there are: the samples that were done stand in the curve"
         raise CheckFailed(f"{told}. The speed-up of throughput is {right[0]:.4g}, yours is {_number(rate)}. {why}")
     if right[1] is None:
-        if timed is not None and not (_is_number(timed) and timed == 0):
+        if timed is not None:
             raise CheckFailed(
-                f"target {target}: one of the two runs never reaches it, so the speed-up is None; yours is {timed!r}"
+                f"target {target}: {_who(first, second)} never reaches it, so the speed-up is None; yours is {timed!r}"
             )
         return
     if not _is_number(timed) or not math.isclose(timed, right[1], rel_tol=1e-6):

@@ -66,13 +66,17 @@ def _problem() -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
     return model, batches
 
 
-def _trained(others: float, *, accumulate: bool = False, reduction: str = "mean", lr: float = LR) -> torch.Tensor:
+def _trained(
+    others: float, *, accumulate: bool = False, left: bool = False, reduction: str = "mean", lr: float = LR
+) -> torch.Tensor:
+    """`accumulate`: no gradient is ever cleared; `left`: the one that the model came with is not."""
     model, batches = _problem()
     parameters = list(model.parameters())
     totals = [parameter.grad.clone() for parameter in parameters]
     for images, labels in batches:
         gradients = torch.autograd.grad(F.cross_entropy(model(images), labels, reduction=reduction), parameters)
-        totals = [t + g for t, g in zip(totals, gradients, strict=True)] if accumulate else list(gradients)
+        totals = [t + g for t, g in zip(totals, gradients, strict=True)] if accumulate or left else list(gradients)
+        left = False
         with torch.no_grad():
             for parameter, gradient in zip(parameters, totals, strict=True):
                 parameter += others - lr * gradient
@@ -109,6 +113,10 @@ def loop(answer: Callable[..., Any]) -> None:
             f"while your process waited for the lock, another one added {OTHERS} to every weight; after your update that is gone. "
             "Subtract from what stands there now (parameter -= …), do not write back what you had read before"
         )
+    if type(samples) is not int:
+        raise CheckFailed(
+            f"return the number of samples, an int; yours returned {samples!r}. int(…) makes one of a tensor or a float"
+        )
     if samples != 11:
         raise CheckFailed(
             f"three batches of 4, 4 and 3 images are 11; yours returned {samples!r}. Count the labels of each batch"
@@ -137,6 +145,7 @@ def _why(found: torch.Tensor, right: torch.Tensor) -> str:
         return "the weights did not change. Is it the model that was given which is trained, or a copy of it?"
     reasons = {
         "gradients of earlier batches are still in .grad, and add up: clear them before each backward": _trained(0.0, accumulate=True),
+        "the gradient that the model came with went into the first step: clear before the first backward": _trained(0.0, left=True),
         "that is the gradient of the summed loss: take the mean over the batch, which is cross_entropy's default": _trained(
             0.0, reduction="sum"
         ),

@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["CheckFailed", "check"]
 
-LABS = ("lab01", "lab02", "lab03", "lab04", "lab05", "lab06", "lab07", "lab08", "lab09", "lab12")
+LABS = ("lab01", "lab02", "lab03", "lab04", "lab05", "lab06", "lab07", "lab08", "lab09", "lab10", "lab11", "lab12")
 
 
 class CheckFailed(AssertionError):

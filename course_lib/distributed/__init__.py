@@ -5,7 +5,7 @@ from course_lib.distributed.broadcast import linear_broadcast, tree_broadcast
 from course_lib.distributed.bucketed_data_parallel import BucketedDataParallel
 from course_lib.distributed.errors import LaunchStoppedError, LaunchTimeoutError, RankFailedError
 from course_lib.distributed.gather_scatter import gather, linear_all_gather, scatter
-from course_lib.distributed.hogwild import hogwild, share_of_epoch
+from course_lib.distributed.hogwild import hogwild, meet, share_of_epoch
 from course_lib.distributed.hogwild_sgd import SharedRun, train_hogwild, train_serial
 from course_lib.distributed.launch import default_backend, launch, threads_per_rank, warm_up
 from course_lib.distributed.lost_updates import LostIncrements, LostUpdates, count_lost_increments, measure_lost_updates
@@ -37,6 +37,7 @@ from course_lib.distributed.rank import leave_process_group, rank_device, world_
 from course_lib.distributed.reduce import linear_reduce, tree_reduce
 from course_lib.distributed.replicas import ModelMismatchError
 from course_lib.distributed.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter, whole_tensor_all_reduce
+from course_lib.distributed.shared_memory import share
 from course_lib.distributed.sync_batchnorm import convert_sync_batchnorm
 from course_lib.distributed.synchronous_sgd import average_buffers, average_gradients, synchronise_initial_state
 
@@ -86,6 +87,7 @@ __all__ = [
     "linear_broadcast",
     "linear_reduce",
     "measure_lost_updates",
+    "meet",
     "mpi_launch",
     "mpi_run",
     "parallel_sgd",
@@ -95,6 +97,7 @@ __all__ = [
     "ring_reduce_scatter",
     "scatter",
     "serve",
+    "share",
     "share_of_epoch",
     "store_on_free_port",
     "synchronise_initial_state",

@@ -4,6 +4,10 @@ Each process reads the weights while others write them, and adds its update with
 two processes read the same number before either has written it back. The paper shows that little is lost where updates
 are sparse: two processes seldom touch the same coordinate at a time.
 
+The weights may also change between a gradient's forward and its backward: autograd keeps a reference to a shared weight,
+no copy, and does not see what another process writes. Such a gradient belongs to no one point, with a lock around the
+updates or without.
+
 The processes come from `launch` and its fork server. torch.multiprocessing's ``spawn`` cannot send a function of a
 notebook; a plain fork of a process that has used OpenMP threads or a GPU hangs.
 """
@@ -25,7 +29,7 @@ from torch import nn
 from course_lib.distributed.launch import launch
 from course_lib.distributed.shared_memory import FileLock, pack_shared, share
 
-__all__ = ["hogwild", "share_of_epoch"]
+__all__ = ["hogwild", "meet", "share_of_epoch"]
 
 
 def hogwild(
@@ -104,10 +108,22 @@ def hogwild(
 def _run(call: bytes) -> Any:
     worker, model, lock, args, present = pickle.loads(call)
     rank = int(os.environ["RANK"])
-    present[rank] = 1
-    while not present.all():
-        time.sleep(0.0005)
+    meet(present, rank)
     return worker(model, rank, lock, *args)
+
+
+def meet(ready: torch.Tensor, rank: int) -> None:
+    """Wait for all workers: for those that warm up before they start their clocks.
+
+    Parameters
+    ----------
+    ready : Tensor ``(processes,)``
+        Zeros in shared memory, one place for each worker; good for one meeting.
+    rank : int
+    """
+    ready[rank] = 1
+    while not ready.all():
+        time.sleep(0.0005)
 
 
 def share_of_epoch(samples: int, processes: int, rank: int, epoch: int = 0, seed: int = 0) -> torch.Tensor:

@@ -7,6 +7,7 @@ train on everything do N times the work, and a time that stays the same is then 
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from course_lib.distributed.hogwild import hogwild, share_of_epoch
+from course_lib.distributed.hogwild import hogwild, meet, share_of_epoch
 from course_lib.distributed.lost_updates import LostUpdates, measure_lost_updates
 from course_lib.distributed.shared_memory import share
 
@@ -31,7 +32,8 @@ class SharedRun:
     Attributes
     ----------
     seconds : float
-        From the first worker's start to the last one's end. Starting the processes is not in it, nor are snapshots.
+        From the first worker's start to the last one's end; they start when all have made a first step, on a copy. Starting
+        the processes is not in it, nor are snapshots.
     processor_seconds : float
         Of all workers together, snapshots included.
     samples : list of int
@@ -69,7 +71,8 @@ def train_hogwild(
         Moved to shared memory, so that no worker copies them.
     processes : int
     locked : bool
-        Updates one worker at a time. Gradients are computed outside the lock, on weights that others may be changing.
+        Updates one worker at a time. Gradients are computed outside the lock, on weights that others may be changing,
+        between forward and backward too.
 
     Other Parameters
     ----------------
@@ -122,7 +125,10 @@ def _train(
     if epochs < 1 or batch_size < 1:
         raise ValueError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}")
     before = _flat(model)
-    work = _Work(max(processes, 1), epochs, batch_size, lr, momentum, decay, seed, loss_fn, count_lost, snapshots)
+    ready = share(torch.zeros(max(processes, 1), dtype=torch.uint8))
+    work = _Work(
+        max(processes, 1), epochs, batch_size, lr, momentum, decay, seed, loss_fn, count_lost, snapshots, ready
+    )
     if processes:
         arguments = (share(images), share(labels), work)
         reports = hogwild(_worker, model, processes, arguments, locked=locked, timeout=timeout)
@@ -155,6 +161,7 @@ class _Work:
     loss_fn: Loss
     count_lost: bool
     snapshots: bool
+    ready: torch.Tensor
 
 
 @dataclass
@@ -180,6 +187,8 @@ def _worker(
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     velocities = [torch.zeros_like(parameter) for parameter in parameters]
+    _first_step(model, images[: work.batch_size], labels[: work.batch_size], work.loss_fn)
+    meet(work.ready, rank)
     report, processor = _Report(start=time.monotonic()), time.process_time()
     if work.count_lost:
         report.added = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
@@ -212,6 +221,13 @@ def _worker(
             report.end = time.monotonic()
     report.processor = time.process_time() - processor
     return report
+
+
+def _first_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, loss_fn: Loss) -> None:
+    """A gradient of a copy: the first one of a process builds its kernels, which takes as long as many later ones."""
+    with torch.random.fork_rng(devices=[]):
+        spare = copy.deepcopy(model)
+        loss_fn(spare(images), labels).backward()
 
 
 def _flat(model: nn.Module) -> torch.Tensor:

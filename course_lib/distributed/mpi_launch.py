@@ -168,7 +168,11 @@ class _Job:
             if deadline is not None and now > deadline:
                 positions = self._positions()
                 self._end()
-                raise LaunchTimeoutError(timeout, positions)
+                late = LaunchTimeoutError(timeout, positions)
+                late.add_note(
+                    "Ranks that all send a large object before they receive wait for ever: let one receive first, or sendrecv."
+                )
+                raise late
             if missed is None and (self._errors() or self._vanished()):
                 missed = now
             if missed is not None and now > missed + END_GRACE:
@@ -180,7 +184,7 @@ class _Job:
         self._raise_failure()
 
     def _environment(self) -> dict[str, str]:
-        environment = {**os.environ, **self.mpi.environment}
+        environment = self.mpi.child_environment(os.environ)
         environment |= dict.fromkeys(THREADS, str(self.threads))  # before PyTorch starts its threads
         environment["TMPDIR"] = str(self.folder)
         if len(self.scratch) > 1:  # where they are removed, even if nobody had the time to clean up

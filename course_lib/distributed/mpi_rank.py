@@ -133,7 +133,7 @@ def _report(path: Path, error: BaseException) -> None:
 
 
 def _write(path: Path, content: str | bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # ranks may write the same file
     partial.write_bytes(content.encode() if isinstance(content, str) else content)
     partial.rename(path)
 

@@ -100,8 +100,8 @@ def average_parameters(peers: Peers, model: nn.Module, weight: float = 1.0) -> N
     Notes
     -----
     Parameters are averaged, and buffers too: batch norm's running means and variances like parameters (the mean of the variances
-    leaves out how far the means are apart, little where the shares are alike), counters by their mean, rounded. The state of
-    the optimiser (momentum) stays each worker's own.
+    leaves out how far the means are apart, little where the shares are alike), counters by their mean, rounded, exact as far
+    as Σ weight·counter is in the precision that is summed in (float32: to about 1e-7 of its value). The state of the optimiser (momentum) stays each worker's own.
 
     Raises
     ------

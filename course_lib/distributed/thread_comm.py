@@ -1,8 +1,10 @@
 """MPI's communicator among threads of one process: to try a function before there is an mpirun, and to check one at once.
 
 It has the methods of mpi4py's ``Comm`` that parameter averaging may use, lower case (objects, pickled) and upper case (buffers).
-Two things are better than in MPI: ranks that make different calls, or wait for a message that nobody sends, get an error.
-Two are worse: it is slow, and the ranks share PyTorch's random numbers.
+Two things are better than in MPI: ranks that make different calls, or wait for what never comes, get an error; and `send`
+waits for its receive always, where MPI's does so for large messages only (MPI 4.1, section 3.4: a right program relies on no
+buffer). Three are worse: it is slow, the ranks share PyTorch's random numbers, and they share global variables unless each
+has its function from `as_another_process`.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 __all__ = ["CommunicationError", "ThreadComm", "run_threads"]
+
+LIMIT = 6  # timeouts that all ranks together get to end
 
 
 class CommunicationError(RuntimeError):
@@ -31,7 +36,8 @@ def run_threads(worker: Callable[..., Any], size: int, *args: Any, timeout: floa
     Raises
     ------
     Exception
-        What a rank raised, the first of them; `CommunicationError` where a rank waited longer than `timeout` seconds.
+        What a rank raised, the first of them; `CommunicationError` where a rank waited longer than `timeout` seconds, or
+        does not end. Threads cannot be ended: such a rank runs on.
     """
     world = _World(size, timeout)
     results: list[Any] = [None] * size
@@ -51,14 +57,20 @@ def run_threads(worker: Callable[..., Any], size: int, *args: Any, timeout: floa
     threads = [threading.Thread(target=run, args=(rank,), daemon=True, name=f"rank {rank}") for rank in range(size)]
     for thread in threads:
         thread.start()
+    end = time.monotonic() + LIMIT * timeout
     for thread in threads:
-        thread.join(20 * timeout)
+        while thread.is_alive() and time.monotonic() < (min(end, errors[0][0] + timeout) if errors else end):
+            thread.join(0.05)
+    # A rank that broke off takes the others along; the cause is the error that is none of ours, or the first.
+    for _, error in errors:
+        if not isinstance(error, CommunicationError):
+            raise error
+    running = [str(rank) for rank, thread in enumerate(threads) if thread.is_alive()]
+    if running:
+        raise CommunicationError(f"rank {', '.join(running)} does not end: is there a loop without an end? Restart the "
+                                 "kernel, it runs on")  # fmt: skip
     if errors:
-        # A rank that broke off takes the others along; the cause is the error that is none of ours, or the first.
-        own = [error for _, error in errors if not isinstance(error, CommunicationError)]
-        raise own[0] if own else min(errors, key=lambda one: one[0])[1]
-    if any(thread.is_alive() for thread in threads):
-        raise CommunicationError("a rank does not end")
+        raise min(errors, key=lambda one: one[0])[1]
     return results
 
 
@@ -69,7 +81,8 @@ class _World:
         self.size, self.timeout = size, timeout
         self.changed = threading.Condition()
         self.arrived: list[dict[int, tuple[str, Any]]] = []  # a dictionary a collective
-        self.messages: list[tuple[int, int, int, bytes]] = []  # source, destination, tag, what
+        self.messages: list[_Post] = []  # that nobody has taken yet
+        self.receives: list[_Post] = []  # that have got nothing yet
         self.returned: set[int] = set()
         self.stopped: set[int] = set()
 
@@ -77,6 +90,18 @@ class _World:
         with self.changed:
             self.stopped.add(rank)
             self.changed.notify_all()
+
+    def match(self) -> None:
+        """Give each receive the first message that fits, as MPI orders them; called with the condition held."""
+        for receive in list(self.receives):
+            for message in self.messages:
+                wanted = receive.source in (message.source, -1, -2) and receive.tag in (message.tag, -1, -2)
+                if wanted and receive.dest == message.dest:
+                    receive.packed, receive.met, message.met = message.packed, True, True
+                    self.receives.remove(receive)
+                    self.messages.remove(message)
+                    break
+        self.changed.notify_all()
 
     def wait(self, ready: Callable[[], Any], what: str) -> Any:
         """`ready()` once it is not None; called with the condition held."""
@@ -92,6 +117,17 @@ class _World:
         return found
 
 
+@dataclass(eq=False)
+class _Post:
+    """A send, or a receive, and whether it has met its other half."""
+
+    source: int
+    dest: int
+    tag: int
+    packed: bytes | None = None
+    met: bool = False
+
+
 class ThreadComm:
     """One rank's communicator; `run_threads` makes them.
 
@@ -105,6 +141,11 @@ class ThreadComm:
         self._world, self.rank, self.size = world, rank, world.size
         self.calls: list[str] = []
         self._collectives = 0
+
+    @property
+    def carried_data(self) -> bool:
+        """Whether a call was made that takes anything from rank to rank; a barrier does not."""
+        return bool(set(self.calls) - {"barrier"})
 
     def Get_rank(self) -> int:
         return self.rank
@@ -156,42 +197,55 @@ class ThreadComm:
     def allreduce(self, sendobj: Any, op: Any = None) -> Any:
         return functools.reduce(op or operator.add, self._all("allreduce", sendobj))
 
-    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
-        self.calls.append("send")
+    def _post_send(self, name: str, obj: Any, dest: int, tag: int) -> _Request:
+        self.calls.append(name)
         if not 0 <= dest < self.size:
             raise CommunicationError(f"rank {self.rank} sends to rank {dest}; there are ranks 0 to {self.size - 1}")
-        with self._world.changed:
-            self._world.messages.append((self.rank, dest, tag, pickle.dumps(obj)))
-            self._world.changed.notify_all()
+        world, message = self._world, _Post(self.rank, dest, tag, pickle.dumps(obj))
+        with world.changed:
+            world.messages.append(message)
+            world.match()
+
+        def finish() -> None:
+            with world.changed:
+                world.wait(lambda: message.met or None, f"rank {self.rank} stands in {name} to rank {dest}")
+
+        return _Request(finish)
+
+    def _post_receive(self, name: str, source: int, tag: int) -> _Request:
+        self.calls.append(name)
+        world, receive = self._world, _Post(source, self.rank, tag)
+        with world.changed:
+            world.receives.append(receive)
+            world.match()
+
+        def finish() -> Any:
+            place = f"from rank {source}" if source >= 0 else "from any rank"
+            with world.changed:
+                world.wait(lambda: receive.met or None, f"rank {self.rank} stands in {name} {place}")
+            return pickle.loads(receive.packed)
+
+        return _Request(finish)
+
+    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
+        self._post_send("send", obj, dest, tag).wait()
 
     def recv(self, buf: Any = None, source: int = -1, tag: int = -1, status: Any = None) -> Any:
-        self.calls.append("recv")
-        world = self._world
-
-        def find() -> bytes | None:
-            for message in world.messages:
-                sender, dest, marked, packed = message
-                if dest == self.rank and source in (sender, -1, -2) and tag in (marked, -1, -2):
-                    world.messages.remove(message)
-                    return packed
-            return None
-
-        with world.changed:
-            place = f"from rank {source}" if source >= 0 else "from any rank"
-            return pickle.loads(world.wait(find, f"rank {self.rank} stands in recv {place}"))
+        return self._post_receive("recv", source, tag).wait()
 
     def sendrecv(
         self, sendobj: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = -1, recvtag: int = -1
     ) -> Any:
-        self.send(sendobj, dest, sendtag)
-        return self.recv(source=source, tag=recvtag)
+        sending = self._post_send("sendrecv", sendobj, dest, sendtag)
+        found = self._post_receive("sendrecv", source, recvtag).wait()
+        sending.wait()
+        return found
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> _Request:
-        self.send(obj, dest, tag)
-        return _Request(lambda: None)
+        return self._post_send("isend", obj, dest, tag)
 
     def irecv(self, buf: Any = None, source: int = -1, tag: int = -1) -> _Request:
-        return _Request(lambda: self.recv(source=source, tag=tag))
+        return self._post_receive("irecv", source, tag)
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         _array(buf)[...] = self._all("Bcast", _array(buf))[root]

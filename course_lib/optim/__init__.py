@@ -1,5 +1,6 @@
 """Optimisers for large batches and many ranks: layer-wise steps, scaling rules, warm-up, the gradient noise scale."""
 
+from course_lib.optim.kfac import KFAC
 from course_lib.optim.layerwise import LAMB, LARS, no_decay_groups
 from course_lib.optim.noise_scale import (
     GradientNoise,
@@ -14,6 +15,7 @@ from course_lib.optim.scaling import linear_scaling, sqrt_scaling
 from course_lib.optim.schedules import linear_warmup, warmup_then
 
 __all__ = [
+    "KFAC",
     "LAMB",
     "LARS",
     "GradientNoise",

@@ -5,8 +5,21 @@ average once), `local SGD` (average every few steps) and `HogWild` (shared memor
 """
 
 from course_lib.strategies.comparison import compare, results_table
+from course_lib.strategies.condition import Condition, condition_of
 from course_lib.strategies.result import CurvePoint, StrategyResult
 from course_lib.strategies.run import STRATEGIES, run_strategy
+from course_lib.strategies.share import state_vector
 from course_lib.strategies.task import Task
 
-__all__ = ["STRATEGIES", "CurvePoint", "StrategyResult", "Task", "compare", "results_table", "run_strategy"]
+__all__ = [
+    "STRATEGIES",
+    "Condition",
+    "CurvePoint",
+    "StrategyResult",
+    "Task",
+    "compare",
+    "condition_of",
+    "results_table",
+    "run_strategy",
+    "state_vector",
+]

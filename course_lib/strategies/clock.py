@@ -16,11 +16,15 @@ __all__ = ["Clock", "RankRecord", "Snapshot"]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Weights at a moment: seconds since the start, samples that all workers had done by then."""
+    """Weights at a moment: seconds since the start, samples that all workers had done by then.
+
+    ``hypothetical``: the point of the curve is an average that nobody made.
+    """
 
     seconds: float
     samples: int
     weights: torch.Tensor
+    hypothetical: bool = False
 
 
 @dataclass
@@ -74,15 +78,11 @@ class Clock:
     def seconds(self) -> float:
         return time.perf_counter() - self.began
 
-    def is_due(self, samples: int) -> bool:
-        """Whether so many samples reach the next point of the curve."""
-        return bool(self.due) and samples >= self.due[0]
-
-    def take(self, samples: int, model: nn.Module) -> None:
+    def take(self, samples: int, model: nn.Module, hypothetical: bool = False) -> None:
         """Copy the weights for every point of the curve that has been reached; points passed over share one copy."""
         reached = [due for due in self.due if due <= samples]
         if reached:
-            self.snapshots += [Snapshot(self.seconds(), samples, state_vector(model))] * len(reached)
+            self.snapshots += [Snapshot(self.seconds(), samples, state_vector(model), hypothetical)] * len(reached)
             self.due = self.due[len(reached) :]
 
     def stop(self, **counts) -> RankRecord:

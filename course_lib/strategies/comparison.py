@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from course_lib.hardware import available_cores
 from course_lib.strategies.result import StrategyResult
 from course_lib.strategies.run import STRATEGIES, run_strategy
 from course_lib.strategies.task import Task
@@ -35,8 +36,9 @@ def compare(
     strategies : sequence of str, optional
         Names of `STRATEGIES`; by default all of them.
     folder : str or Path, optional
-        Each run is kept there, as a file written whole; the same comparison called again runs what is missing. Runs of
-        another task are left alone.
+        Each run is kept there, as a file written whole; the same comparison called again runs what is missing, and says
+        how many runs it took from there. Runs of another task are left alone; one from a machine with another number of
+        cores is made again.
 
     Returns
     -------
@@ -55,21 +57,32 @@ def compare(
     if unknown:
         raise ValueError(f"no strategy {unknown[0]!r}; there are {', '.join(STRATEGIES)}")
     runs = [(name, seed) for seed in seeds for name in names]
+    kept = {} if folder is None else {run: _read(Path(folder), task, *run) for run in runs}
+    if earlier := sum(result is not None for result in kept.values()):
+        print(f"{earlier} of {len(runs)} runs were kept from earlier ({folder}; delete it to measure again)")
     results = []
     # On stdout: nbgrader takes anything on stderr for a failure.
     for name, seed in tqdm(runs, unit="run", file=sys.stdout, ncols=70, mininterval=5.0):
-        results.append(_kept(Path(folder), name, task, seed) if folder is not None else _run(name, task, seed))
+        result = kept.get((name, seed))
+        if result is None:
+            result = _run(name, task, seed)
+            if folder is not None:
+                result.write(_path(Path(folder), task, name, seed))
+        results.append(result)
+    for result in results:
+        if result.condition.trouble:
+            print(f"{result.strategy}, seed {result.seed}: {result.condition}")
     return results
 
 
-def _kept(folder: Path, name: str, task: Task, seed: int) -> StrategyResult:
-    path = folder / f"{name.replace(' ', '-')}-{task.workers}-workers-seed-{seed}-{task.digest()}.json"
-    result = StrategyResult.read(path)
-    if result is None:
-        result = _run(name, task, seed)
-        folder.mkdir(parents=True, exist_ok=True)
-        result.write(path)
-    return result
+def _path(folder: Path, task: Task, name: str, seed: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name.replace(' ', '-')}-{task.workers}-workers-seed-{seed}-{task.digest()}.json"
+
+
+def _read(folder: Path, task: Task, name: str, seed: int) -> StrategyResult | None:
+    result = StrategyResult.read(_path(folder, task, name, seed))
+    return result if result is not None and result.cores == available_cores() else None
 
 
 def _run(name: str, task: Task, seed: int) -> StrategyResult:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from course_lib.distributed import hogwild as share_memory
+from course_lib.distributed import meet
 from course_lib.strategies.clock import Clock, RankRecord
 from course_lib.strategies.share import Share
 from course_lib.strategies.task import Task
@@ -31,7 +32,7 @@ def _worker(
 ) -> RankRecord:
     share = Share(task, seed, rank, task.workers, model)
     optimizer = torch.optim.SGD(share.model.parameters(), lr=task.lr)
-    _meet(ready, rank)
+    meet(ready, rank)
     clock, staleness = Clock(share.total, task.points), []
     for batch in share:
         read = int(done.sum())
@@ -48,10 +49,3 @@ def _worker(
             time.sleep(0.0005)
         clock.take(share.total, share.model)
     return record
-
-
-def _meet(ready: torch.Tensor, rank: int) -> None:
-    """Wait for all workers: there is no process group whose barrier they could use."""
-    ready[rank] = 1
-    while not ready.all():
-        time.sleep(0.0005)

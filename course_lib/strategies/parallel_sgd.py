@@ -17,7 +17,8 @@ def parallel_sgd(task: Task, seed: int) -> RankRecord:
     """Average once, at the end. Every rank's record has its own weights on the way, the last point the average.
 
     What an average on the way would have scored is found by averaging the ranks' copies when the clock has stopped: it
-    costs the training nothing, because it does not happen.
+    costs the training nothing, because it does not happen. Those points are hypothetical; no time to an accuracy is read
+    from them.
     """
     return _train(task, seed, every=None)
 
@@ -40,5 +41,5 @@ def _train(task: Task, seed: int, every: int | None) -> RankRecord:
             if meeting:
                 average_parameters(peers, share.model)
             if meeting or every is None:
-                clock.take(step * task.batch_size * peers.size, share.model)
+                clock.take(step * task.batch_size * peers.size, share.model, hypothetical=not meeting)
     return clock.stop(bytes_sent=bytes_on_the_wire(trace), messages=len(trace.messages), updates=len(share))

@@ -8,17 +8,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from course_lib.atomic import write_atomically
+from course_lib.strategies.condition import Condition
 
 __all__ = ["CurvePoint", "StrategyResult"]
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One point of a learning curve: training seconds, samples of all workers, test accuracy in 0…1."""
+    """One point of a learning curve: training seconds, samples of all workers, test accuracy in 0…1.
+
+    ``hypothetical``: of an average that was never made, as on the way of parallel SGD.
+    """
 
     seconds: float
     samples: int
     accuracy: float
+    hypothetical: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class StrategyResult:
         On the wire, all processes together; shared memory needs none.
     staleness : float
         Mean number of updates between reading the weights and changing them; nan where nobody counted.
+    finite, moved, constant
+        The condition that the training left the weights in: see `Condition`.
     curve : tuple of CurvePoint
         Without the point from which all start.
     """
@@ -58,6 +65,9 @@ class StrategyResult:
     bytes_sent: int
     messages: int
     staleness: float
+    finite: bool
+    moved: float
+    constant: bool
     curve: tuple[CurvePoint, ...]
 
     @property
@@ -69,9 +79,17 @@ class StrategyResult:
         """More processes than cores: they take turns, and wall time says more of the machine than of the strategy."""
         return self.processes > self.cores
 
+    @property
+    def condition(self) -> Condition:
+        return Condition(self.finite, self.moved, self.constant)
+
+    def points(self) -> list[tuple[float, int, float]]:
+        """(seconds, samples, accuracy) of the points that were models; parallel SGD has one, its last."""
+        return [(point.seconds, point.samples, point.accuracy) for point in self.curve if not point.hypothetical]
+
     def seconds_to(self, target: float) -> float:
-        """Training seconds at the first point of the curve with at least that accuracy; nan where there is none."""
-        return next((point.seconds for point in self.curve if point.accuracy >= target), math.nan)
+        """Training seconds at the first of `points` with at least that accuracy; nan where there is none."""
+        return next((seconds for seconds, _, accuracy in self.points() if accuracy >= target), math.nan)
 
     def write(self, path: Path) -> None:
         """Write it as JSON, whole or not at all."""

@@ -13,11 +13,12 @@ from course_lib.data import Batches, ImageData
 from course_lib.distributed import launch
 from course_lib.hardware import available_cores
 from course_lib.strategies.clock import RankRecord, Snapshot
+from course_lib.strategies.condition import Condition, condition_of
 from course_lib.strategies.hogwild import hogwild
 from course_lib.strategies.parallel_sgd import local_sgd, parallel_sgd
 from course_lib.strategies.parameter_server import parameter_server
 from course_lib.strategies.result import CurvePoint, StrategyResult
-from course_lib.strategies.share import load_state_vector
+from course_lib.strategies.share import load_state_vector, state_vector
 from course_lib.strategies.single import single
 from course_lib.strategies.synchronous import synchronous
 from course_lib.strategies.task import Task
@@ -71,6 +72,8 @@ def run_strategy(name: str, task: Task, seed: int = 0) -> StrategyResult:
     data = task.data()
     records = STRATEGIES[name](task, seed)
     stale = [count for record in records for count in record.staleness]
+    snapshots = list(_curve(records))
+    condition = _condition(task, data, seed, snapshots[-1].weights)
     return StrategyResult(
         strategy=name,
         seed=seed,
@@ -85,7 +88,10 @@ def run_strategy(name: str, task: Task, seed: int = 0) -> StrategyResult:
         bytes_sent=sum(record.bytes_sent for record in records),
         messages=sum(record.messages for record in records),
         staleness=statistics.fmean(stale) if stale else math.nan,
-        curve=tuple(_scored(task, data, list(_curve(records)))),
+        finite=condition.finite,
+        moved=condition.moved,
+        constant=condition.constant,
+        curve=tuple(_scored(task, data, snapshots)),
     )
 
 
@@ -94,7 +100,15 @@ def _curve(records: Sequence[RankRecord]) -> Iterator[Snapshot]:
     curves = [record.snapshots for record in records if record.snapshots]
     for points in zip(*curves, strict=True):
         weights = torch.stack([point.weights for point in points]).mean(0)
-        yield Snapshot(max(point.seconds for point in points), points[0].samples, weights)
+        yield Snapshot(max(point.seconds for point in points), points[0].samples, weights, points[0].hypothetical)
+
+
+def _condition(task: Task, data: ImageData, seed: int, weights: torch.Tensor) -> Condition:
+    torch.manual_seed(seed)
+    model = task.model(data)
+    start = state_vector(model)
+    load_state_vector(model, weights)
+    return condition_of(model, start, Batches(data.test, 500, mean=data.mean, std=data.std))
 
 
 def _scored(task: Task, data: ImageData, snapshots: Sequence[Snapshot]) -> Iterator[CurvePoint]:
@@ -103,4 +117,4 @@ def _scored(task: Task, data: ImageData, snapshots: Sequence[Snapshot]) -> Itera
     for snapshot in snapshots:
         load_state_vector(model, snapshot.weights)
         _, correct, images = evaluate(model, test, F.cross_entropy)
-        yield CurvePoint(snapshot.seconds, snapshot.samples, correct / images)
+        yield CurvePoint(snapshot.seconds, snapshot.samples, correct / images, snapshot.hypothetical)

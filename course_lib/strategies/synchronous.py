@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.distributed import trace_messages
-from course_lib.distributed.synchronous_sgd import average_buffers, average_gradients
+from course_lib.distributed.synchronous_sgd import average_gradients
 from course_lib.strategies.clock import Clock, RankRecord
 from course_lib.strategies.share import Share
 from course_lib.strategies.task import Task
@@ -16,10 +16,11 @@ __all__ = ["synchronous"]
 
 
 def synchronous(task: Task, seed: int) -> RankRecord:
-    """Each rank a batch, one all_reduce, the same step everywhere. All ranks return a record, rank 0's has the curve.
+    """Each rank a batch, one all_reduce, the same step everywhere. All ranks return a record with a curve.
 
     The mean of N gradients moves the weights by N times the task's rate: as far as N workers would, one after the other.
-    Batch norm's running statistics, where there are any, are averaged whenever a point of the curve is taken.
+    Batch norm's running statistics, where there are any, are each rank's own; a point is scored with their mean, found
+    when the clock has stopped, so that the curve costs no message.
     """
     rank, workers = dist.get_rank(), dist.get_world_size()
     share = Share(task, seed, rank, workers)
@@ -30,9 +31,6 @@ def synchronous(task: Task, seed: int) -> RankRecord:
             share.backward(images, labels)
             average_gradients(share.model, samples=len(labels))
             optimizer.step()
-            samples = step * task.batch_size * workers
-            if clock.is_due(samples):
-                average_buffers(share.model)
-                clock.take(samples, share.model)
+            clock.take(step * task.batch_size * workers, share.model)
     counts = {"bytes_sent": bytes_on_the_wire(trace), "messages": len(trace.messages)}
     return clock.stop(updates=len(share) if rank == 0 else 0, **counts)

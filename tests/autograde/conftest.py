@@ -17,17 +17,6 @@ from autograde.criteria import NEEDS_MODEL
 from autograde.gradebook import ensure_assignment, nbgrader_settings
 from autograde.pool import Finished
 from autograde.rubric import find_rubric
-from autograde.sandbox import missing_sandbox
-from autograde.warm import WarmInterpreter
-
-
-@pytest.fixture(scope="session")
-def warm():
-    """An interpreter that forks into sandboxes, started once."""
-    if why := missing_sandbox():
-        pytest.skip(why)
-    with WarmInterpreter() as interpreter:
-        yield interpreter
 
 
 @pytest.fixture

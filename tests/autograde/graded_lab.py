@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 
 import nbformat
@@ -46,6 +47,12 @@ class GradedLab:
         self.starter = starter_answers(self.source)
         self.cells = cells_to_run(repair(self.source, self.source), self.rubric.execution)
         self.calls: list[tuple[str, object, object]] = []  # function, given, found: of the last one judged
+
+    def with_library(self) -> GradedLab:
+        """The same where the rubric withholds nothing of the library."""
+        other = copy.copy(self)
+        other.rubric = replace(self.rubric, execution=replace(self.rubric.execution, withheld=()))
+        return other
 
     def solution(self, exercise: str) -> str:
         """The source notebook's answer to `exercise`, such as ``metrics``."""

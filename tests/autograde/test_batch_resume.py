@@ -184,10 +184,10 @@ def resumed(course: Path, moments: list[tuple[int, float]]) -> int:
     return killed
 
 
-def test_killed_three_times_and_resumed_it_is_as_if_nothing_had_happened(uninterrupted, interrupted):
+def test_killed_twice_and_resumed_it_is_as_if_nothing_had_happened(uninterrupted, interrupted):
     chance = random.Random(time.time_ns())
-    moments = [(0, chance.uniform(0, 1)), (1, chance.uniform(0, 0.3)), (2, chance.uniform(0, 0.3))]
-    assert resumed(interrupted, moments) == 3
+    moments = [(0, chance.uniform(0, 1)), (2, chance.uniform(0, 0.3))]  # while it starts, and in the thick of it
+    assert resumed(interrupted, moments) == 2
     assert everything(interrupted) == everything(uninterrupted)
 
 

@@ -84,8 +84,15 @@ def write_curve(path, times, accuracies):
 
 @pytest.mark.parametrize("exercise", POINTS)
 def test_another_style_gets_every_point(lab, exercise):
-    judged = lab.judge(exercise, RIGHT[exercise])
+    judged = (lab.with_library() if "course_lib" in RIGHT[exercise] else lab).judge(exercise, RIGHT[exercise])
     assert judged.points == judged.max_points, judged.reasons
+
+
+@pytest.mark.parametrize("exercise", [exercise for exercise in POINTS if "course_lib" in RIGHT[exercise]])
+def test_the_library_s_solution_earns_nothing(lab, exercise):
+    judged = lab.judge(exercise, RIGHT[exercise])
+    assert judged.points == 0 and judged.flags == ["crash"]
+    assert all("is withheld here: an exercise of this lab" in reason for reason in judged.reasons.values())
 
 
 @pytest.mark.parametrize("whole", ["round", "int"])

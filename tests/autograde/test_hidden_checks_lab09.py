@@ -1,7 +1,15 @@
 """Lab 09's hidden checks against right answers in several styles and the mistakes that students make."""
 
+import copy
+import math
+
+import numpy as np
 import pytest
+import torch
 from graded_lab import GradedLab, loses
+from torch.nn import functional as F
+
+from course_lib.checks import CheckFailed, check
 
 LAB = "09_hogwild"
 POINTS = {"collision": 6, "sparse": 10, "share": 5, "reading": 6, "loop": 8}
@@ -75,6 +83,28 @@ def test_another_style_gets_every_point(lab, exercise):
     assert judged.points == judged.max_points, judged.reasons
 
 
+FUNCTIONS = {
+    "collision": ("collision_probability",),
+    "sparse": ("sparse_step",),
+    "share": ("my_share",),
+    "reading": ("time_to_accuracy", "speed_up"),
+    "loop": ("train_share",),
+}
+
+
+def visible(exercise, source):
+    """The visible check of an answer's source."""
+    names = {"torch": torch, "np": np, "F": F, "math": math, "copy": copy}
+    exec(source, names)
+    answer = tuple(names[name] for name in FUNCTIONS[exercise])
+    check(f"lab09.{exercise}", answer[0] if len(answer) == 1 else answer)
+
+
+@pytest.mark.parametrize("exercise", POINTS)
+def test_the_visible_check_accepts_that_style_too(exercise):
+    visible(exercise, RIGHT[exercise])
+
+
 WRONG = {
     "the misses": ("collision", "return 1 - misses", "return misses", "two many edges", "wrong for two processes"),
     "one other": ("collision", "misses ** (processes - 1)", "misses", "many edges", "more than two processes"),
@@ -113,12 +143,41 @@ WRONG = {
         "share", "return order[rank::processes]", "return order[rank:2 * processes - 1:processes] if rank else "
         "torch.cat([order[:1], order[processes:processes + 1], order[2 * processes - 1:]]) if processes > 1 else order", "even", "more than one sample",
     ),
+    "torch's generator": (
+        "share", "torch.randperm(samples, generator=torch.Generator().manual_seed(seed + epoch))",
+        "torch.manual_seed(seed + epoch) and torch.randperm(samples)", "order", "from which dropout draws",
+    ),
+    "numpy's generator": (
+        "share", "order[rank::processes]", "np.random.rand() and order[rank::processes]", "order",
+        "from which dropout draws",
+    ),
+    "fixed parts": (
+        "share", "    order = torch.randperm(samples, generator=torch.Generator().manual_seed(seed + epoch))\n    return order[rank::processes]",
+        "    mine = (samples - rank + processes - 1) // processes\n"
+        "    return rank + processes * torch.randperm(mine, generator=torch.Generator().manual_seed(seed + epoch))",
+        "order", "the same samples in every epoch",
+    ),
     "above the target": ("reading", "accuracy >= target", "accuracy > target", "time accuracy", "wrong for some curve"),
     "the last time": ("reading", "    return None", "    return curve[-1][0]", "time accuracy", "wrong for some"),
     "ratio of seconds": (
         "reading", "(samples / seconds) / (serial_samples / serial_seconds)", "serial_seconds / seconds", "throughput", "different numbers of samples",
     ),
     "turned": ("reading", "first / second", "second / first", "accuracy", "wrong for some pair"),
+    "infinity for never": ("reading", "    return None", "    return float('inf')", "time accuracy", "wrong for some"),
+    "zero for never": (
+        "reading", "None if first is None or second is None else first / second", "(first or 0) / (second or 1)", "accuracy", "not None",
+    ),
+    "the serial run never": (
+        "reading", "None if first is None or second is None else first / second",
+        "None if second is None else (first or second) / second", "accuracy", "not None",
+    ),
+    "a tensor of samples": ("loop", "return samples", "return torch.tensor(samples)", "steps", "number of samples is not"),
+    "cleared after the step": (
+        "loop",
+        "        optimizer.zero_grad()\n        F.cross_entropy(model(images), labels).backward()\n        with lock:\n            optimizer.step()",
+        "        F.cross_entropy(model(images), labels).backward()\n        with lock:\n            optimizer.step()\n        optimizer.zero_grad()",
+        "steps lock memory", "went into the first step",
+    ),
     "gradients add up": ("loop", "optimizer.zero_grad()", "pass", "steps lock memory", "not those of plain SGD"),
     "summed loss": ("loop", "labels).backward()", "labels, reduction='sum').backward()", "steps lock memory", "not those of plain SGD"),
     "counts batches": ("loop", "samples += len(labels)", "samples += 1", "steps", "number of samples is not"),
@@ -147,6 +206,13 @@ WRONG = {
 def test_mistake_loses_its_part(lab, mistake):
     exercise, old, new, lost, reason = WRONG[mistake]
     loses(lab, exercise, lab.edited(exercise, old, new), lost, reason)
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_the_visible_check_refuses_the_mistake_too(lab, mistake):
+    exercise, old, new, *_ = WRONG[mistake]
+    with pytest.raises(CheckFailed):
+        visible(exercise, lab.edited(exercise, old, new))
 
 
 @pytest.mark.parametrize("exercise", POINTS)

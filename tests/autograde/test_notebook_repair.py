@@ -24,6 +24,8 @@ LABS = [
     "07_sync_async_sgd",
     "08_parallel_sgd_mpi",
     "09_hogwild",
+    "10_kfac",
+    "11_scaling_study",
     "12_assessment",
 ]
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n, and no more").decode()

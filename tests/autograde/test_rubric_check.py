@@ -78,6 +78,14 @@ def with_network(name):
             "[execution] parameters: the notebook's parameters cell has no 'data_set'",
         ),
         (
+            replace(find_rubric(LAB), execution=Execution(run=("setup",), withheld=("course_lib.metrix",))),
+            "[execution] withheld: 'course_lib.metrix': there is no module course_lib.metrix",
+        ),
+        (
+            replace(find_rubric(LAB), execution=Execution(run=("setup",), withheld=("course_lib.metrics:speed",))),
+            "[execution] withheld: 'course_lib.metrics:speed': course_lib.metrics defines no 'speed' at its top level",
+        ),
+        (
             with_network("course_lib:resnet"),
             "[model] network is 'course_lib:resnet'",
         ),

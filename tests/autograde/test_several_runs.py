@@ -93,6 +93,15 @@ def test_each_run_is_judged_on_its_own(grade, submission, warm):
     assert "how to look at it: load run/beta/model.safetensors" in verdict.comment("run-beta")
 
 
+def test_one_training_counts_for_one_program(grade, submission, warm):
+    for program in ("alpha", "beta"):
+        hand_in_run(submission, program)
+    verdict = grade(warm)
+    assert scores(verdict) == {"run-alpha": 10, "run-beta": 0, "run-gamma": 0}
+    assert reason(verdict, "beta") == "its weights are those of alpha, where they count: hand in the files of one run"
+    assert [flag.detail for flag in verdict.flags if flag.kind == "copy"] == ["alpha and beta have the same weights"]
+
+
 def test_scores_feedback_report_and_copies_of_a_class(fresh_course, tmp_path, graded_here, monkeypatch, bench_of):
     nbformat.write(notebook_of_three(), tmp_path / "labs" / LAB / f"{LAB}.ipynb")
     write_rubric(tmp_path / "rubrics")

@@ -1,12 +1,23 @@
 """Similarity over a course folder, from notebooks to the flags of the report."""
 
+import inspect
+import re
+
 import nbformat
 import pytest
 from fake_runs import REPOSITORY
 
 from autograde.notebook_repair import release_of
-from autograde.similar_submissions import flag_similar, write_similarity
+from autograde.rubric import find_rubric
+from autograde.similar_submissions import (
+    answers_like_the_library,
+    flag_library,
+    flag_similar,
+    read_answers,
+    write_similarity,
+)
 from autograde.verdict import RunSummary, Verdict
+from course_lib import training
 
 LAB = "01_single_gpu"
 ODD = """
@@ -54,9 +65,30 @@ def test_a_copy_of_an_odd_answer_is_flagged_on_both_and_shown_and_the_usual_solu
     handed_in("copier", ODD.replace("guessed", "out").replace("bag", "weights"))
     handed_in("odd", ODD)
     page = handed_in.course / "similar.html"
-    found = write_similarity(LAB, handed_in.course, [*students, "copier", "odd", "absent"], page)
+    found = write_similarity(read_answers(LAB, handed_in.course, [*students, "copier", "odd", "absent"]), page)
     assert [(pair.left, pair.right) for pair in found.flagged] == [("copier", "odd")]
     assert "allow_unused" in page.read_text()
     verdicts = [Verdict(LAB, "t", name, "2026-01-01", (), (RunSummary(),)) for name in ("copier", "odd", "s00")]
     flags = {verdict.student: [flag.detail for flag in verdict.flags] for verdict in flag_similar(verdicts, found)}
     assert "those of odd" in flags["copier"][0] and "those of copier" in flags["odd"][0] and flags["s00"] == []
+
+
+NAMES = {"train_epoch": "train_step", "totals": "sums", "batches": "data", "images": "pictures", "logits": "out"}
+PASTED = "".join(inspect.getsource(function) for function in (training.train_epoch, training._add))
+PASTED = re.sub(r"\b(" + "|".join(NAMES) + r")\b", lambda found: NAMES[found[0]], PASTED)
+
+
+def test_the_library_s_text_under_other_names_is_flagged_and_the_usual_and_the_odd_answer_are_not(handed_in):
+    handed_in("ada")
+    handed_in("odd", ODD)
+    handed_in("paster", PASTED)
+    read = read_answers(LAB, handed_in.course, ["ada", "odd", "paster"])
+    matches = answers_like_the_library(read, find_rubric(LAB).execution.withheld)
+    assert [(match.student, match.grade_id, match.module) for match in matches] == [
+        ("paster", "ex-train-step", "course_lib/training.py")
+    ]
+    verdicts = [Verdict(LAB, "t", name, "2026-01-01", (), (RunSummary(),)) for name in ("odd", "paster")]
+    odd, paster = flag_library(verdicts, matches)
+    assert odd.flags == () and paster.flags[0].kind == "copy"
+    assert paster.flags[0].detail.startswith("ex-train-step: alike course_lib/training.py (")
+    assert answers_like_the_library(read, ()) == []

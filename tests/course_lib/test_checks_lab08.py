@@ -2,12 +2,13 @@
 
 import time
 
+import numpy as np
 import pytest
 import torch
 from notebook_answers import answers
 from torch import nn
 
-from course_lib.checks import CheckFailed, check
+from course_lib.checks import CheckFailed, check, lab08
 from course_lib.distributed import MPIPeers, average_parameters
 from course_lib.distributed.parallel_sgd import WorkerReport, critical_path
 from course_lib.distributed.thread_comm import run_threads
@@ -82,15 +83,106 @@ def test_averaging_mistakes(wrong, words):
     refused("averaging", lambda *given: averaging(*given, **wrong), *words)
 
 
-def test_an_averaging_that_hangs_is_told_in_seconds():
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(lab08, "PATIENCE", 1.0)
+
+
+def test_an_averaging_that_hangs_is_told_in_seconds(impatient):
     start = time.monotonic()
     refused(
         "averaging",
         lambda comm, model, samples: comm.recv(source=0) if comm.rank else None,
         "stands in recv from rank 0",
+        "a send needs its recv",
+    )
+    refused(
+        "averaging",
+        both_send_first,
+        "stands in send to rank",
+        "two ranks that both send first wait for ever",
+        "sendrecv",
     )
     refused("averaging", lambda comm, model, samples: comm.bcast(1) if comm.rank else comm.gather(1), "calls")
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 20
+
+
+@torch.no_grad()
+def both_send_first(comm, model, samples):
+    """Every rank sends its model to all others, then receives: under MPI it hangs on anything large."""
+    mine = {name: samples * p.detach().clone() for name, p in model.named_parameters()}
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    for rank in others:
+        comm.send((samples, mine), rank)
+    found = [(samples, mine), *(comm.recv(source=rank) for rank in others)]
+    total = sum(n for n, _ in found)
+    for name, p in model.named_parameters():
+        p.copy_(sum(state[name] for _, state in found) / total)
+
+
+BOX = """
+import torch
+box, sizes = {}, {}
+
+def in_the_box(comm, model, samples):
+    box[comm.rank], sizes[comm.rank] = {name: p.detach().clone() for name, p in model.named_parameters()}, samples
+    comm.Barrier()
+    KNOWN
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(sum(sizes[r] * box[r][name] for r in RANKS) / sum(sizes[r] for r in RANKS))
+    comm.Barrier()
+"""
+
+
+@pytest.mark.parametrize("ranks", ["range(comm.size)", "box"])
+@pytest.mark.parametrize("known", ["pass", "comm.bcast(None)"], ids=["barriers", "an empty message"])
+def test_memory_that_ranks_do_not_share_under_mpi_is_no_message(ranks, known):
+    cell = {"__name__": "__main__"}
+    exec(BOX.replace("RANKS", ranks).replace("KNOWN", known), cell)
+    with pytest.raises((CheckFailed, KeyError)) as raised:
+        check("lab08.averaging", cell["in_the_box"])
+    if known == "pass":
+        assert "nothing was sent or received" in str(raised.value) and "memory of its own" in str(raised.value)
+
+
+def test_globals_that_are_only_read_or_count_are_allowed():
+    cell = {"__name__": "__main__", "average_parameters": average_parameters, "MPIPeers": MPIPeers}
+    exec(
+        "calls = []\ndef answer(comm, model, n):\n    calls.append(n)\n    average_parameters(MPIPeers(comm), model, n)",
+        cell,
+    )
+    check("lab08.averaging", cell["answer"])
+
+
+def test_an_answer_without_an_end_is_told(impatient):
+    stop = []
+
+    def endless(comm, model, samples):
+        while not stop and comm.rank == 0:
+            time.sleep(0.01)
+        if not stop:
+            comm.allreduce(samples)
+
+    start = time.monotonic()
+    try:
+        refused("averaging", Stays(endless), "rank 0 does not end", "Restart the kernel")
+    finally:
+        stop.append(True)
+    assert time.monotonic() - start < 20
+
+
+class Stays:
+    """A function that cannot be sent to another process, so that the test can end it."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *given):
+        return self.function(*given)
+
+    def __reduce__(self):
+        raise TypeError("stays here")
 
 
 def test_averaging_document_004s_way_and_by_buffers_passes():
@@ -115,7 +207,8 @@ def test_averaging_document_004s_way_and_by_buffers_passes():
 
 
 def worker(comm, model, batches, lr, epochs, average, every=0, *, barrier=True, late=False, passes=None, order=True,
-           zero=True, mode=True, each_epoch=False, go_on=False, count=True, anew=False, twice=False, last=True, undo=False):  # fmt: skip
+           zero=True, mode=True, each_epoch=False, go_on=False, count=True, anew=False, twice=False, last=True, undo=False,
+           only=False):  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     if mode:
         model.train()
@@ -145,6 +238,8 @@ def worker(comm, model, batches, lr, epochs, average, every=0, *, barrier=True, 
         if each_epoch:
             average(model)
     end = time.perf_counter()
+    if only:
+        start = end
     if not each_epoch and last and (twice or not every or steps % every or anew):
         average(model)
     if go_on:
@@ -165,7 +260,8 @@ def worker(comm, model, batches, lr, epochs, average, every=0, *, barrier=True, 
         ({"go_on": True}, ("at the end the model does not hold",)),
         ({"barrier": False}, ("comm.Barrier() comes before the first step", "never called")),
         ({"late": True}, ("the barrier took", "start the clock after it")),
-        ({"count": False}, ("after the averaging",)),
+        ({"count": False}, ("the averaging is not in the seconds", "stop the clock after it")),
+        ({"only": True}, ("the training is not in the seconds", "start the clock at the barrier")),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -174,7 +270,17 @@ def test_psgd_mistakes(wrong, words):
 
 
 @pytest.mark.parametrize(
-    "returned, words", [(None, "nothing (None)"), ("1 s", "a str"), (0.0, "0.000 s"), (99.0, "99.000 s")]
+    "returned, words",
+    [
+        (None, "nothing (None)"),
+        ("1 s", "'1 s', a str"),
+        (0.0, "0.000 s"),
+        (0.06, "0.060 s"),
+        (99.0, "99.000 s"),
+        (True, "a bool"),
+        (float("nan"), "nan"),
+        (torch.tensor(0.1), "a Tensor"),
+    ],
 )
 def test_psgd_returns_its_seconds(returned, words):
     def answer(*given):
@@ -182,6 +288,10 @@ def test_psgd_returns_its_seconds(returned, words):
         return returned
 
     refused("psgd", answer, words)
+
+
+def test_psgd_s_seconds_may_be_numpy_s():
+    check("lab08.psgd", lambda *given: np.float32(worker(*given)))
 
 
 @pytest.mark.parametrize(

@@ -162,13 +162,16 @@ def shuffled(n, *seeds):
         (lambda n, p, r, e, s: shuffled(n, s, e)[r * (n // p) : (r + 1) * (n // p)], ("11 samples", "2 sample(s) are in no share")),
         (lambda n, p, r, e, s: list(range(n))[r::p] if e == 0 else list(range(n))[::-1][r::p], ("order of the data set",)),
         (lambda n, p, r, e, s: shuffled(n, s)[r::p], ("epochs 0 and 1 have the same order",)),
-        (lambda n, p, r, e, s: torch.randperm(n)[r::p], ("taken twice",)),
+        (lambda n, p, r, e, s: torch.randperm(n)[r::p], ("torch's global generator", "Dropout draws from it")),
+        (lambda n, p, r, e, s: torch.manual_seed(s + e) and torch.randperm(n)[r::p], ("torch's global generator",)),
+        (lambda n, p, r, e, s: np.random.seed(s + e) or np.random.permutation(n)[r::p], ("numpy's global generator",)),
+        (lambda n, p, r, e, s: [p * i + r for i in shuffled((n - r + p - 1) // p, s, e)], ("the same samples in every epoch",)),
         (lambda n, p, r, e, s: shuffled(n, e)[r::p], ("seeds 5 and 6",)),
         (lambda n, p, r, e, s: [i + 1 for i in shuffled(n, s, e)[r::p]], ("lie in 0…11",)),
         (lambda n, p, r, e, s: shuffled(n, s, e)[: n - p + 1] if r == 0 else shuffled(n, s, e)[n - p + r :][:1], ("may differ by one",)),
         (lambda n, p, r, e, s: None, ("positions", "return")),
     ],
-    ids=["everything", "own orders", "remainder", "in order", "epoch", "global", "seed", "from 1", "uneven", "nothing"],
+    ids=["everything", "own orders", "remainder", "in order", "epoch", "global", "seeded global", "numpy", "fixed parts", "seed", "from 1", "uneven", "nothing"],
 )  # fmt: skip
 def test_wrong_shares(answer, words):
     refused("share", answer, *words)
@@ -198,8 +201,10 @@ TIME, SPEED = ANSWERS["reading"]
         (lambda curve, target: next((t for t, _, a in curve if a >= target), curve[-1][0]), ("None", "never seen")),
         (lambda curve, target: float(np.interp(target, [a for *_, a in curve], [t for t, *_ in curve])), ("no interpolation",)),
         (lambda curve, target: None, ("30 s", "return")),
+        (lambda curve, target: next((t for t, _, a in curve if a >= target), math.inf), ("None", "inf")),
+        (lambda curve, target: next((t for t, _, a in curve if a >= target), math.nan), ("None", "nan")),
     ],
-    ids=["above", "last", "end", "interpolated", "nothing"],
+    ids=["above", "last", "end", "interpolated", "nothing", "inf", "nan"],
 )  # fmt: skip
 def test_wrong_times(answer, words):
     refused("reading", (answer, SPEED), *words)
@@ -214,13 +219,13 @@ def test_the_last_time_of_a_curve_that_goes_up_and_down():
     refused("reading", (last, SPEED), "the target was reached before")
 
 
-def speed(rate, timed="first / second"):
+def speed(rate="(n2 / t2) / (n1 / t1)", timed="first / second", never="first is None or second is None"):
     names = {"time_to": TIME}
     exec(
         "def speed_up(serial, parallel, target):\n"
         "    (t1, n1, _), (t2, n2, _) = serial[-1], parallel[-1]\n"
         "    first, second = time_to(serial, target), time_to(parallel, target)\n"
-        f"    return {rate}, None if first is None or second is None else {timed}",
+        f"    return {rate}, None if {never} else {timed}",
         names,
     )
     return names["speed_up"]
@@ -236,8 +241,37 @@ def speed(rate, timed="first / second"):
         (speed("(n2 / t2) / (n1 / t1)", "second / first"), ("time to accuracy", "turned")),
         (speed("(n2 / t2) / (n1 / t1)", "t1 / t2"), ("time to the target, over",)),
         (lambda *_: 2.0, ("the pair",)),
+        (speed(never="second is None"), ("the serial run never reaches it", "stopped there")),
+        (speed(never="first is None"), ("the parallel run never reaches it", "stopped there")),
+        (
+            speed(timed="first / second if first and second else 0.0", never="False"),
+            ("the parallel run never", "yours is 0.0"),
+        ),
+        (
+            speed(timed="first and second and first / second or 1.0 if second else None", never="False"),
+            ("the serial run never", "yours is 1.0"),
+        ),
+        (
+            speed(
+                timed="1.0 if first == second else None if None in (first, second) else first / second", never="False"
+            ),
+            ("each of the two runs never",),
+        ),
     ],
-    ids=["seconds", "turned", "two workers", "one", "time turned", "whole time", "no pair"],
+    ids=[
+        "seconds",
+        "turned",
+        "two workers",
+        "one",
+        "time turned",
+        "whole time",
+        "no pair",
+        "only the other",
+        "only the serial",
+        "zero",
+        "one where serial never",
+        "one where both never",
+    ],
 )
 def test_wrong_speed_ups(answer, words):
     refused("reading", (TIME, answer), *words)
@@ -303,9 +337,13 @@ def test_another_right_loop_passes():
                "    for p, w in zip(model.parameters(), new): p.copy_(w)", COUNT]), ("another one added", "gone")),
         (loop([GRADIENT, *IN_PLACE, "n += 1"]), ("are 11", "returned 3")),
         (loop([GRADIENT, *IN_PLACE, COUNT], after="pass"), ("returned None",)),
+        (loop([GRADIENT, *IN_PLACE, COUNT], after="return torch.tensor(n)"), ("an int", "tensor(11)")),
+        (loop([GRADIENT, *IN_PLACE, COUNT], after="return float(n)"), ("an int", "11.0")),
+        (loop(["F.cross_entropy(model(x), y).backward()", "with lock, torch.no_grad():",
+               "    for p in model.parameters(): p -= lr * p.grad", "model.zero_grad()", COUNT]), ("came with", "before the first backward")),
     ],
     ids=["accumulates", "sum", "up", "rate", "twice", "copy", "new tensors", "gradient inside", "no lock", "beside the lock",
-         "a lock each", "writes back", "batches", "no return"],
+         "a lock each", "writes back", "batches", "no return", "tensor", "float", "cleared after the step"],
 )  # fmt: skip
 def test_wrong_loops(answer, words):
     refused("loop", answer, *words)

@@ -196,6 +196,10 @@ def test_two_processes_share_the_work_and_locked_ones_lose_nothing():
             train_hogwild(model, images, labels, 2, epochs=epochs, batch_size=batch_size, lr=0.1)
 
 
+def plain_work(ready, loss_fn=nn.functional.cross_entropy):
+    return hogwild_sgd._Work(len(ready), 1, 8, 0.1, 0, False, 0, loss_fn, False, False, ready)
+
+
 class Watched:
     """A lock that sees whether the weights change while nobody holds it."""
 
@@ -221,15 +225,53 @@ def test_weights_change_under_the_lock_only():
         lock,
         images,
         labels,
-        hogwild_sgd._Work(1, 1, 8, 0.1, 0, False, 0, nn.functional.cross_entropy, False, False),
+        plain_work(ready=torch.zeros(1)),
     )
     assert lock.entered == 5 and not torch.equal(begin, lock.seen)
     data = make_sparse_data(100, 64, 3, words=100)
     for dense in (False, True):
         weights = torch.zeros(64, dtype=torch.float64)
         lock = Watched(lambda weights=weights: weights)
-        sparse_logistic._worker(weights, 0, lock, data, 1, 1, 10, 0.1, 0, dense, False)
+        sparse_logistic._worker(weights, 0, lock, data, torch.zeros(1), 1, 10, 0.1, 0, dense, False)
         assert lock.entered == 10 and lock.seen.any()
+
+
+@pytest.mark.parametrize("problem", ["network", "sparse", "dense"])
+def test_clocks_start_when_all_have_made_a_first_step_which_changes_nothing(problem):
+    model = nn.Sequential(*tiny_model(), nn.Dropout(0.5))
+    ready, no_lock = torch.zeros(2), contextlib.nullcontext()
+    weights = torch.zeros(64, dtype=torch.float64)
+    called, found = threading.Event(), []
+
+    def first(outputs, labels):
+        called.set()
+        return nn.functional.cross_entropy(outputs, labels)
+
+    def work():
+        if problem == "network":
+            report = hogwild_sgd._worker(model, 0, no_lock, *tiny_problem(), plain_work(ready, first))
+            found.append(report.start)
+        else:
+            data = make_sparse_data(100, 64, 3, words=100)
+            report = sparse_logistic._worker(weights, 0, no_lock, data, ready, 1, 10, 0.1, 0, problem == "dense", False)
+            found.append(report[0])
+
+    torch.manual_seed(8)
+    dropout = torch.get_rng_state()
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    end = time.monotonic() + 5
+    while not ready[0] and time.monotonic() < end:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    assert thread.is_alive() and called.is_set() == (problem == "network")
+    assert torch.equal(torch.get_rng_state(), dropout)
+    assert not weights.any() and all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), tiny_model().parameters(), strict=True))
+    now = time.monotonic()
+    ready[1] = 1
+    thread.join(10)
+    assert not thread.is_alive() and found[0] >= now
 
 
 def accuracy(model, images, labels):

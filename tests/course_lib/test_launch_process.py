@@ -1,4 +1,4 @@
-"""`launch` seen from outside its process: interrupted, killed, eight at once."""
+"""`launch` seen from outside its process: interrupted, killed, several at once."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def test_no_rank_outlives_a_killed_launcher(sleeping):
     assert survivors(ranks, timeout=5.0) == []
 
 
-EIGHT = """
+SEVERAL = """
 import json, os, sys
 
 import torch
@@ -94,7 +94,7 @@ def adds(number):
 
 if __name__ == "__main__":
     children = []
-    for number in range(8):
+    for number in range(int(sys.argv[2])):
         child = os.fork()
         if child == 0:
             results = launch(adds, 2, (number,), timeout=120)
@@ -106,12 +106,14 @@ if __name__ == "__main__":
 """
 
 
-def test_eight_processes_launch_at_once_and_do_not_collide(tmp_path):
-    script = tmp_path / "eight.py"
-    script.write_text(EIGHT)
-    done = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=180)
+@pytest.mark.parametrize("processes", [4, pytest.param(8, marks=pytest.mark.slow)])
+def test_processes_launch_at_once_and_do_not_collide(processes, tmp_path):
+    script = tmp_path / "several.py"
+    script.write_text(SEVERAL)
+    command = [sys.executable, str(script), str(tmp_path), str(processes)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
-    for number in range(8):
+    for number in range(processes):
         (first, port), (second, also) = json.loads(Path(tmp_path, f"{number}.json").read_text())
         assert first == second == 3 * number and port == also
 

@@ -140,6 +140,7 @@ def test_a_hang_ends_at_the_time_limit_and_says_where_each_rank_stood(program):
     path = program("def waits():\n    comm.recv(source=1)\nif comm.rank == 0:\n    waits()")
     with pytest.raises(LaunchTimeoutError) as raised:
         mpi_run(path, 2, timeout=2)
+    assert any("sendrecv" in note for note in raised.value.__notes__)
     positions = raised.value.positions
     assert f"waits ({path}:9)" in positions[0] and "mpi_rank" not in positions[0]
     assert positions[1] == "  it has finished and waits for the others"
@@ -285,6 +286,63 @@ def test_srun_in_a_slurm_job_without_mpirun(no_mpi, monkeypatch):
         find_mpi()
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert find_mpi().words[:2] == (str(srun), "--mpi=pmix")
+
+
+MARKS = {
+    "PMIX_RANK": "3",
+    "PMI_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "9",
+    "SLURM_JOB_ID": "7",
+    "SLURM_NODELIST": "n[1-2]",
+}
+
+
+def test_an_mpirun_starts_a_job_of_its_own_inside_another(no_mpi, monkeypatch):
+    """As in a kernel that srun, or another mpirun, started: on two nodes it would place ranks on both."""
+    command(Path(mpi_command.sys.prefix) / "bin", "mpirun", "print('mpirun (Open MPI) 5.0.11')")
+    for name, value in MARKS.items():
+        monkeypatch.setenv(name, value)
+    fake = {**MARKS, "PATH": "/bin", "OMPI_MCA_btl": "self", "SLURMISH": "x"}
+    assert find_mpi().child_environment(fake) == {"PATH": "/bin", "OMPI_MCA_btl": "self", "SLURMISH": "x"}
+    (Path(mpi_command.sys.prefix) / "bin" / "mpirun").unlink()
+    command(no_mpi, "srun", "")
+    assert find_mpi().child_environment(fake) == fake  # srun needs to know its job
+    monkeypatch.setenv("LAB_MPIRUN", "srun --mpi=pmix")
+    assert find_mpi().child_environment(fake) == fake
+
+
+def test_ranks_of_an_mpirun_see_no_marks_of_the_job_around_them(program, monkeypatch, tmp_path):
+    for name in MARKS:
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(mpi_command.MpiCommand, "own_job", True)
+    from course_lib.distributed.mpi_launch import _Job
+
+    with _Job(1, 1) as job:
+        assert not set(MARKS) & set(job._environment())
+
+
+@pytest.mark.parametrize("place", ["lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu/openmpi/lib", "lib64"])
+def test_a_systems_library_is_found_where_debian_puts_it(no_mpi, monkeypatch, place):
+    command(no_mpi, "mpirun", "print('mpirun (Open MPI) 4.1.4')")
+    with pytest.raises(MPINotFoundError, match=r"found .*/site/bin/mpirun, but not its libmpi: export MPI4PY_LIBMPI="):
+        find_mpi()
+    library = no_mpi.parent / place / "libmpi.so.40"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"x" * 2000)
+    assert find_mpi().environment == {"MPI4PY_LIBMPI": str(library)}
+    monkeypatch.setenv("MPI4PY_LIBMPI", "/mine/libmpi.so")
+    assert find_mpi().child_environment(os.environ)["MPI4PY_LIBMPI"] == "/mine/libmpi.so"
+
+
+def test_ranks_that_write_the_same_file_do_not_take_each_others(tmp_path, monkeypatch):
+    from course_lib.distributed import mpi_rank
+
+    taken = []
+    monkeypatch.setattr(mpi_rank.Path, "rename", lambda self, target: taken.append(self.name))
+    for pid in (1, 2):
+        monkeypatch.setattr(mpi_rank.os, "getpid", lambda pid=pid: pid)
+        mpi_rank._write(tmp_path / "no-mpi", "text")
+    assert taken == ["no-mpi.1.partial", "no-mpi.2.partial"]
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, None])

@@ -1,6 +1,7 @@
 """The figures of the strategies say what the table says."""
 
 import math
+from dataclasses import replace
 
 import matplotlib
 
@@ -15,7 +16,9 @@ from course_lib.strategies import CurvePoint, StrategyResult, results_table
 
 def run(name, seed, seconds, accuracy, sent, processes=2):
     curve = (CurvePoint(seconds / 2, 100, accuracy / 2), CurvePoint(seconds, 200, accuracy))
-    return StrategyResult(name, seed, 2, processes, 2, 200, 20, seconds, 3.0, 1.6, sent, 1, math.nan, curve)
+    return StrategyResult(
+        name, seed, 2, processes, 2, 200, 20, seconds, 3.0, 1.6, sent, 1, math.nan, True, 1.0, False, curve
+    )
 
 
 RUNS = [run(name, seed, seconds + seed, accuracy + 0.01 * seed, sent, processes)
@@ -65,6 +68,24 @@ def test_nobody_sends_and_nobody_arrives():
     figure.canvas.draw()
     assert words(figure.axes[0]) == ["not reached"] and words(figure.axes[2]) == ["no message"]
     assert not figure.get_supxlabel()
+
+
+def test_the_note_tells_every_crowd():
+    runs = [run("parameter server", 0, 9, 0.8, 1, 3), run("parameter server", 1, 9, 0.8, 1, 5), RUNS[0]]
+    note = strategy_comparison(results_table(runs, 0.8), "t", 0.8).get_supxlabel()
+    assert "3 processes share 2 core(s), or 5 processes share 2 core(s)" in note
+
+
+def test_averages_that_nobody_made_are_hollow():
+    made = run("parallel SGD", 0, 8, 0.8, 1)
+    curve = (replace(made.curve[0], hypothetical=True), made.curve[1])
+    whole, ends = strategy_curves([replace(made, curve=curve)], "t", 0.3).lines[:2]
+    assert whole.get_markerfacecolor() == "white" and whole.get_linestyle() == ":"
+    assert "averages not made" in whole.get_label()
+    assert list(ends.get_xdata()) == [8] and list(ends.get_ydata()) == [0.8]
+    assert ends.get_markerfacecolor() != "white" and ends.get_linestyle() == "None"
+    timed = strategy_comparison(results_table([replace(made, curve=curve)], 0.3), "t", 0.3).axes[0]
+    assert words(timed) == ["8.0 s"]
 
 
 def test_curves_are_means_over_seeds():

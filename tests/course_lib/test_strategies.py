@@ -10,10 +10,21 @@ import torch
 from torch.nn import functional as F
 
 from course_lib.data import Batches
-from course_lib.strategies import STRATEGIES, CurvePoint, StrategyResult, Task, compare, results_table, run_strategy
+from course_lib.distributed import meet
+from course_lib.strategies import (
+    STRATEGIES,
+    Condition,
+    CurvePoint,
+    StrategyResult,
+    Task,
+    compare,
+    condition_of,
+    results_table,
+    run_strategy,
+    state_vector,
+)
 from course_lib.strategies.clock import Clock
-from course_lib.strategies.hogwild import _meet
-from course_lib.strategies.share import Share, load_state_vector, state_vector
+from course_lib.strategies.share import Share, load_state_vector
 from course_lib.training import evaluate
 
 TASK = Task(
@@ -180,11 +191,11 @@ def test_hogwild_shares_the_work_and_sends_nothing():
 def test_hogwilds_workers_start_together():
     """Their clocks start when the last of them is ready."""
     ready = torch.zeros(2, dtype=torch.int64)
-    early = threading.Thread(target=_meet, args=(ready, 0), daemon=True)
+    early = threading.Thread(target=meet, args=(ready, 0), daemon=True)
     early.start()
     early.join(0.1)
     assert early.is_alive()
-    _meet(ready, 1)
+    meet(ready, 1)
     early.join(5)
     assert not early.is_alive()
 
@@ -200,6 +211,9 @@ def test_a_run_is_scored_outside_and_told_in_full(data):
     assert 0 < result.curve[0].seconds <= result.curve[-1].seconds <= result.seconds
     assert 0 < result.busiest_seconds <= result.cpu_seconds
     assert math.isnan(result.staleness)
+    moved = (together(data, 3) - state_vector(fresh(data, 3))).norm().item()
+    assert result.moved == pytest.approx(moved, rel=1e-4) and result.finite and not result.constant
+    assert not any(point.hypothetical for point in result.curve)
     alone = run_strategy("single", TASK, 3)
     assert (alone.workers, alone.processes, alone.samples, alone.updates) == (1, 1, 384, 2 * STEPS)
 
@@ -211,13 +225,61 @@ def test_the_curve_of_an_average_is_scored_as_an_average(data):
     load_state_vector(model, (first.snapshots[0].weights + second.snapshots[0].weights) / 2)
     _, correct, images = evaluate(model, Batches(data.test, 100, mean=data.mean, std=data.std), F.cross_entropy)
     assert result.curve[0].accuracy == pytest.approx(correct / images, abs=0.011)
+    # Nobody could have stopped there: no time is read from it.
+    assert [point.hypothetical for point in result.curve] == [True, True, True, False]
+    assert result.points() == [(result.curve[3].seconds, 384, result.final_accuracy)]
+    assert result.seconds_to(0.0) == result.curve[3].seconds and math.isnan(result.seconds_to(1.01))
+    assert not any(point.hypothetical for record in STRATEGIES["local SGD"](TASK, 3) for point in record.snapshots)
 
 
-def test_batch_norm():
+def test_a_training_that_diverges_says_so(data):
+    """Its accuracy is that of class 0, which tells nobody anything."""
+    result = run_strategy("single", replace(TASK, lr=1e38), 0)
+    assert not result.finite and result.condition.trouble.startswith("diverged")
+    labels = data.test.labels
+    assert result.final_accuracy == pytest.approx((labels == 0).double().mean().item())
+
+
+def test_the_conditions_of_a_model(data):
+    batches = list(Batches(data.test, 50, mean=data.mean, std=data.std))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 8), torch.nn.ReLU(), torch.nn.Linear(8, 10))
+    start = state_vector(model)
+    assert condition_of(model, start, batches) == Condition(True, 0.0, False)
+    assert condition_of(model, start, batches).trouble.startswith("unmoved") and model.training
+    with torch.no_grad():
+        model[3].bias[2] += 0.125
+        found = condition_of(model, start, batches)
+        assert found == Condition(True, pytest.approx(0.125, rel=1e-3), False)
+        assert not found.trouble and str(found) == "the weights moved by 0.12"
+        model[1].bias -= 1e6  # all ReLUs at zero
+        dead = condition_of(model, start, batches)
+        assert dead.finite and dead.constant and "one answer for all images" in dead.trouble
+        model[3].weight[0, 0] = math.nan
+        assert condition_of(model, start, batches).trouble.startswith("diverged")
+        model[3].weight.fill_(3e38)  # finite weights, infinite outputs
+        model[1].bias += 2e6
+        assert state_vector(model).isfinite().all() and not condition_of(model, start, batches).finite
+
+
+def test_batch_norm(monkeypatch):
     """Its statistics are averaged, taken from the workers, or shared; those of the start classify nothing."""
     task = replace(TASK, network="small_cnn", train_samples=512, epochs=1, lr=0.05)
-    first, second = STRATEGIES["synchronous"](task, 0)
-    assert torch.equal(first.snapshots[-1].weights, second.snapshots[-1].weights)
+    records = STRATEGIES["synchronous"](task, 0)
+    models = [task.model(task.data()) for _ in records]
+    for model, record in zip(models, records, strict=True):
+        load_state_vector(model, record.snapshots[-1].weights)
+        assert record.messages == 512 // 32  # the statistics cost none
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    means = [[b for name, b in model.named_buffers() if name.endswith("running_mean")] for model in models]
+    assert not torch.equal(means[0][0], means[1][0])  # each rank's own
+    scored = []
+    monkeypatch.setitem(STRATEGIES, "synchronous", lambda task, seed: records)
+    monkeypatch.setattr("course_lib.strategies.run.load_state_vector", lambda model, vector: scored.append(vector))
+    run_strategy("synchronous", task)
+    monkeypatch.undo()
+    assert torch.equal(scored[-1], (records[0].snapshots[-1].weights + records[1].snapshots[-1].weights) / 2)
     assert run_strategy("HogWild", task).final_accuracy > 0.25
     model = task.model(task.data())
     load_state_vector(model, STRATEGIES["parameter server"](task, 0)[0].snapshots[-1].weights)
@@ -263,7 +325,8 @@ def test_unknown_strategies():
 def result(name="single", seed=0, accuracies=(0.5, 0.8), **more):
     curve = tuple(CurvePoint(1.0 + place, 100 * (place + 1), a) for place, a in enumerate(accuracies))
     entries = dict(strategy=name, seed=seed, workers=2, processes=2, cores=2, samples=200, updates=20, seconds=2.0,
-                   cpu_seconds=3.0, busiest_seconds=1.6, bytes_sent=0, messages=0, staleness=math.nan, curve=curve)  # fmt: skip
+                   cpu_seconds=3.0, busiest_seconds=1.6, bytes_sent=0, messages=0, staleness=math.nan, finite=True, moved=2.0,
+                   constant=False, curve=curve)  # fmt: skip
     return StrategyResult(**{**entries, **more})
 
 
@@ -279,6 +342,7 @@ def made(monkeypatch):
         return result(name, seed)
 
     monkeypatch.setattr("course_lib.strategies.comparison.run_strategy", run)
+    monkeypatch.setattr("course_lib.strategies.comparison.available_cores", lambda: 2)
     return calls
 
 
@@ -288,7 +352,10 @@ def test_a_comparison_goes_on_where_it_was_interrupted(made, tmp_path, capsys):
         compare(TASK, (0, 1), names, tmp_path / "kept")
     assert raised.value.__notes__ == ["in the strategy local SGD, seed 1"]
     assert len(made) == 4 and len(list((tmp_path / "kept").iterdir())) == 3
+    assert "kept" not in capsys.readouterr().out
     found = compare(TASK, (0, 1), names, tmp_path / "kept")
+    told = f"3 of 4 runs were kept from earlier ({tmp_path / 'kept'}; delete it to measure again)"
+    assert capsys.readouterr().out.count(told) == 1
     assert made[4:] == [("local SGD", 1, 0.05)]
     assert [(one.strategy, one.seed) for one in found] == [(n, s) for s in (0, 1) for n in names]
     compare(replace(TASK, lr=0.06), (0,), ["single"], tmp_path / "kept")
@@ -305,6 +372,21 @@ def test_files_that_are_none_are_made_again(made, tmp_path):
         before = len(made)
         compare(TASK, (0,), ["single"], tmp_path)
         assert len(made) == before + 1 and path.read_text() == whole
+
+
+def test_runs_of_another_machine_are_made_again(made, tmp_path, monkeypatch):
+    compare(TASK, (0,), ["single"], tmp_path)
+    monkeypatch.setattr("course_lib.strategies.comparison.available_cores", lambda: 4)
+    compare(TASK, (0,), ["single"], tmp_path)
+    assert len(made) == 2
+
+
+def test_runs_that_learned_nothing_are_named(made, monkeypatch, capsys):
+    spoilt = result("HogWild", 4, finite=False, moved=math.nan)
+    monkeypatch.setattr("course_lib.strategies.comparison.run_strategy", lambda name, task, seed: spoilt)
+    compare(TASK, (4,), ["HogWild"])
+    told = capsys.readouterr()
+    assert "HogWild, seed 4: diverged" in told.out and not told.err
 
 
 def test_without_a_folder_nothing_is_kept(made, tmp_path, monkeypatch):

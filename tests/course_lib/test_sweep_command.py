@@ -21,24 +21,17 @@ from toy_sweep import make_toy_course
 
 from course_lib.sweep import local
 from course_lib.sweep.command import sweep as command
-from course_lib.warm_kernels import WarmServer
 
 CORES = len(os.sched_getaffinity(0))
 
 
-@pytest.fixture(scope="module")
-def server():
-    with WarmServer.private() as server:
-        yield server
-
-
 @pytest.fixture
-def toy(tmp_path, monkeypatch, server):
-    """A course of one toy lab in the working folder; sweeps take the module's warm process, which is there already."""
+def toy(tmp_path, monkeypatch, warm_server):
+    """A course of one toy lab in the working folder; sweeps take the warm process that is there already."""
 
     class Shared:
         def __enter__(self):
-            return server
+            return warm_server
 
         def __exit__(self, *exc):
             pass
@@ -368,8 +361,8 @@ def kill_and_resume(course, kills, draw):
     assert not list(folder.rglob("unfinished*"))
 
 
-def test_killed_three_times_and_resumed_each_point_is_there_once(course):
-    kill_and_resume(course, 3, random.Random(0))
+def test_killed_twice_and_resumed_each_point_is_there_once(course):
+    kill_and_resume(course, 2, random.Random(0))  # once while it starts, once in the thick of it
 
 
 @pytest.mark.slow

@@ -25,17 +25,9 @@ from course_lib.warm_kernels.provisioner import _is_ours
 CORES = sorted(os.sched_getaffinity(0))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """A warm process that was started in a folder of which nobody should see anything."""
-    here = os.getcwd()
-    os.chdir(tmp_path_factory.mktemp("elsewhere"))
-    try:
-        with WarmServer.private() as server:
-            os.chdir(here)
-            yield server
-    finally:
-        os.chdir(here)
+@pytest.fixture
+def server(warm_server):
+    return warm_server
 
 
 def server_process(server):

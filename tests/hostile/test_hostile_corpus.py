@@ -16,11 +16,13 @@ import uuid
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest import mock
 
 import escape
 import exhaustion
 import forgery
 import injection
+import library
 import malformed
 import nbformat
 import programs
@@ -47,7 +49,7 @@ from autograde.verdict import Verdict, load_verdict, verdict_path
 MISSING = missing_sandbox()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
-THEMES = (escape, exhaustion, forgery, injection, malformed, programs)
+THEMES = (escape, exhaustion, forgery, injection, library, malformed, programs)
 HONEST_STUDENTS = ("ada", "mia", "zoe")
 SECONDS, MEMORY_GIB = 8, 1
 BINARIES = Path(sys.executable).parent
@@ -106,6 +108,7 @@ def lay_out(root: Path, world: World) -> None:
     (root / "tmp").mkdir()
 
 
+@mock.patch("nbformat.v4.nbbase.validate", lambda *_: None)  # one exhibit is made of 50,000 cells
 def hand_in(world: World, exhibits: list[Exhibit]) -> None:
     """Everybody's submission."""
     for student in HONEST_STUDENTS:
@@ -113,8 +116,8 @@ def hand_in(world: World, exhibits: list[Exhibit]) -> None:
         submission.cell("ex-speedup").source += "\n# canary-answer-of-" + student
         for folder in (submission.run(), submission.program()):
             weights = folder / "model.safetensors"
-            if student != "ada":  # hers are the ones that others take
-                save_file(load_file(weights), weights, metadata={"student": student})
+            if (student, folder.name) != ("ada", "run"):  # hers are the ones that others take
+                save_file(load_file(weights), weights, metadata={"trained": f"{student} {folder.name}"})
         submission.save()
     for exhibit in exhibits:
         submission = Submission(world.course / "submitted" / exhibit.student / LAB)

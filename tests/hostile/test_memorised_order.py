@@ -13,7 +13,6 @@ from autograde.held_out import try_weights
 from autograde.limits import Limits
 from autograde.rubric import ModelEvidence
 from autograde.sandbox import missing_sandbox
-from autograde.warm import WarmInterpreter
 from data_prep.staged import read
 
 MISSING = missing_sandbox()
@@ -37,15 +36,13 @@ make_model = Oracle
 """
 
 
-def test_a_memorised_order_scores_chance():
+def test_a_memorised_order_scores_chance(warm):
     staged = read("fashion-mnist-small")
     labels = torch.from_numpy(np.asarray(staged.arrays["test_labels"]).astype("int64"))
     evidence = parse_evidence(LAB, {name: (HONEST_RUN / name).read_bytes() for name in LIMITS})
     rules = ModelEvidence("notebook:make_model", ("fashion-mnist-small",), len(labels), 0.04)
     cells = [{"id": "model", "source": ORACLE.replace("SIZE", str(len(labels))), "definitions": False}]
-    with WarmInterpreter() as warm:
-        found = try_weights(
-            rules, evidence, save({"labels": labels}), warm, np.random.default_rng(1), Limits(), cells, {}
-        )
+    random = np.random.default_rng(1)
+    found = try_weights(rules, evidence, save({"labels": labels}), warm, random, Limits(), cells, {})
     assert found.images == len(labels)
     assert abs(found.accuracy - 0.1) < 5 * (0.1 * 0.9 / found.images) ** 0.5  # five standard errors of chance

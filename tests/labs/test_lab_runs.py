@@ -1,7 +1,5 @@
 """Labs run headlessly from top to end, and leave what the contracts say; a run that fails leaves the old results."""
 
-import csv
-import json
 import os
 import shutil
 import subprocess
@@ -10,11 +8,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from safetensors.torch import load_file
+from finished_run import accuracy_of, complete
+from jupyter_client.provisioning import KernelProvisionerFactory
+
+from course_lib import cli
+from course_lib.warm_kernels import WarmServer
 
 BIN = Path(sys.executable).parent
-SMOKE = {"12_assessment": "cifar10-synthetic"}  # data sets of the smoke profile, where it is another
-FILES = {"learning_curve.csv", "run.json", "model.safetensors", "assessment.out"}
 
 
 def run(*command, folder, timeout=240):
@@ -25,41 +25,12 @@ def run(*command, folder, timeout=240):
     )  # fmt: skip
 
 
-def complete(folder, lab, ranks):
-    """The run folder's files agree with each other."""
-    assert {path.name for path in folder.iterdir() if path.is_file()} >= FILES
-    assert not (folder / "unfinished").exists()
-    record = json.loads((folder / "run.json").read_text())
-    rows = list(csv.DictReader((folder / "learning_curve.csv").read_text().splitlines()))
-    lines = (folder / "assessment.out").read_text().splitlines()
-    assert (record["lab"], record["world_size"], record["data"]["name"]) == (
-        lab,
-        ranks,
-        SMOKE.get(lab, "fashion-mnist-small"),
-    )
-    assert record["ended"] and record["data"]["provenance"]
-    assert (rows[0]["epoch"], rows[0]["time"], rows[0]["val_accuracy"]) == ("0", "0.0", "0.0")
-    epochs = rows[1:]
-    assert 1 <= len(epochs) <= record["parameters"]["epochs"]
-    assert [int(row["epoch"]) for row in epochs] == list(range(1, len(epochs) + 1))
-    times = [float(row["time"]) for row in epochs]
-    assert times == sorted(times) and times[0] > 0
-    for row, line in zip(epochs, lines, strict=False):
-        assert line.startswith(f"Epoch = {int(row['epoch']):2d}: Cumulative Time = ")
-        assert line.endswith(f"Validation Accuracy = {float(row['val_accuracy']):5.3f}")
-    target, patience = record["parameters"]["target_accuracy"], record["parameters"]["patience"]
-    accuracies = [float(row["val_accuracy"]) for row in epochs]
-    assert record["stopped_early"] == (len(accuracies) >= patience and min(accuracies[-patience:]) >= target)
-    assert lines[len(epochs) :] == ([f"Early stopping after epoch {len(epochs)}"] if record["stopped_early"] else [])
-    assert load_file(folder / "model.safetensors")
-    return record, epochs
-
-
 @pytest.mark.parametrize(
     "number, lab, ranks",
     [
-        ("1", "01_single_gpu", 1),
-        # Their whole notebooks are executed by `nbgrader validate` in make test, their runs by sweeps.
+        # In make test their whole notebooks are executed by `nbgrader validate`, their runs by sweeps, which look at the
+        # same run folders; and the command runs the toy below.
+        pytest.param("1", "01_single_gpu", 1, marks=pytest.mark.slow),
         pytest.param("02", "02_ddp", 2, marks=pytest.mark.slow),
         pytest.param("3", "03_batch_size_scaling", 2, marks=pytest.mark.slow),
         pytest.param("4", "04_momentum_warmup_novograd", 2, marks=pytest.mark.slow),
@@ -68,6 +39,8 @@ def complete(folder, lab, ranks):
         pytest.param("7", "07_sync_async_sgd", 2, marks=pytest.mark.slow),
         pytest.param("8", "08_parallel_sgd_mpi", 2, marks=pytest.mark.slow),
         pytest.param("9", "09_hogwild", 2, marks=pytest.mark.slow),
+        pytest.param("10", "10_kfac", 2, marks=pytest.mark.slow),
+        pytest.param("11", "11_scaling_study", 2, marks=pytest.mark.slow),
         pytest.param("12", "12_assessment", 2, marks=pytest.mark.slow),
     ],
 )
@@ -85,30 +58,6 @@ def test_smoke(number, lab, ranks, tmp_path):
     assert accuracy_of(folder / "model.safetensors", record) == pytest.approx(
         float(epochs[-1]["val_accuracy"]), abs=0.003
     )
-
-
-def accuracy_of(weights, record):
-    import torch
-
-    from course_lib.models import HomeworkResNet, ParallelSGDNet, WideResNet
-    from data_prep.staged import read
-
-    staged, tensors = read(record["data"]["name"]), load_file(weights)
-    if record["lab"] == "05_resnet_hw":  # the network of the notebook's answers, which names one part differently
-        model = HomeworkResNet(len(staged.classes), len(staged.mean)).eval()
-        tensors = {name.replace(".shortcut.", ".downsample."): tensor for name, tensor in tensors.items()}
-    elif record["lab"] in ("08_parallel_sgd_mpi", "09_hogwild"):
-        model = ParallelSGDNet(len(staged.classes), len(staged.mean)).eval()
-    else:
-        width = record["parameters"]["width"]
-        model = WideResNet((16 * width, 32 * width, 64 * width), len(staged.mean)).eval()
-    model.load_state_dict(tensors)
-    images = torch.from_numpy(staged.arrays["test_images"].copy()).permute(0, 3, 1, 2).float() / 255
-    if record["lab"] != "02_ddp":
-        images = (images - torch.tensor(staged.mean).view(1, -1, 1, 1)) / torch.tensor(staged.std).view(1, -1, 1, 1)
-    with torch.no_grad():
-        predicted = torch.cat([model(part).argmax(1) for part in images.split(250)])
-    return (predicted.numpy() == staged.arrays["test_labels"]).mean()
 
 
 @pytest.mark.slow
@@ -153,7 +102,7 @@ if epochs == 3:
 if epochs == 4:
     os._exit(9)
 """,
-    "run.finish(False)",
+    "run.finish(False)\nprint('the toy says:', epochs, 'epochs')",
 ]
 
 
@@ -169,6 +118,10 @@ def toy(tmp_path):
     (lab / "profiles.yaml").write_text("laptop: {}\n")
     done = run("lab", "run", "1", folder=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "the toy says: 1 epochs" in done.stdout and "Traceback" not in done.stderr
+    assert f"done: {tmp_path / 'runs' / '01_toy'}" in done.stdout
+    executed = nbformat.read(tmp_path / "runs" / "01_toy" / "01_toy.ipynb", as_version=4)
+    assert all(cell.execution_count for cell in executed.cells)
     return tmp_path
 
 
@@ -176,24 +129,39 @@ def visible(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_a_failing_run_leaves_earlier_results_and_names_the_cell(toy):
+@pytest.fixture
+def lab_here(toy, warm_server, monkeypatch, capfd):
+    """The `lab` command in this process, its kernel a fork of the warm one: exit code and standard error."""
+    monkeypatch.setattr(WarmServer, "shared", lambda: warm_server)
+    monkeypatch.setattr(KernelProvisionerFactory.instance(), "default_provisioner_name", "lab-warm")
+    monkeypatch.chdir(toy)
+
+    def lab_here(*words):
+        monkeypatch.setattr(sys, "argv", ["lab", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code, capfd.readouterr().err
+
+    return lab_here
+
+
+def fails_and_changes_nothing(folder, before, code, errors, words):
+    assert code == 1
+    last = errors.strip().splitlines()[-1]
+    assert last.startswith("Error: ") and all(word in last for word in words), errors
+    assert visible(folder) == before
+    assert (folder / "unfinished" / "learning_curve.csv").exists()  # what the failed run had so far can be looked at
+
+
+def test_a_failing_run_leaves_earlier_results_and_names_the_cell(toy, lab_here):
     folder = toy / "runs" / "01_toy"
     before = visible(folder)
-    assert {"learning_curve.csv", "run.json", "assessment.out", "01_toy.ipynb"} <= before.keys()
-    for epochs, words in (
-        ("3", ("01_toy: failed in cell 4", "RankFailedError", "rank", "of 2 failed", "the optimiser ran away", "untouched")),
-        ("4", ("01_toy", "kernel died", "untouched")),
-    ):  # fmt: skip
-        done = run("lab", "run", "01", "-p", "epochs", epochs, folder=toy)
-        assert done.returncode == 1
-        last = done.stderr.strip().splitlines()[-1]
-        assert last.startswith("Error: ") and all(word in last for word in words), done.stderr
-        assert visible(folder) == before
-        assert (
-            folder / "unfinished" / "learning_curve.csv"
-        ).exists()  # what the failed run had so far can be looked at
-    done = run("lab", "run", "01_toy", "-p", "epochs", "2", folder=toy)
-    assert done.returncode == 0, done.stderr
+    told = ("01_toy: failed in cell 4", "RankFailedError", "rank", "of 2 failed", "the optimiser ran away", "untouched")
+    fails_and_changes_nothing(folder, before, *lab_here("run", "01", "-p", "epochs", "3"), told)
+    done = run("lab", "run", "01", "-p", "epochs", "4", folder=toy)
+    fails_and_changes_nothing(folder, before, done.returncode, done.stderr, ("01_toy", "kernel died", "untouched"))
+    code, errors = lab_here("run", "01_toy", "-p", "epochs", "2")
+    assert code == 0, errors
     assert (
         visible(folder)["learning_curve.csv"] != before["learning_curve.csv"] and not (folder / "unfinished").exists()
     )

@@ -19,7 +19,7 @@ from course_lib.warm_kernels import WarmServer
 
 BIN = Path(sys.executable).parent
 LABS = {"01_single_gpu": "01", "02_ddp": "02", "03_batch_size_scaling": "03", "04_momentum_warmup_novograd": "04",
-        "05_resnet_hw": "05", "06_communication": "06", "07_sync_async_sgd": "07", "08_parallel_sgd_mpi": "08", "09_hogwild": "09", "12_assessment": "12"}  # fmt: skip
+        "05_resnet_hw": "05", "06_communication": "06", "07_sync_async_sgd": "07", "08_parallel_sgd_mpi": "08", "09_hogwild": "09", "10_kfac": "10", "11_scaling_study": "11", "12_assessment": "12"}  # fmt: skip
 # What so short a training, or none, does not get: the accuracy asked for, the runs of the homework's programs.
 UNREACHED = {
     "05_resnet_hw": ["resnet-cifar100", "resnet-tinyimagenet", "pretrained-cifar100"],
@@ -62,14 +62,27 @@ def test_the_release_holds_no_answer(root, lab, nothing_staged):
         assert answer not in release
 
 
+class Validating(Validator):
+    """`nbgrader validate`, which keeps what it executed: it looks at the graded cells alone."""
+
+    def _preprocess(self, notebook):
+        self.executed = super()._preprocess(notebook)
+        return self.executed
+
+
 @pytest.mark.parametrize("lab", LABS)
 def test_the_source_validates(root, lab, nothing_staged, warm_server, tmp_path, monkeypatch):
     if lab != COLD:
         monkeypatch.setattr(WarmServer, "shared", lambda: warm_server)
         monkeypatch.setattr(KernelProvisionerFactory.instance(), "default_provisioner_name", "lab-warm")
     path = shutil.copytree(root / "labs" / lab, tmp_path / lab) / f"{lab}.ipynb"
-    told = Validator(config=nbgrader_settings(root / "course")).validate(str(path))
+    validating = Validating(config=nbgrader_settings(root / "course"))
+    told = validating.validate(str(path))
     assert set(told) == {"failed"}  # every exercise passes
+    code = [cell for cell in validating.executed.cells if cell.cell_type == "code" and cell.source]
+    assert all(cell.execution_count for cell in code)
+    raised = [cell for cell in code if any(output.output_type == "error" for output in cell.outputs)]
+    assert [cell.id for cell in raised if cell.source not in [each["source"] for each in told["failed"]]] == []
     for failed, name in zip(told["failed"], UNREACHED.get(lab, ["run"]), strict=True):
         assert f'check("lab{LABS[lab]}.{name}", ' in failed["source"], failed
 

@@ -43,6 +43,8 @@ def test_there_are_labs():
         "07_sync_async_sgd",
         "08_parallel_sgd_mpi",
         "09_hogwild",
+        "10_kfac",
+        "11_scaling_study",
         "12_assessment",
     } <= {path.stem for path in NOTEBOOKS}
     assert all(path.parent.name == path.stem for path in NOTEBOOKS)

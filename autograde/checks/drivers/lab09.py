@@ -3,16 +3,26 @@ import os
 import pathlib
 import tempfile
 
+import numpy as np
+
 
 def share(student, given, outside):
-    found = []
+    found, untouched = [], True
     for place, question in enumerate(given):
         torch.manual_seed(place)  # processes do not share a generator's state
+        before = generators()
         positions = student("my_share")(*question)
+        untouched = untouched and generators() == before
         if isinstance(positions, torch.Tensor):
             positions = positions.tolist()
         found.append([int(position) for position in positions])
-    return found
+    return {"shares": found, "untouched": untouched}
+
+
+def generators():
+    """The states of torch's and numpy's global generators."""
+    _, numbers, place, *_ = np.random.get_state()
+    return torch.get_rng_state().numpy().tobytes(), numbers.tobytes(), place
 
 
 def collision(student, given, outside):

@@ -1,0 +1,372 @@
+"""K-FAC: the gradient multiplied by an approximate inverse Fisher matrix, before any optimiser's step.
+
+Martens and Grosse 2015 (arXiv 1503.05671) for linear layers, Grosse and Martens 2016 (arXiv 1602.01407) for convolutions,
+Pauloski et al. 2020 (arXiv 2007.00784; document 002) for many ranks. `kronecker_factors` has the factors,
+`kronecker_inverse` the damped inverses, `kfac_distribution` and `kfac_inverses` the division of work.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.distributed.rank import world_size
+from course_lib.distributed.replicas import Replica
+from course_lib.optim.kfac_distribution import mean_over_ranks
+from course_lib.optim.kfac_inverses import LayerInverses
+from course_lib.optim.kronecker_factors import KroneckerFactors, find_layers
+
+__all__ = ["KFAC"]
+
+_in_charge: weakref.WeakKeyDictionary[nn.Module, weakref.ref[KFAC]] = weakref.WeakKeyDictionary()
+
+
+class KFAC:
+    """Precondition the gradients of a model's Linear and Conv2d layers by Kronecker-factored curvature.
+
+    ::
+
+        kfac = KFAC(model, damping=0.03, lr=lambda: optimizer.param_groups[0]["lr"], kl_clip=0.001)
+        for images, labels in batches:
+            optimizer.zero_grad()
+            loss_fn(model(images), labels).backward()
+            kfac.step()  # changes .grad in place
+            optimizer.step()
+
+    Parameters
+    ----------
+    model : nn.Module
+        Bare or wrapped for data parallelism. The loss is the mean over the samples, which are the first dimension of
+        every layer's input.
+    damping : float
+        γ, added to the curvature, in the units of the Fisher matrix of one sample's loss. Near 0 the step trusts the
+        curvature, far above its eigenvalues it is the gradient divided by γ.
+    factor_decay : float
+        How much of the running averages of the factors an update keeps, 0 ≤ factor_decay < 1.
+    factor_update_steps, inverse_update_steps : int
+        Steps between updates of the factors, and of their inverses. The first step does both.
+    inverse : {"eigen", "cholesky"}
+        How damping enters; see `kronecker_inverse`. The first inverts A ⊗ G + γI exactly, the second splits γ by π.
+    kl_clip : float, optional
+        κ: scale the preconditioned gradients by ν = min(1, √(κ / (lr² Σ ⟨preconditioned, gradient⟩))), so that a step
+        of SGD without momentum changes the model's predictions by a KL divergence of about κ/2 at most (Ba et al. 2017).
+        By default nothing is scaled.
+    lr : float or callable, optional
+        The optimiser's learning rate, or what returns it; `kl_clip` needs it, nothing else does.
+    distribution : {"comm-opt", "mem-opt"}
+        What ranks send each other; see `kfac_distribution`. The gradients are the same.
+    skip_layers : iterable of str
+        Names of layers to leave alone, or of modules, with all that is in them.
+
+    Attributes
+    ----------
+    layers : dict of str to KroneckerFactors
+        By the module's name in the bare model.
+    skipped : dict of str to str
+        Modules with parameters of their own that keep their plain gradient, and why; `describe` prints both.
+    damping : float
+        May be changed between steps (``cholesky``: it counts from the next inverses on).
+    owners : dict of (str, str) to int
+        The rank that inverts a factor: ``owners["conv1", "A"]``.
+    steps : int
+        Steps done.
+    clip_factor : float
+        What the last step was scaled by for `kl_clip`; 1 means that it was not.
+
+    Raises
+    ------
+    ValueError
+        A setting outside its range; no layer that K-FAC can work on; an unknown name in `skip_layers`.
+
+    Notes
+    -----
+    *Factors* come from the passes that train: forward with the layer in training mode and with gradients, then
+    backward. What runs in eval mode or without gradients changes nothing. They are the empirical Fisher matrix's, from the
+    labels as they are; `sample_fisher` draws them from the model instead, as the Fisher matrix proper has it.
+
+    *Accumulation.* All backward passes between two steps are one batch. Divide each loss by their number, or say
+    ``step(loss_scale=number)``.
+
+    *A layer that the batch did not use* keeps its factors; one that no batch has used yet keeps its gradient. One that
+    a forward uses several times has the uses as places, like a convolution's. A parameter that two modules share
+    is skipped.
+
+    *Ranks* take equal shares of the batch, call `step` together, and their gradients are averaged before. Without
+    a process group nothing is sent.
+
+    *Precision.* Factors and inverses are float32 at least, under autocast too. A batch whose factors are not finite (an
+    overflow under float16) is left out of the averages.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        damping: float = 0.03,
+        factor_decay: float = 0.95,
+        factor_update_steps: int = 10,
+        inverse_update_steps: int = 100,
+        *,
+        inverse: str = "eigen",
+        kl_clip: float | None = None,
+        lr: float | Callable[[], float] | None = None,
+        distribution: str = "comm-opt",
+        skip_layers: Iterable[str] = (),
+    ) -> None:
+        _check_settings(damping, factor_decay, factor_update_steps, inverse_update_steps, kl_clip, lr)
+        wrappers = (nn.parallel.DistributedDataParallel, Replica)
+        self._model = model.module if isinstance(model, wrappers) else model
+        self.damping, self.factor_decay = damping, factor_decay
+        self.factor_update_steps, self.inverse_update_steps = factor_update_steps, inverse_update_steps
+        self.kl_clip, self.lr = kl_clip, lr
+        self.layers, self.skipped = find_layers(self._model, tuple(skip_layers))
+        self.steps, self.clip_factor = 0, 1.0
+        self._ranks = world_size()
+        self._inverses = LayerInverses(self.layers, inverse, distribution, self._ranks)
+        self.owners = self._inverses.owners
+        self._pass: object | None = None
+        self._sampled = False  # the batch's factors are there: backward of its loss adds none
+        self._hooks = self._add_hooks()
+
+    # Collecting, while forward and backward run
+
+    def _add_hooks(self) -> list[Any]:
+        former = _in_charge.get(self._model)
+        if former is not None and former() is not None:
+            former().remove_hooks()
+        _in_charge[self._model] = weakref.ref(self)
+
+        def on_pass(module: nn.Module, args: Any) -> None:
+            if module is self._model:
+                self._pass = object()
+
+        hooks = [self._model.register_forward_pre_hook(on_pass)]
+        for layer in self.layers.values():
+            hooks.append(layer.module.register_forward_hook(self._hook_of(layer), with_kwargs=True))
+        return hooks
+
+    def remove_hooks(self) -> None:
+        """Let go of the model. A new KFAC on the same model does it to the old one."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _hook_of(self, layer: KroneckerFactors) -> Callable[..., None]:
+        def on_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+            if module is not layer.module:  # a copy.deepcopy takes the hooks along
+                return
+            if not (self._factors_due and module.training and output.requires_grad):
+                return
+            # The inputs now, since what comes next may overwrite them; counted only if backward comes by.
+            moment = layer.input_moment(args[0] if args else kwargs["input"])
+            step, forward_pass = self.steps, self._pass or object()
+
+            def on_backward(gradients: Tensor) -> None:
+                if self.steps == step and not self._sampled:
+                    layer.add(moment, gradients, forward_pass)
+
+            # Of the tensor and not of the module, whose backward hooks refuse an in-place ReLU behind the layer.
+            output.register_hook(on_backward)
+
+        return on_forward
+
+    @property
+    def _factors_due(self) -> bool:
+        return self.steps % self.factor_update_steps == 0
+
+    def sample_fisher(self, logits: Tensor, loss_scale: float = 1.0, generator: torch.Generator | None = None) -> None:
+        """Take this step's factors from labels drawn from the model, which makes them the Fisher matrix's own.
+
+        Between forward and ``backward``, at every step or never. It costs another backward pass in the steps that update
+        the factors, and nothing in the others; no ``.grad`` changes. With it the factors do not fade as the
+        training loss does (Martens and Grosse 2015, section 5; Kunstner et al. 2019, arXiv 1905.12558).
+
+        Parameters
+        ----------
+        logits : Tensor ``(samples, classes)``
+            What the model returned, with its graph.
+        loss_scale : float
+            What this batch's mean loss is multiplied by: 1/k for one of k micro-batches.
+        """
+        if not self._factors_due:
+            return
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        labels = torch.multinomial(logits.detach().softmax(1), 1, generator=generator)[:, 0]
+        loss = nn.functional.cross_entropy(logits, labels) * loss_scale
+        weights = [layer.module.weight for layer in self.layers.values()]
+        self._sampled = False
+        torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
+        self._sampled = True
+
+    # The step
+
+    @torch.no_grad()
+    def step(self, loss_scale: float = 1.0) -> None:
+        """Replace the layers' gradients by the preconditioned ones; between ``backward`` and the optimiser's step.
+
+        The gradients are averaged over the ranks and unscaled already; clip their norm before or after.
+
+        Parameters
+        ----------
+        loss_scale : float
+            What the mean loss was multiplied by before ``backward``: ``GradScaler.get_scale()``, or the number of samples
+            for a loss that is a sum.
+
+        Raises
+        ------
+        RuntimeError
+            No layer was seen in training yet; the hooks were removed; the process group is not that of construction.
+        """
+        self._check_ready()
+        if self._factors_due:
+            self._update_factors(loss_scale)
+        if self.steps % self.inverse_update_steps == 0:
+            self._inverses.update(self.damping)
+        self._precondition()
+        self.steps += 1
+        self._pass, self._sampled = None, False
+        for layer in self.layers.values():
+            layer.forget_batch()
+
+    def _check_ready(self) -> None:
+        if not self._hooks:
+            raise RuntimeError(
+                "this KFAC let go of its model (a newer one took over, or remove_hooks()); use the newer one"
+            )
+        if world_size() != self._ranks:
+            raise RuntimeError(
+                f"KFAC was built with {self._ranks} rank(s) and steps with {world_size()}; "
+                "build it after the process group is up"
+            )
+
+    def _update_factors(self, loss_scale: float) -> None:
+        layers = list(self.layers.values())
+        batch = [layer.batch_factors(loss_scale) for layer in layers]
+        if self._ranks > 1:
+            matrices = [
+                factors
+                or [torch.zeros(n, n, dtype=layer.dtype, device=layer.module.weight.device) for n in layer.shape]
+                for layer, factors in zip(layers, batch, strict=True)
+            ]
+            batch = mean_over_ranks(matrices, [factors is not None for factors in batch])
+        found = [(layer, factors) for layer, factors in zip(layers, batch, strict=True) if factors is not None]
+        if not found and not any(layer.updates for layer in layers):
+            raise RuntimeError(
+                "KFAC has seen no layer in training: build it before the forward, call model.train(), and step after backward()"
+            )
+        if all(factor.isfinite().all() for _, factors in found for factor in factors):  # as on every other rank
+            for layer, factors in found:
+                layer.update(*factors, self.factor_decay)
+
+    def _precondition(self) -> None:
+        gradients = {name: layer.gradient() for name, layer in self.layers.items()}
+        gradients = {name: gradient for name, gradient in gradients.items() if gradient is not None}
+        done = self._inverses.precondition(gradients, self.damping)
+        self.clip_factor = self._clip(gradients, done)
+        for name, gradient in done.items():
+            self.layers[name].write_gradient(gradient * self.clip_factor)
+
+    def _clip(self, gradients: dict[str, Tensor], done: dict[str, Tensor]) -> float:
+        if self.kl_clip is None or not done:
+            return 1.0
+        lr = self.lr() if callable(self.lr) else self.lr
+        change = lr**2 * sum((done[name] * gradients[name]).sum() for name in done).item()
+        return min(1.0, (self.kl_clip / change) ** 0.5) if change > 0 else 1.0
+
+    # What can be asked of it
+
+    def describe(self) -> str:
+        """A line for each layer with its factors' sizes and owners, and one for each reason to skip modules, with these."""
+        lines = [
+            f"K-FAC on {len(self.layers)} layers, {self._inverses.method}, {self._inverses.distribution} on {self._ranks} rank(s)"
+        ]
+        for name, layer in self.layers.items():
+            a, g = layer.shape
+            owners = self.owners[name, "A"], self.owners[name, "G"]
+            lines.append(f"  {name or 'model'}: A {a}×{a} on rank {owners[0]}, G {g}×{g} on rank {owners[1]}")
+        for reason in dict.fromkeys(self.skipped.values()):
+            names = ", ".join(name or "model" for name, why in self.skipped.items() if why == reason)
+            lines.append(f"  skipped, since {reason}: {names}")
+        return "\n".join(lines)
+
+    def message_bytes(self) -> dict[str, int]:
+        """Payload of the collectives in bytes: of each update of the ``factors``, of the ``inverses``, of each ``step``.
+
+        All 0 on one rank. Counted once a layer has been used.
+        """
+        return self._inverses.message_bytes()
+
+    def memory_bytes(self) -> dict[str, int]:
+        """What this rank keeps between steps, in bytes: ``factors`` and ``inverses``."""
+        factors = [factor for layer in self.layers.values() for factor in (layer.A, layer.G) if factor is not None]
+        return {
+            "factors": sum(factor.nbytes for factor in factors),
+            "inverses": sum(inverse.nbytes for inverse in self._inverses.held.values()),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Steps, factors, and the inverses that this rank has; between two steps. Tensors are not copied.
+
+        Under ``comm-opt`` any rank's suits all of them. Under ``mem-opt`` each rank has its own.
+        """
+        return {
+            "steps": self.steps,
+            "factors": {
+                name: {"A": layer.A, "G": layer.G, "updates": layer.updates}
+                for name, layer in self.layers.items()
+                if layer.updates
+            },
+            "inverses": self._inverses.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`; the settings are the constructor's.
+
+        Inverses that this rank needs and the state lacks (another `inverse`, another rank's ``mem-opt``) are computed
+        from the factors, which may be newer than the inverses were. Else the run goes on to the bit.
+
+        Raises
+        ------
+        ValueError
+            The state is of other layers.
+        """
+        for name, factors in state["factors"].items():
+            shape = tuple(len(factors[side]) for side in "AG")
+            if name not in self.layers or self.layers[name].shape != shape:
+                raise ValueError(
+                    f"the K-FAC state has a layer {name!r} with factors of sizes {shape}, "
+                    f"this model {self.layers[name].shape if name in self.layers else 'no such layer'}"
+                )
+        for name, layer in self.layers.items():
+            saved = state["factors"].get(name, {"A": None, "G": None, "updates": 0})
+            device = layer.module.weight.device
+            for side in "AG":
+                setattr(layer, side, None if saved[side] is None else saved[side].to(device, layer.dtype, copy=True))
+            layer.updates = saved["updates"]
+            layer.forget_batch()
+        self.steps = state["steps"]
+        self._inverses.load_state_dict(state["inverses"], self.damping)
+
+
+def _check_settings(
+    damping: float,
+    factor_decay: float,
+    factor_update_steps: int,
+    inverse_update_steps: int,
+    kl_clip: float | None,
+    lr: float | Callable[[], float] | None,
+) -> None:
+    if not damping > 0:
+        raise ValueError(f"damping must be above 0, got {damping}")
+    if not 0 <= factor_decay < 1:
+        raise ValueError(f"factor_decay must be in 0 ≤ factor_decay < 1, got {factor_decay}")
+    for name, steps in (("factor_update_steps", factor_update_steps), ("inverse_update_steps", inverse_update_steps)):
+        if not isinstance(steps, int) or steps < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {steps}")
+    if kl_clip is not None and not kl_clip > 0:
+        raise ValueError(f"kl_clip must be above 0, or None, got {kl_clip}")
+    if kl_clip is not None and lr is None:
+        raise ValueError("kl_clip bounds a step of the learning rate's length: give lr, a number or a callable")

@@ -1,0 +1,45 @@
+"""ResNet-50 on ImageNet in minutes: the runs that document 002 lists under “Previous Work”."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["IMAGENET_EPOCHS", "IMAGENET_IMAGES", "PUBLISHED_RUNS", "PublishedRun"]
+
+IMAGENET_IMAGES = 1_300_000  # document 002: “1.3 million small image files for ImageNet x 90 epochs”
+IMAGENET_EPOCHS = 90  # some of the runs needed fewer; the document does not say
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """One run.
+
+    Attributes
+    ----------
+    who, date : str
+        The document's words, and its month.
+    chips : int
+        Processors, as the document counts them.
+    kind : str
+    seconds : float
+    """
+
+    who: str
+    date: str
+    chips: int
+    kind: str
+    seconds: float
+
+    @property
+    def images_per_sec_per_chip(self) -> float:
+        """Training images a second and chip, had it trained the 90 epochs."""
+        return IMAGENET_EPOCHS * IMAGENET_IMAGES / self.seconds / self.chips
+
+
+PUBLISHED_RUNS = (
+    PublishedRun("TACC, UC Berkeley, UC Davis", "10/2017", 2048, "KNL", 20 * 60),
+    PublishedRun("Tencent, Hong Kong Baptist University", "07/2018", 2048, "P40", 6.6 * 60),
+    PublishedRun("Sony", "11/2018", 2176, "V100", 224),
+    PublishedRun("Google", "11/2018", 1024, "TPUv3", 2.2 * 60),
+    PublishedRun("Google", "10/2019", 2048, "TPUv3", 67.1),
+)

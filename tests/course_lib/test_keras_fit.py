@@ -1,0 +1,109 @@
+"""Training as Keras tells it, and document 003's baseline program: alone, and on two ranks by torchrun."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from course_lib.keras_fit import KerasEpoch, keras_fit
+from course_lib.metrics import steady_throughput, weak_speedup
+
+PROGRAM = Path(__file__).parents[2] / "labs" / "11_scaling_study" / "resnet_cifar10.py"
+SMALL = ["--dataset", "cifar10-synthetic", "--image_size", "32", "--train_samples", "24"]
+
+
+class Epochs:
+    """Batches that tell which epoch was asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def set_epoch(self, epoch):
+        self.asked.append(epoch)
+
+    def __len__(self):
+        return 2
+
+    def __iter__(self):
+        yield torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1])
+        yield torch.tensor([[3.0]]), torch.tensor([1])
+
+
+def test_an_epoch_is_told_as_keras_tells_it(capsys):
+    model = nn.Linear(1, 2, bias=False)
+    nn.init.zeros_(model.weight)
+    batches = Epochs()
+    first, _ = keras_fit(model, batches, torch.optim.SGD(model.parameters(), lr=0.0), 2)
+    assert batches.asked == [0, 1]
+    assert first.loss == pytest.approx(0.693147, abs=1e-5)  # of three images, not of two batches
+    assert first.accuracy == pytest.approx(1 / 3)  # of equal logits the first is the largest
+    assert first.images_per_sec == pytest.approx(3 / first.seconds)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Epoch 1/2" and lines[2] == "Epoch 2/2"
+    assert re.fullmatch(r"2/2 - \d\.\ds - loss: 0\.6931 - accuracy: 0\.3333", lines[1])
+    assert str(KerasEpoch(1, 5, 196, 41.7, 1.0, 2.0179, 0.2585)).endswith(
+        "196/196 - 42s - loss: 2.0179 - accuracy: 0.2585"
+    )
+    trained = keras_fit(model, batches, torch.optim.SGD(model.parameters(), lr=0.1), 3, verbose=False)
+    assert trained[-1].loss < trained[0].loss and not capsys.readouterr().out
+
+
+def test_throughput_leaves_the_first_epoch_out_and_waits_for_the_slowest():
+    ranks = [[9.0, 2.0, 3.0, 2.0], [5.0, 2.5, 2.0, 4.0]]
+    assert steady_throughput(600, ranks) == pytest.approx(600 / 3.0)  # slowest: 2.5, 3, 4
+    for wrong in ([], [[1.0]], [[1.0, 2.0], [1.0]]):
+        with pytest.raises(ValueError, match="two epochs"):
+            steady_throughput(600, wrong)
+    assert weak_speedup({1: 10.0, 4: 12.5}) == pytest.approx({1: 1.0, 4: 3.2})
+
+
+def run(*arguments, ranks=1, folder):
+    start = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "LAB_DATA": str(folder / "none")}
+    return subprocess.run(
+        [*start, str(PROGRAM), *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=180
+    )
+
+
+def test_the_baseline_program_prints_keras_s_lines(tmp_path):
+    done = run(*SMALL, "--epochs", "2", "--batch_size", "8", "--output", "told/one.json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "resnet50v2: 23,585,290 parameters"
+    assert lines[1] == "Epoch 1/2" and lines[2].startswith("3/3 - ")
+    told = json.loads((tmp_path / "told" / "one.json").read_text())
+    assert told["ranks"] == 1 and told["batch_size"] == 8 and told["data"]["name"] == "cifar10-synthetic"
+    assert [epoch["steps"] for epoch in told["epochs"]] == [3, 3]
+
+
+def test_what_the_program_cannot_do_is_one_line(monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("resnet_cifar10", PROGRAM)
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    assert program.parse.__module__ == "resnet_cifar10"
+    monkeypatch.setattr(sys, "argv", ["x"])
+    options = program.parse()
+    assert (options.epochs, options.batch_size, options.network) == (5, 2048, "resnet50v2")  # document 003's defaults
+    monkeypatch.setattr(sys, "argv", ["x", "--epochs", "0"])
+    with pytest.raises(SystemExit) as ended:
+        program.parse()
+    assert ended.value.code == 2 and capsys.readouterr().err.startswith("resnet_cifar10.py: error: --epochs ")
+    monkeypatch.setattr(sys, "argv", ["x", *SMALL, "--batch-size", "25"])
+    with pytest.raises(ValueError, match="exceeds the 24 training images"):
+        program.train(program.parse())
+
+
+@pytest.mark.slow
+def test_two_ranks_train_and_rank_0_tells(tmp_path):
+    done = run(*SMALL, "--epochs", "2", "--batch_size", "6", "--output", "two.json", ranks=2, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Epoch 1/2") == 1 and "2/2 - " in done.stdout
+    told = json.loads((tmp_path / "two.json").read_text())
+    assert told["ranks"] == 2 and len(told["epochs"]) == 2

@@ -1,0 +1,195 @@
+"""Amdahl, Gustafson and the step's model: closed forms, fits that recover what made the data, errors that cover it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from course_lib.communication_cost import all_reduce_seconds
+from course_lib.published_runs import IMAGENET_EPOCHS, IMAGENET_IMAGES, PUBLISHED_RUNS
+from course_lib.scaling_model import (
+    Measurement,
+    StepModel,
+    amdahl_speedup,
+    fit_serial_share,
+    fit_step_model,
+    gustafson_speedup,
+    torus_cost,
+)
+
+TRUE = dict(overhead=2e-3, per_image=80e-6, alpha=300e-6, beta=0.5e-9)
+POINTS = [(n, b, size) for n in (1, 2, 4) for b in (16, 64, 256) for size in (1.4e5, 4e6)]
+
+
+def by_hand(n, b, size):
+    step = TRUE["overhead"] + TRUE["per_image"] * b if b else 0.0
+    return step + (2 * (n - 1) * TRUE["alpha"] + 2 * (n - 1) / n * size * TRUE["beta"] if n > 1 else 0.0)
+
+
+def measured(points=POINTS, noise=lambda: 0.0):
+    return [Measurement(n, b, size, by_hand(n, b, size) * (1 + noise())) for n, b, size in points]
+
+
+def test_amdahl_and_gustafson_at_known_points():
+    assert amdahl_speedup(2048, 0.05) == pytest.approx(1 / (0.05 + 0.95 / 2048)) == pytest.approx(19.816, abs=1e-3)
+    assert amdahl_speedup(math.inf, 0.05) == pytest.approx(20)
+    assert gustafson_speedup(1024, 0.004) == pytest.approx(1019.908)  # Gustafson's hypercube, s = 0.4 %
+    for law in (amdahl_speedup, gustafson_speedup):
+        assert law(8, 0) == 8 and law(8, 1) == 1 and law(1, 0.3) == 1
+        with pytest.raises(ValueError, match="share"):
+            law(2, 1.1)
+        with pytest.raises(ValueError, match="share"):
+            law(2, -0.1)
+
+
+def test_the_two_laws_are_one_seen_from_both_ends():
+    """The share of one rank's time, s, is on N ranks s' = s / (s + (1 − s)/N); Gustafson with s' is Amdahl with s."""
+    for serial in (0.01, 0.2, 0.9):
+        for ranks in (2, 64):
+            there = serial / (serial + (1 - serial) / ranks)
+            assert gustafson_speedup(ranks, there) == pytest.approx(amdahl_speedup(ranks, serial))
+
+
+def test_the_serial_share_is_found_and_its_error_is_as_large_as_it_is_off():
+    exact = {n: amdahl_speedup(n, 0.07) for n in (1, 2, 4, 8)}
+    share, error = fit_serial_share(exact)
+    assert share == pytest.approx(0.07) and error == pytest.approx(0, abs=1e-9)
+    assert fit_serial_share({2: 1.6}) == (pytest.approx((1 / 1.6 - 0.5) / 0.5), pytest.approx(math.nan, nan_ok=True))
+    assert fit_serial_share({2: 2.2})[0] < 0  # faster than the ranks
+    random = np.random.default_rng(1)
+    off = []
+    for _ in range(400):
+        noisy = {n: 1 / (1 / amdahl_speedup(n, 0.07) + 0.01 * random.standard_normal()) for n in range(2, 18)}
+        share, error = fit_serial_share(noisy)
+        off.append((share - 0.07) / error)
+    assert np.std(off) == pytest.approx(1, abs=0.2) and abs(np.mean(off)) < 0.2
+    # Every number of ranks counts by 1 − 1/N: the line's slope, which is not the mean of the quotients.
+    assert fit_serial_share({2: 1.0, 4: 4.0})[0] == pytest.approx(0.25 / (0.25 + 0.5625))
+
+
+@pytest.mark.parametrize("speedups", [{}, {1: 1.0}, {2: 0.0}, {2: -1.0}, {2: math.nan}])
+def test_speedups_that_fit_nothing(speedups):
+    with pytest.raises(ValueError, match="at least 2 ranks"):
+        fit_serial_share(speedups)
+
+
+def test_a_fit_without_noise_is_exact_and_predicts():
+    model = fit_step_model(measured())
+    for name, value in TRUE.items():
+        assert getattr(model, name) == pytest.approx(value, rel=1e-6)
+        assert model.errors[name] < 1e-6 * value
+    assert model.seconds(2048, 32, 1e8) == pytest.approx(by_hand(2048, 32, 1e8), rel=1e-6)
+    assert model.seconds(1, 32, 1e8) == pytest.approx(2e-3 + 32 * 80e-6)
+    assert model.seconds(8, 0, 1e6) == pytest.approx(all_reduce_seconds(model.link, "ring", 1e6, 8)[0])
+    middle, low, high = model.throughput(8, 32, 1e6)
+    assert low <= middle <= high and middle == pytest.approx(8 * 32 / by_hand(8, 32, 1e6), rel=1e-6)
+
+
+def test_alone_all_reduces_tell_of_the_link_and_not_of_the_step():
+    bare = [(2, 0, size) for size in (1e3, 1e5, 1e7)]
+    model = fit_step_model(measured([(1, 16, 1e5), (1, 64, 1e5), *bare]))
+    assert [getattr(model, name) for name in TRUE] == pytest.approx(list(TRUE.values()))
+
+
+def test_the_errors_are_as_large_as_the_fit_is_off():
+    random = np.random.default_rng(0)
+    off = []
+    for _ in range(300):
+        model = fit_step_model(measured(noise=lambda: 0.02 * random.standard_normal()))
+        found = [(getattr(model, name) - value) / model.errors[name] for name, value in TRUE.items()]
+        there = model.seconds(2048, 64, 1.4e5)
+        found.append((there - by_hand(2048, 64, 1.4e5)) / model.seconds_error(2048, 64, 1.4e5))
+        off.append(found)
+    assert np.std(off, axis=0) == pytest.approx([1] * 5, abs=0.25)
+    assert np.abs(np.mean(off, axis=0)).max() < 0.3
+
+
+def test_the_band_is_two_errors_of_the_time_and_never_infinite():
+    covariance = [[0.0] * 4 for _ in range(4)]
+    covariance[0][0] = 1e-6
+    model = StepModel(10e-3, 0.0, 0.0, 0.0, tuple(map(tuple, covariance)))
+    assert model.seconds_error(1, 5, 0) == pytest.approx(1e-3)
+    assert model.throughput(1, 5, 0) == pytest.approx((5 / 10e-3, 5 / 12e-3, 5 / 8e-3))
+    wide = StepModel(1e-4, 0.0, 0.0, 0.0, tuple(map(tuple, covariance)))
+    assert wide.throughput(1, 5, 0)[2] == pytest.approx(5 / 1e-6)
+
+
+def test_no_parameter_is_negative():
+    points = measured()
+    points = [Measurement(m.ranks, m.batch, m.nbytes, m.seconds - 1.9e-3 * (m.ranks == 1)) for m in points]
+    steep = [Measurement(m.ranks, m.batch, m.nbytes, m.seconds**1.3) for m in points]
+    model = fit_step_model(steep)
+    values = [getattr(model, name) for name in TRUE]
+    assert min(values) == 0 and max(values) > 0
+    gone = values.index(0)
+    assert model.covariance[gone] == (0, 0, 0, 0) and all(row[gone] == 0 for row in model.covariance)
+    assert all(math.isfinite(error) for error in model.errors.values())
+
+    def residual(four):
+        return sum((StepModel(*four).seconds(m.ranks, m.batch, m.nbytes) / m.seconds - 1) ** 2 for m in steep)
+
+    # Oracle: of all fits with some of the four left out, the best that has none below zero.
+    matrix = np.array(
+        [[StepModel(*unit).seconds(m.ranks, m.batch, m.nbytes) / m.seconds for unit in np.eye(4)] for m in steep]
+    )
+    best = math.inf
+    for some in range(1, 16):
+        kept = [i for i in range(4) if some >> i & 1]
+        scale = np.linalg.norm(matrix[:, kept], axis=0)
+        found = np.linalg.lstsq(matrix[:, kept] / scale, np.ones(len(steep)), rcond=None)[0] / scale
+        if (found >= 0).all():
+            four = np.zeros(4)
+            four[kept] = found
+            best = min(best, residual(four))
+    assert residual(values) == pytest.approx(best)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [],
+        [(1, 16, 1e5), (1, 64, 1e5)],  # nothing is sent
+        [(2, 16, 1e5), (2, 64, 1e5), (1, 16, 1e5), (1, 64, 1e5)],  # one size: α and β are one number
+        [(1, 16, 1e5), (2, 16, 1e5), (2, 16, 1e6)],  # one batch
+    ],
+)
+def test_times_that_do_not_tell_the_parameters_apart(points):
+    with pytest.raises(ValueError, match="apart"):
+        fit_step_model(measured(points))
+
+
+def test_times_and_questions_that_make_no_sense():
+    with pytest.raises(ValueError, match="above 0"):
+        fit_step_model([*measured(), Measurement(1, 1, 1, 0.0)])
+    for arguments in ((0, 1, 1), (1, -1, 1), (1, 1, -1)):
+        with pytest.raises(ValueError, match="ranks must be"):
+            StepModel(1, 1, 1, 1).seconds(*arguments)
+    with pytest.raises(ValueError, match="no way 'star'"):
+        StepModel(1, 1, 1, 1).seconds(2, 1, 1, "star")
+
+
+def torus_by_messages(n, rows, columns):
+    """What a rank sends: a reduce-scatter and an all-gather in its row, a ring all-reduce of its part in its column."""
+    sent = [n / rows] * (rows - 1) + [n / rows / columns] * (2 * (columns - 1)) + [n / rows] * (rows - 1)
+    return len(sent), sum(sent)
+
+
+@pytest.mark.parametrize("ranks, rows", [(4, 2), (12, 3), (16, 4), (7, 1), (2048, 32), (1, 1)])
+def test_the_torus_sends_as_few_bytes_as_a_ring_in_fewer_messages(ranks, rows):
+    messages, sent = torus_cost(1000.0, ranks)
+    assert (messages, sent) == (torus_by_messages(1000.0, rows, ranks // rows)[0], pytest.approx(torus_by_messages(1000.0, rows, ranks // rows)[1]))  # fmt: skip
+    assert sent == pytest.approx(2 * (ranks - 1) / ranks * 1000)
+    assert messages <= 2 * (ranks - 1)
+
+
+def test_the_published_runs_are_document_002_s():
+    found = [(run.chips, run.kind, round(run.seconds, 1)) for run in PUBLISHED_RUNS]
+    assert found == [
+        (2048, "KNL", 1200),
+        (2048, "P40", 396),
+        (2176, "V100", 224),
+        (1024, "TPUv3", 132),
+        (2048, "TPUv3", 67.1),
+    ]
+    sony = PUBLISHED_RUNS[2]
+    assert sony.images_per_sec_per_chip == pytest.approx(IMAGENET_EPOCHS * IMAGENET_IMAGES / 224 / 2176) == pytest.approx(240, abs=1)  # fmt: skip

@@ -1,0 +1,69 @@
+"""What a lab's run folder holds once the run has ended well, and how good the network in it is."""
+
+import csv
+import json
+
+from safetensors.torch import load_file
+
+SMOKE = {"12_assessment": "cifar10-synthetic"}  # data sets of the smoke profile, where it is another
+FILES = {"learning_curve.csv", "run.json", "model.safetensors", "assessment.out"}
+
+
+def complete(folder, lab, ranks):
+    """The run folder's files agree with each other; its record and the rows of its epochs."""
+    assert {path.name for path in folder.iterdir() if path.is_file()} >= FILES
+    assert not (folder / "unfinished").exists()
+    record = json.loads((folder / "run.json").read_text())
+    rows = list(csv.DictReader((folder / "learning_curve.csv").read_text().splitlines()))
+    lines = (folder / "assessment.out").read_text().splitlines()
+    assert (record["lab"], record["world_size"], record["data"]["name"]) == (
+        lab,
+        ranks,
+        SMOKE.get(lab, "fashion-mnist-small"),
+    )
+    assert record["ended"] and record["data"]["provenance"]
+    assert (rows[0]["epoch"], rows[0]["time"], rows[0]["val_accuracy"]) == ("0", "0.0", "0.0")
+    epochs = rows[1:]
+    assert 1 <= len(epochs) <= record["parameters"]["epochs"]
+    assert [int(row["epoch"]) for row in epochs] == list(range(1, len(epochs) + 1))
+    times = [float(row["time"]) for row in epochs]
+    assert times == sorted(times) and times[0] > 0
+    for row, line in zip(epochs, lines, strict=False):
+        assert line.startswith(f"Epoch = {int(row['epoch']):2d}: Cumulative Time = ")
+        assert line.endswith(f"Validation Accuracy = {float(row['val_accuracy']):5.3f}")
+    accuracies = [float(row["val_accuracy"]) for row in epochs]
+    reached = False
+    if "target_accuracy" in record["parameters"]:  # else the lab has no early stop
+        target, patience = record["parameters"]["target_accuracy"], record["parameters"]["patience"]
+        reached = len(accuracies) >= patience and min(accuracies[-patience:]) >= target
+    assert record["stopped_early"] == reached
+    assert lines[len(epochs) :] == ([f"Early stopping after epoch {len(epochs)}"] if record["stopped_early"] else [])
+    assert load_file(folder / "model.safetensors")
+    return record, epochs
+
+
+def accuracy_of(weights, record):
+    """The share of the test images that the folder's network gets right, built here from the course's own parts."""
+    import torch
+
+    from course_lib.models import HomeworkResNet, ParallelSGDNet, WideResNet, cifar_resnet
+    from data_prep.staged import read
+
+    staged, tensors = read(record["data"]["name"]), load_file(weights)
+    if record["lab"] == "05_resnet_hw":  # the network of the notebook's answers, which names one part differently
+        model = HomeworkResNet(len(staged.classes), len(staged.mean)).eval()
+        tensors = {name.replace(".shortcut.", ".downsample."): tensor for name, tensor in tensors.items()}
+    elif record["lab"] in ("08_parallel_sgd_mpi", "09_hogwild"):
+        model = ParallelSGDNet(len(staged.classes), len(staged.mean)).eval()
+    elif record["lab"] == "10_kfac":
+        model = cifar_resnet(record["parameters"]["depth"], len(staged.classes), len(staged.mean)).eval()
+    else:
+        width = record["parameters"]["width"]
+        model = WideResNet((16 * width, 32 * width, 64 * width), len(staged.mean)).eval()
+    model.load_state_dict(tensors)
+    images = torch.from_numpy(staged.arrays["test_images"].copy()).permute(0, 3, 1, 2).float() / 255
+    if record["lab"] != "02_ddp":
+        images = (images - torch.tensor(staged.mean).view(1, -1, 1, 1)) / torch.tensor(staged.std).view(1, -1, 1, 1)
+    with torch.no_grad():
+        predicted = torch.cat([model(part).argmax(1) for part in images.split(250)])
+    return (predicted.numpy() == staged.arrays["test_labels"]).mean()

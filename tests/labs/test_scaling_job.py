@@ -1,0 +1,60 @@
+"""`deploy/slurm/scaling.sbatch` beside a stand-in for srun: which ranks it measures, with which batches."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "scaling.sbatch"
+
+
+def measured(tmp_path, *options, **variables):
+    """The commands that the job gave srun."""
+    for name, text in (("srun", 'echo "threads $OMP_NUM_THREADS: $@"'), ("scontrol", "printf 'node7\\nnode8\\n'")):
+        path = tmp_path / name
+        path.write_text(f"#!/bin/bash\n{text}\n")
+        path.chmod(0o755)
+    environment = {
+        **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": "python", "SLURM_JOB_ID": "12345",
+        "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "node[7-8]", "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS_ON_NODE": "4", **variables,
+    }  # fmt: skip
+    done = subprocess.run(["bash", SCRIPT, *options], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"results: {variables.get('RESULTS', 'runs/scaling-12345')}"
+    return [line for line in done.stdout.splitlines() if line.startswith("threads")]
+
+
+PROGRAM = "labs/11_scaling_study/resnet_cifar10.py"
+
+
+def test_one_node_measures_1_2_and_4_gpus_with_as_many_images_each(tmp_path):
+    assert measured(tmp_path, "--epochs", "5", "--batch_size", "256") == [
+        f"threads {8 // n}: --nodes=1 --ntasks=1 --cpus-per-task=8 python -m torch.distributed.run --standalone "
+        f"--nproc-per-node={n} {PROGRAM} --epochs 5 --batch_size 256 --batch_size 256 --output runs/scaling-12345/ranks-{n}.json"
+        for n in (1, 2, 4)
+    ]
+
+
+@pytest.mark.parametrize("options, batch", [((), 2048), (("--batch-size=512",), 512)])
+def test_strong_scaling_shares_the_batch_out(tmp_path, options, batch):
+    told = measured(tmp_path, *options, STRONG="1", RESULTS="there")
+    sizes = [line.rpartition("--batch_size ")[2].split()[0] for line in told]
+    assert sizes == [str(batch // n) for n in (1, 2, 4)] and told[0].endswith("--output there/ranks-1.json")
+
+
+def test_further_nodes_join_with_all_their_ranks(tmp_path):
+    told = measured(tmp_path, SLURM_NNODES="4", RANKS_PER_NODE="2")
+    assert [line.partition(" --cpus")[0] for line in told] == [
+        "threads 8: --nodes=1 --ntasks=1", "threads 4: --nodes=1 --ntasks=1",
+        "threads 4: --nodes=2 --ntasks=2", "threads 4: --nodes=4 --ntasks=4",
+    ]  # fmt: skip
+    assert "--nnodes=4 --rdzv-backend=c10d --rdzv-id=12345-8 --rdzv-endpoint=node7:32345" in told[3]
+    assert "--output runs/scaling-12345/ranks-8.json" in told[3]
+
+
+def test_the_script_is_bash_and_its_options_stand_before_its_commands():
+    assert subprocess.run(["bash", "-n", SCRIPT]).returncode == 0
+    lines = SCRIPT.read_text().splitlines()
+    first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not [line for line in lines[first:] if line.startswith("#SBATCH")]
