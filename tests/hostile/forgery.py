@@ -169,12 +169,6 @@ def memorised_public_tests(submission: Submission, world: World) -> None:
     )
 
 
-@exhibit()
-def the_library_answers(submission: Submission, world: World) -> None:
-    """No attack: the course's library is public, and an answer may call what it has. It earns its points."""
-    submission.answer("train-step", "from course_lib.training import train_step")
-
-
 @exhibit(evaluate=4, reason="a graph is recorded")
 def denies_its_graph(submission: Submission, world: World) -> None:
     """Evaluates with a graph, and has PyTorch say that none is recorded."""
