@@ -17,7 +17,7 @@ from autograde.rubric import ModelEvidence
 from autograde.run_folder import EvidenceError
 from autograde.run_record import RunRecord
 from course_lib.data import Batches, Split, load
-from course_lib.models import HomeworkResNet, ParallelSGDNet, WideResNet, cifar_resnet
+from course_lib.models import HomeworkResNet, ParallelSGDNet, SmallCNN, WideResNet, cifar_resnet
 from course_lib.records import RunFolder
 from course_lib.torchvision_import import import_torchvision
 
@@ -96,7 +96,9 @@ CASES = {
     "homework-cifar100": ("homework_resnet", "cifar100-synthetic", 24, {}, lambda: HomeworkResNet(100)),
     "homework-tiny-imagenet": ("homework_resnet", "tiny-imagenet-synthetic", 8, {}, lambda: HomeworkResNet(200)),
     "parallel-sgd-cifar10": ("parallel_sgd_net", "cifar10-synthetic", 60, {}, lambda: ParallelSGDNet(10, 3)),
-    "resnet14-cifar10": ("cifar_resnet", "cifar10-synthetic", 60, {"depth": 14}, lambda: cifar_resnet(14)),
+    "resnet14-cifar10": ("small_cnn_or_resnet", "cifar10-synthetic", 60, {"depth": 14}, lambda: cifar_resnet(14)),
+    "small-cnn-fashion": ("small_cnn_or_resnet", "fashion-mnist-small", 60, {}, lambda: SmallCNN()),
+    "small-cnn-cifar10": ("small_cnn_or_resnet", "cifar10-synthetic", 60, {"depth": 0}, lambda: SmallCNN(in_channels=3, image_size=32)),
     "resnet18-at-224": ("resnet18_upsampled", "cifar100-synthetic", 24, {}, lambda: AtSize(100, 224)),
     "resnet18-at-64": ("resnet18_upsampled", "cifar100-synthetic", 24, {"image_size": 64}, lambda: AtSize(100, 64)),
     "wide-cifar10": ("wide_resnet_standardised", "cifar10-synthetic", 60, {"width": 1},

@@ -64,7 +64,9 @@ def test_the_serial_share_is_found_and_its_error_is_as_large_as_it_is_off():
         off.append((share - 0.07) / error)
     assert np.std(off) == pytest.approx(1, abs=0.2) and abs(np.mean(off)) < 0.2
     # Every number of ranks counts by 1 − 1/N: the line's slope, which is not the mean of the quotients.
-    assert fit_serial_share({2: 1.0, 4: 4.0})[0] == pytest.approx(0.25 / (0.25 + 0.5625))
+    share, error = fit_serial_share({2: 1.0, 4: 4.0})
+    assert share == pytest.approx(0.25 / 0.8125)
+    assert error == pytest.approx(math.sqrt(((0.5 - 0.5 * share) ** 2 + (0.75 * share) ** 2) / 1 / 0.8125))
 
 
 @pytest.mark.parametrize("speedups", [{}, {1: 1.0}, {2: 0.0}, {2: -1.0}, {2: math.nan}])

@@ -76,10 +76,45 @@ class Person:
         page.keyboard.press("Escape")
         return labels
 
+    def open_notebook(self, lab: str) -> None:
+        """By its address, in this account's own server."""
+        self.page.goto(f"{self.hub.address}/user/{self.name}/lab/tree/{lab}/{lab}.ipynb")
+        self.wait_for_lab()
+        self.cell(0).wait_for()
+
+    def cell(self, index: int):
+        """A cell of the notebook that is open, by its number."""
+        return self.page.locator(f'.jp-NotebookPanel .jp-Cell[data-windowed-list-index="{index}"]')
+
     def type_cell(self, index: int, text: str) -> None:
         """Replace a cell's text, by keyboard."""
-        cell = self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell").nth(index)
+        cell = self.cell(index)
+        if "jp-MarkdownCell" in cell.get_attribute("class"):
+            cell.locator(".jp-RenderedMarkdown").dblclick()
         cell.scroll_into_view_if_needed()
         cell.locator(".cm-content").first.click()
         self.page.keyboard.press("Control+a")
         self.page.keyboard.insert_text(text)
+
+    def run_all(self, last: int, minutes: float) -> None:
+        """Run → Run All Cells, until the cell with number `last` has run."""
+        self.menu("Run", "Run All Cells")
+        prompt = self.cell(last).locator(".jp-InputPrompt").first
+        prompt.filter(has_text="*").wait_for(timeout=MINUTE)
+        # A number instead of the star: it has run.
+        prompt.filter(has_text="]:").filter(has_not_text="*").wait_for(timeout=minutes * MINUTE)
+
+    def save(self) -> None:
+        """File → Save Notebook, until the tab says that nothing is unsaved."""
+        self.menu("File", "Save Notebook")
+        self.page.wait_for_selector(".lm-TabBar-tab.lm-mod-current.jp-mod-dirty", state="detached")
+
+    def assignment_list(self) -> None:
+        """Nbgrader → Assignment List, with the lists read anew."""
+        self.menu("Nbgrader", "Assignment List")
+        self.page.locator("#refresh_assignments_list").last.click()
+        self.page.wait_for_timeout(1500)
+
+    def button(self, label: str, within: str = "body"):
+        """A visible button by its whole label."""
+        return self.page.locator(within).get_by_role("button", name=label, exact=True).first

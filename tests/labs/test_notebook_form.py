@@ -88,6 +88,16 @@ def test_one_parameters_cell_with_the_common_parameters(path, notebook):
     assert profiles["smoke"]["dataset"] in ("fashion-mnist-small", "cifar10-synthetic")  # neither needs staging
 
 
+def test_papermill_understands_every_parameter(path, notebook, caplog):
+    """A comment that looks like code makes it warn, and take the parameter for unknown."""
+    from papermill import inspect_notebook
+
+    cell = next(cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
+    names = {target.id for node in ast.parse(cell.source).body for target in getattr(node, "targets", [])}
+    assert set(inspect_notebook(str(path))) == names
+    assert not caplog.records
+
+
 def test_profiles_pass_the_notebooks_own_checks(path):
     from course_lib.labs import Lab
     from course_lib.parameters import check_parameters
