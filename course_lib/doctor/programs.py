@@ -14,6 +14,7 @@ from course_lib.doctor.finding import Finding
 
 __all__ = ["exchange", "mpi", "slurm"]
 
+EXCHANGE = "/usr/local/share/nbgrader/exchange"  # nbgrader's default; its import takes seconds
 PATIENCE = 10  # seconds that a program is given to answer
 
 _VERSION = "from mpi4py import MPI; print(MPI.Get_library_version().split(chr(10))[0].split(',')[0])"
@@ -108,10 +109,9 @@ def exchange() -> Iterator[Finding]:
 
 def _exchange_root() -> str:
     """What nbgrader's configuration says, read as nbgrader reads it; its default otherwise."""
-    from nbgrader.exchange.default import Exchange
     from traitlets.config.loader import ConfigFileNotFound, PyFileConfigLoader
 
-    found = Exchange.root.default_value
+    found = EXCHANGE
     for folder in _configuration_folders():
         loader = PyFileConfigLoader("nbgrader_config.py", path=str(folder))
         try:

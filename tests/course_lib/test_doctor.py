@@ -408,6 +408,12 @@ def test_an_exchange_that_cannot_be_written_to(tmp_path, monkeypatch):
     assert "chmod" in problem(programs.exchange).remedy
 
 
+def test_the_default_exchange_is_nbgrader_s():
+    from nbgrader.exchange.default import Exchange
+
+    assert programs.EXCHANGE == Exchange.root.default_value
+
+
 # the report
 
 
