@@ -7,6 +7,8 @@ are harmless (plain text and PNG), and under each grade cell the reasons for its
 from __future__ import annotations
 
 import os
+import re
+import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import dedent
@@ -24,6 +26,7 @@ from .verdict import Verdict
 __all__ = ["remove_autograded", "show_verdict", "submitted_at", "write_autograded"]
 
 TIMESTAMP = "timestamp.txt"
+SECRET = "submission_secret.txt"
 
 
 def show_verdict(notebook: NotebookNode, verdict: Verdict) -> None:
@@ -36,7 +39,10 @@ def show_verdict(notebook: NotebookNode, verdict: Verdict) -> None:
 
 
 def write_autograded(course: Path, verdict: Verdict, notebook: NotebookNode, submission: Path) -> Path:
-    """Write the notebook and the submission's time, each whole or not at all.
+    """Write the notebook, the submission's time and its secret, each whole or not at all.
+
+    The secret names the file in which the exchange hands out feedback. ``nbgrader release_feedback`` stops, for the
+    whole class, at the first submission without one or without a time, so there always are both.
 
     Raises
     ------
@@ -48,8 +54,9 @@ def write_autograded(course: Path, verdict: Verdict, notebook: NotebookNode, sub
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{verdict.lab}.ipynb"
     write_atomically(path, nbformat.writes(notebook))
-    if (when := submitted_at(submission)) is not None:
-        write_atomically(folder / TIMESTAMP, when.strftime("%Y-%m-%d %H:%M:%S.%f") + " UTC\n")
+    when = submitted_at(submission)
+    write_atomically(folder / TIMESTAMP, when.strftime("%Y-%m-%d %H:%M:%S.%f") + " UTC\n" if when else "")
+    write_atomically(folder / SECRET, _secret(submission))
     return path
 
 
@@ -65,14 +72,24 @@ def submitted_at(submission: Path) -> datetime | None:
     None where there is none, or none that can be read.
     """
     try:
-        folder = open_submission(submission)
-    except (EvidenceError, OSError):
-        return None
-    try:
-        text = read_plain_text(folder, TIMESTAMP, 200, shown=TIMESTAMP, missing="", remedy="")
-        when = parse_utc(text.strip())
+        when = parse_utc(_read(submission, TIMESTAMP).strip())
         return when.astimezone(UTC).replace(tzinfo=None) if when.tzinfo else when
     except (EvidenceError, OSError, ValueError, OverflowError, TypeError):  # the latter from what is no date
         return None
+
+
+def _secret(submission: Path) -> str:
+    """What ``nbgrader submit`` drew for a submission; where that is not there, one that nobody knows."""
+    try:
+        text = _read(submission, SECRET)
+    except (EvidenceError, OSError):
+        text = ""
+    return text if re.fullmatch("[0-9A-Za-z]{16,200}", text) else secrets.token_hex(64)
+
+
+def _read(submission: Path, name: str) -> str:
+    folder = open_submission(submission)
+    try:
+        return read_plain_text(folder, name, 200, shown=name, missing="", remedy="")
     finally:
         os.close(folder)

@@ -38,7 +38,7 @@ NETWORKS = {
     "wide_resnet": Network(normalised=False, numbers=_WIDTH),
     "wide_resnet_standardised": Network(numbers=_WIDTH),
     "homework_resnet": Network(batch=100),
-    "cifar_resnet": Network(numbers={"depth": (8, 8, 110)}),
+    "small_cnn_or_resnet": Network(numbers={"depth": (0, 0, 110)}),
     "parallel_sgd_net": Network(),
     "resnet18_upsampled": Network(numbers={"image_size": (224, 32, 224)}, batch=20),
 }
@@ -57,9 +57,11 @@ def homework_resnet(channels, classes):
     return HomeworkResNet(classes, channels)
 
 
-def cifar_resnet(channels, classes, depth):
-    from course_lib.models import cifar_resnet
-    return cifar_resnet(depth, classes, channels)
+def small_cnn_or_resnet(channels, classes, depth):
+    from course_lib.models import SmallCNN, cifar_resnet
+    if depth:
+        return cifar_resnet(depth, classes, channels)
+    return SmallCNN(in_channels=channels, num_classes=classes)
 
 
 def parallel_sgd_net(channels, classes):
@@ -76,7 +78,7 @@ COURSE_LIB = {
     "wide_resnet": wide_resnet,
     "wide_resnet_standardised": wide_resnet,
     "homework_resnet": homework_resnet,
-    "cifar_resnet": cifar_resnet,
+    "small_cnn_or_resnet": small_cnn_or_resnet,
     "parallel_sgd_net": parallel_sgd_net,
     "resnet18_upsampled": resnet18_upsampled,
 }

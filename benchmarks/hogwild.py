@@ -25,7 +25,7 @@ Runner = Callable[[int, bool, bool], tuple[SparseRun | SharedRun, float]]
 
 
 def sparse_problem(options: argparse.Namespace, dense: bool) -> Runner:
-    train, test = make_sparse_data(options.samples, options.features).split(options.samples // 10)
+    train, test = make_sparse_data(options.samples, options.features, words=options.words).split(options.samples // 10)
     settings = {"epochs": 1 if dense else options.epochs, "batch_size": options.batch_size, "dense": dense}
 
     def run(processes: int, locked: bool, count: bool) -> tuple[SparseRun | SharedRun, float]:
@@ -93,6 +93,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--samples", type=int, default=200_000)
     parser.add_argument("--features", type=int, default=2**18)
+    parser.add_argument("--words", type=int, default=50_000, help="vocabulary: so many features at most are in use")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--dataset", default="fashion-mnist-small")
@@ -105,7 +106,7 @@ def main() -> None:
         print(
             f"counter, {'locked' if locked else 'lock-free'}: {counted.lost:,} of {counted.expected:,} increments lost"
         )
-    sparse = f"{options.samples:,} made-up samples, {options.features:,} features"
+    sparse = f"{options.samples:,} made-up samples, {options.words:,} words, {options.features:,} features"
     report(
         f"hashed logistic regression, sparse updates ({sparse})",
         sparse_problem(options, False),

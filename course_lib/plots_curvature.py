@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from course_lib.plots import COLOURS
 
@@ -120,7 +120,7 @@ def damping_sweep(losses: Mapping[str, Mapping[float, float]], title: str, highe
         axes.plot(lost, [highest] * len(lost), "x", color=COLOURS[colour], markersize=10, clip_on=False)
     axes.set_xscale("log")
     axes.set_ylim(0, highest)
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(frameon=False, fontsize=9, loc="upper right")
     return _dressed(axes, title, "damping γ (log scale)", "training loss at the end")
 
 
@@ -146,6 +146,7 @@ def race(curves: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], target: 
             axes.plot(mean[against], mean["accuracy"], **style, linewidth=1.8, markersize=5, label=label)
         axes.axhline(target, color=COLOURS["reference"], linestyle=":", linewidth=1)
         _dressed(axes, "", xlabel, "validation accuracy" if against == "epoch" else "")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     panels[0].annotate(f"{target:.1%}", (0, target), xytext=(2, 2), xycoords=("axes fraction", "data"),
                        textcoords="offset points", color=COLOURS["reference"], fontsize=9)  # fmt: skip

@@ -21,12 +21,14 @@ def throughput(ask: Ask) -> Findings:
     def drawn(ranks: int, epochs: int) -> list[list[float]]:
         return [[float(s) for s in random.uniform(1, 4, epochs)] for _ in range(ranks)]
 
-    first = [
-        [[9 + random.random(), *one[1:]] for one in drawn(1, 4)] for _ in range(3)
-    ]  # an even number is left, or odd
-    first += [[[0.1, *one[1:]] for one in drawn(1, 5)]]
-    slowest = [drawn(int(n), 6) for n in random.integers(3, 6, 4)]
-    median = [[[1.0, *(float(s) for s in random.uniform(1, 1.2, 4)), 40.0]] for _ in range(3)]
+    # Two epochs are left where the median is not asked for; the first one is the median of the others where it is not.
+    first = [[[float(begin), *one[1:]] for one in drawn(1, 3)] for begin in (9, 10, 0.1)]
+    slowest = [drawn(int(n), 3) for n in random.integers(3, 6, 4)]
+    median = [[[0.0, *(float(s) for s in random.uniform(1, 1.2, 3)), 40.0]] for _ in range(3)]
+    for seconds in [*slowest, *median]:
+        middle = statistics.median([max(epoch) for epoch in zip(*seconds, strict=True)][1:])
+        for one in seconds:
+            one[0] = middle
     groups = {"first": first, "slowest": slowest, "median": median}
     cases = [(int(random.integers(500, 50_000)), seconds) for group in groups.values() for seconds in group]
     found = ask.call("throughput", cases)

@@ -68,6 +68,7 @@ WARM = [
     "course_lib.checks.lab07",
     "course_lib.checks.lab08",
     "course_lib.checks.lab09",
+    "course_lib.checks.lab10",
     "course_lib.checks.lab11",
     "course_lib.checks.lab12",
     "course_lib.data",

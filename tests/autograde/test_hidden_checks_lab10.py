@@ -148,6 +148,7 @@ WRONG = {
     "bias as it was": ("precondition", "(step[:, :-1], step[:, -1])", "(step[:, :-1], bias_grad)", "bias", "last column"),
     "bias of two dimensions": ("precondition", "step[:, -1])", "step[:, -1:])", "bias", "last column"),
     "needs a bias": ("precondition", "weight_grad if bias_grad is None else ", "", "without", "without bias"),
+    "a bias out of nothing": ("precondition", "(step, None) if", "(step, step[:, -1]) if", "without", "without bias"),
     "divided by N": ("conv-factors", "rows.T @ rows / len(rows)", "rows.T @ rows / samples", "a", "mean over samples and positions"),
     "stride forgotten": ("conv-factors", "stride=stride, ", "", "a", "mean over samples and positions"),
     "channels mixed": ("conv-factors", "output_gradients.permute(0, 2, 3, 1).flatten(0, 2)", "output_gradients.reshape(-1, output_gradients.shape[1])", "g", "sum over positions"),

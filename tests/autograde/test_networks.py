@@ -97,7 +97,6 @@ CASES = {
     "homework-tiny-imagenet": ("homework_resnet", "tiny-imagenet-synthetic", 8, {}, lambda: HomeworkResNet(200)),
     "parallel-sgd-cifar10": ("parallel_sgd_net", "cifar10-synthetic", 60, {}, lambda: ParallelSGDNet(10, 3)),
     "resnet14-cifar10": ("small_cnn_or_resnet", "cifar10-synthetic", 60, {"depth": 14}, lambda: cifar_resnet(14)),
-    "small-cnn-fashion": ("small_cnn_or_resnet", "fashion-mnist-small", 60, {}, lambda: SmallCNN()),
     "small-cnn-cifar10": ("small_cnn_or_resnet", "cifar10-synthetic", 60, {"depth": 0}, lambda: SmallCNN(in_channels=3, image_size=32)),
     "resnet18-at-224": ("resnet18_upsampled", "cifar100-synthetic", 24, {}, lambda: AtSize(100, 224)),
     "resnet18-at-64": ("resnet18_upsampled", "cifar100-synthetic", 24, {"image_size": 64}, lambda: AtSize(100, 64)),

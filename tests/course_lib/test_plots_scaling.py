@@ -41,6 +41,7 @@ def test_the_fit_is_drawn_with_its_errors_and_held_out_points_are_open():
     one, two = (line for line in axes.lines if len(line.get_xdata()) == 60)
     assert one.get_ydata()[0] == pytest.approx(1.16) and two.get_ydata()[-1] == pytest.approx(2.04)
     assert bands(axes)[0][:, 1].min() == pytest.approx(1.16 - 0.2)
+    assert bands(axes)[0][:, 1].max() == pytest.approx(1.64 + 0.2)
     points = {(line.get_xdata()[0], round(line.get_ydata()[0], 6), line.get_markerfacecolor() == "white")
               for line in axes.lines if len(line.get_xdata()) == 1}  # fmt: skip
     assert points == {(16, 1.2, False), (16, 1.6, False), (64, 2.1, True)}

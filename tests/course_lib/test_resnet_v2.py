@@ -34,8 +34,16 @@ def test_it_is_as_deep_as_its_name(make, weights):
     assert len(layers) - len(shortcuts) == weights and len(shortcuts) == 4
 
 
-@pytest.mark.parametrize("make", [resnet50v2, resnet152v2])
-@pytest.mark.parametrize("size, maps", [(128, [16, 8, 4, 4]), (224, [28, 14, 7, 7]), (33, [5, 3, 2, 2])])
+@pytest.mark.parametrize(
+    "make, size, maps",
+    [
+        (resnet50v2, 128, [16, 8, 4, 4]),
+        (resnet50v2, 224, [28, 14, 7, 7]),
+        (resnet50v2, 33, [5, 3, 2, 2]),
+        (resnet152v2, 128, [16, 8, 4, 4]),
+        (resnet152v2, 224, [28, 14, 7, 7]),
+    ],
+)
 def test_shapes(make, size, maps):
     """The stride is in each stack's last block, and the last stack has none."""
     seen = []

@@ -102,6 +102,7 @@ def test_the_errors_are_as_large_as_the_fit_is_off():
         there = model.seconds(2048, 64, 1.4e5)
         found.append((there - by_hand(2048, 64, 1.4e5)) / model.seconds_error(2048, 64, 1.4e5))
         off.append(found)
+    assert model.seconds_error(8, 0, 1e6) == pytest.approx(all_reduce_seconds(model.link, "ring", 1e6, 8)[1])
     assert np.std(off, axis=0) == pytest.approx([1] * 5, abs=0.25)
     assert np.abs(np.mean(off, axis=0)).max() < 0.3
 
