@@ -18,7 +18,7 @@ from course_lib.scaling_model import amdahl_speedup, fit_serial_share, gustafson
 
 __all__ = ["CHECKS", "THRESHOLD"]
 
-THRESHOLD = 0.50
+THRESHOLD = 0.55
 
 
 def throughput(answer: Callable[..., Any]) -> None:
