@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
 
 from course_lib.plots import COLOURS, MARKERS, _axes
 from course_lib.published_runs import PublishedRun
@@ -95,6 +95,7 @@ def fitted_steps(
     axes.plot([], [], "o", color=COLOURS["reference"], markerfacecolor="white", label="measured, held out")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     _powers(axes, batches)
     axes.legend(frameon=False)
     return axes
@@ -123,6 +124,7 @@ def extrapolated_speedups(
         axes.plot(list(measured), list(measured.values()), "k*", markersize=11, label="measured")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     _powers(axes, ranks)
     axes.legend(frameon=False, fontsize=9)
     return axes
@@ -152,6 +154,7 @@ def published_runs(
         )
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     _powers(axes, ranks)
     axes.set_xlim(ranks[0], 10 * ranks[-1])
     axes.legend(frameon=False, fontsize=9, loc="lower left")
