@@ -3,14 +3,17 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
+WORKERS ?= 2
 
-.PHONY: help setup demo test test-all jupyter lint clean
+.PHONY: help setup demo test test-all jupyter hub hub-clean lint clean
 
 help:
 	@echo "make demo      stage FashionMNIST, run labs 01 and 02, grade them, write the report"
 	@echo "make test      the tests that need two cores and no GPU"
 	@echo "make test-all  those marked slow, gpu, slurm and browser too"
 	@echo "make jupyter   JupyterLab on the labs"
+	@echo "make hub       a JupyterHub on this machine, with two students and an instructor (as root)"
+	@echo "make hub-clean remove that hub's accounts, homes and submissions"
 	@echo "make clean     remove the environment and everything that was generated"
 
 setup: $(STAMP)
@@ -28,14 +31,24 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-all: $(STAMP)
 	$(BIN)/ruff check .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -q -m ''
 
 jupyter: $(STAMP)
 	$(BIN)/jupyter lab --notebook-dir=labs
+
+# Installs into /opt/course-hub: students must be able to read their environment, and not this checkout.
+HUB_PORT ?= 8000
+
+hub:
+	@exec $(PYTHON) deploy/jupyterhub/hub_demo.py --port $(HUB_PORT) $(HUB_ARGUMENTS)
+
+hub-clean:
+	@exec $(PYTHON) deploy/jupyterhub/hub_demo.py --clean $(HUB_ARGUMENTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -411,7 +411,7 @@ def test_an_exchange_that_cannot_be_written_to(tmp_path, monkeypatch):
 def test_the_default_exchange_is_nbgrader_s():
     from nbgrader.exchange.default import Exchange
 
-    assert programs.EXCHANGE == Exchange.root.default_value
+    assert Exchange.root.default_value == programs.EXCHANGE
 
 
 # the report

@@ -71,16 +71,15 @@ class Person:
         if not entry.count():
             return []
         entry.first.click()
-        page.wait_for_selector(".lm-Menu-itemLabel")
+        page.wait_for_selector(".lm-Menu-itemLabel:not(:empty)")
         labels = [one for one in page.locator(".lm-Menu-itemLabel").all_inner_texts() if one]
         page.keyboard.press("Escape")
         return labels
 
-    def open_notebook(self, lab: str) -> None:
-        """By its address, in this account's own server."""
-        self.page.goto(f"{self.hub.address}/user/{self.name}/lab/tree/{lab}/{lab}.ipynb")
-        self.wait_for_lab()
+    def wait_for_notebook(self) -> None:
+        """Until a notebook is there, and a kernel that waits."""
         self.cell(0).wait_for()
+        self.page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for(timeout=2 * MINUTE)
 
     def cell(self, index: int):
         """A cell of the notebook that is open, by its number."""
@@ -95,6 +94,12 @@ class Person:
         cell.locator(".cm-content").first.click()
         self.page.keyboard.press("Control+a")
         self.page.keyboard.insert_text(text)
+
+    def show(self, locator) -> None:
+        """Bring a place of the notebook to the middle; cells that are drawn on the way move it again."""
+        for _ in range(4):
+            locator.evaluate("place => place.scrollIntoView({block: 'center'})")
+            self.page.wait_for_timeout(300)
 
     def run_all(self, last: int, minutes: float) -> None:
         """Run → Run All Cells, until the cell with number `last` has run."""

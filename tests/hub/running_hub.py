@@ -14,6 +14,8 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[2]
 READY = "Ctrl-C ends it"
 
@@ -22,7 +24,7 @@ class RunningHub:
     """`make hub`, until `stop`. ``passwords`` has the demo's accounts; ``student_a`` and the like are their names."""
 
     def __init__(self, seconds: float = 900) -> None:
-        self.state = Path(tempfile.mkdtemp(prefix="course-hub-"))
+        self.state = Path(tempfile.mkdtemp(prefix="hub-test-"))
         self.state.chmod(0o755)
         self.prefix = f"t{secrets.token_hex(2)}-"
         self.arguments = f"--state {self.state} --prefix {self.prefix}"
@@ -54,10 +56,20 @@ class RunningHub:
         """An account's home folder."""
         return Path(pwd.getpwnam(name).pw_dir)
 
+    repository = ROOT
+
     @property
     def checkout(self) -> Path:
         """The course's checkout."""
         return self.home(self.course) / "distributed-training"
+
+    def wait_for_file(self, path: Path, seconds: float) -> None:
+        """Until a file is there and holds something."""
+        end = time.monotonic() + seconds
+        while not (path.exists() and path.stat().st_size):
+            if time.monotonic() > end:
+                raise TimeoutError(f"no {path} after {seconds:g} s")
+            time.sleep(0.2)
 
     def interrupt(self) -> int:
         """Ctrl-C; the exit code."""
@@ -65,13 +77,20 @@ class RunningHub:
         return self._process.wait(90)
 
     def stop(self) -> None:
-        """Ctrl-C, then what `make hub-clean` does."""
-        if self._process.poll() is None:
-            self.interrupt()
+        """Ctrl-C, then what `make hub-clean` does; nothing of it may be left."""
+        code = self.interrupt() if self._process.poll() is None else 0
+        running = [one.info for one in psutil.process_iter(["username", "cmdline"]) if self._is_ours(one.info)]
         clean = ["make", "--no-print-directory", "hub-clean", f"HUB_ARGUMENTS={self.arguments}"]
         done = subprocess.run(clean, cwd=ROOT, capture_output=True, text=True, timeout=120)
-        shutil.rmtree(self.state, ignore_errors=True)
         assert done.returncode == 0, done.stderr
+        assert code in (0, -signal.SIGINT), f"make hub ended with {code} after Ctrl-C: {self.said[-3:]}"
+        assert running == []
+        assert [one.pw_name for one in pwd.getpwall() if one.pw_name.startswith(self.prefix)] == []
+        assert not self.state.exists()
+
+    def _is_ours(self, process: dict) -> bool:
+        line = " ".join(process["cmdline"] or ())
+        return (process["username"] or "").startswith(self.prefix) or str(self.state) in line
 
 
 def missing() -> str | None:

@@ -5,7 +5,8 @@ import os
 import tomllib
 
 import pytest
-from hub_demo import Demo, to_toml
+from demo_class import Demo, DemoError, to_toml
+from hub_demo import only_one
 from hub_settings import DEFAULTS, SettingsError, read_settings, roster
 
 
@@ -34,7 +35,9 @@ def test_the_example_is_read(deploy):
 
 def test_what_the_example_comments_out_is_right_too(deploy, read):
     text = (deploy / "site.example.toml").read_text()
-    lines = [line.removeprefix("# ") if line.startswith("# [slurm") or " = " in line else line for line in text.splitlines()]
+    lines = [
+        line.removeprefix("# ") if line.startswith("# [slurm") or " = " in line else line for line in text.splitlines()
+    ]
     settings = read("\n".join(lines))
     assert set(settings["slurm"]["partitions"]) == {"cpu", "gpu"}
     assert settings["network"]["ip"] == "0.0.0.0"
@@ -109,3 +112,11 @@ def test_the_pinned_hub_is_the_servers_hub(deploy):
 def test_toml_of_a_site(tmp_path):
     site = Demo(hub=tmp_path, state=tmp_path, prefix='quo"te-').site([1, 2, 3, 4])
     assert tomllib.loads(to_toml(site)) == site
+
+
+def test_two_demos_do_not_share_a_folder(tmp_path):
+    demo = Demo(hub=tmp_path, state=tmp_path / "state")
+    with only_one(demo), pytest.raises(DemoError, match="running"), only_one(demo):
+        pass
+    with only_one(demo):
+        pass

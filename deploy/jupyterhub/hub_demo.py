@@ -1,0 +1,177 @@
+"""A hub on this machine, to try everything in a browser: `make hub`; `make hub-clean` takes it away again.
+
+It installs (hub_install.py), makes four Unix accounts (an instructor, two students, and the course's own), gives the course
+to its account, releases lab 01 and starts JupyterHub on loopback. Ctrl-C ends all of it; the accounts and what is in
+their homes stay for the next start, until `make hub-clean`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import demo_accounts as accounts
+import hub_install as install
+from demo_class import Demo, DemoError, last_line, prepare, to_toml
+
+__all__ = ["main", "only_one", "serve"]
+
+
+def serve(demo: Demo, passwords: dict[str, str], port: int, say=print) -> int:
+    """Start the hub, say where it is, and stay until it ends or we are told to; returns the exit code."""
+    ports = free_ports(port)
+    site = demo.private / "site.toml"
+    site.write_text(to_toml(demo.site(ports)))
+    log = demo.private / "hub.log"
+    hub = demo.hub / "hub/bin"
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("JUPYTER", "PYTHON"))},
+        "PATH": f"{hub}:{os.environ.get('PATH', os.defpath)}",
+        "COURSE_HUB_SITE": str(site),
+    }
+    stopped = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: stopped.append(number))
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [hub / "jupyterhub", "--config", demo.hub / "deploy/jupyterhub_config.py"],
+            cwd=demo.private,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_end_with_parent,
+            start_new_session=True,  # Ctrl-C comes to us, and we tell the hub once
+        )
+    address = f"http://127.0.0.1:{ports[0]}/"
+    try:
+        deadline = time.monotonic() + 90
+        while not stopped and process.poll() is None and not answers(f"{address}hub/health"):
+            if time.monotonic() > deadline:
+                raise DemoError(f"the hub does not answer at {address}; see {log}")
+            time.sleep(0.3)
+        if process.poll() is not None:
+            raise DemoError(f"the hub ended: {last_line(log.read_text(errors='replace'))}; all of it is in {log}")
+        if not stopped:
+            say(f"\nJupyterHub: {address}")
+            for name, password in passwords.items():
+                say(f"  {name:<12} {password}   {'instructor' if name == demo.names[1] else 'student'}")
+            say(f"log: {log}\nCtrl-C ends it; `make hub-clean` removes accounts, homes and submissions")
+        while not stopped and process.poll() is None:
+            time.sleep(0.2)
+        if not stopped:
+            raise DemoError(f"the hub ended: {last_line(log.read_text(errors='replace'))}; all of it is in {log}")
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        end_proxy(demo)
+        accounts.end_processes(demo.names)
+    return 0
+
+
+@contextlib.contextmanager
+def only_one(demo: Demo):
+    """Keep two demos, or a demo and its removal, out of one folder.
+
+    Raises
+    ------
+    DemoError
+        One is running.
+    """
+    demo.state.mkdir(parents=True, exist_ok=True)
+    with (demo.state / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DemoError(f"a hub is running on {demo.state}; end it first (Ctrl-C where it was started)") from None
+        yield
+
+
+def end_proxy(demo: Demo) -> None:
+    """A hub that was killed leaves its proxy; its number is in the hub's folder."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int((demo.private / "hub/proxy.pid").read_text())
+        if b"configurable-http-proxy" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGTERM)
+
+
+def clean(demo: Demo, say=print) -> None:
+    """Remove the demo's accounts, homes, exchange, data and secrets. What was installed stays."""
+    end_proxy(demo)
+    names = [name for name in accounts.names_made(demo.prefix) if name in demo.names]
+    accounts.remove(names)
+    shutil.rmtree(demo.state, ignore_errors=True)
+    say(f"removed: {', '.join(names) or 'no account'}, {demo.state}; what was installed is in {demo.hub}")
+
+
+def free_ports(first: int) -> list[int]:
+    """Four ports of loopback that are free now, the first as asked for (0: any)."""
+    with contextlib.ExitStack() as held:
+        found = []
+        for wanted in (first, 0, 0, 0):
+            one = held.enter_context(socket.socket())
+            try:
+                one.bind(("127.0.0.1", wanted))
+            except OSError as error:
+                raise DemoError(f"port {wanted}: {error.strerror}; make hub HUB_PORT=0 takes a free one") from None
+            found.append(one.getsockname()[1])
+    return found
+
+
+def answers(address: str) -> bool:
+    """Whether an address answers with success."""
+    with contextlib.suppress(OSError, urllib.error.URLError):
+        return urllib.request.urlopen(address, timeout=2).status == 200
+    return False
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a killed demo leaves no hub
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--port", type=int, default=8000, help="of the hub; 0: any that is free (default: %(default)s)")
+    parser.add_argument("--hub", type=Path, default=Demo.hub, help="where to install (default: %(default)s)")
+    parser.add_argument(
+        "--state", type=Path, default=Demo.state, help="homes, exchange, secrets (default: %(default)s)"
+    )
+    parser.add_argument("--prefix", default=Demo.prefix, help="of the accounts' names (default: %(default)s)")
+    parser.add_argument("--clean", action="store_true", help="remove accounts, homes, exchange and secrets, and end")
+    options = parser.parse_args(arguments)
+    if os.geteuid() != 0:
+        print(
+            "error: each student needs a Unix account of their own here, which only root can make: sudo make hub",
+            file=sys.stderr,
+        )
+        return 1
+    demo = Demo(options.hub.resolve(), options.state.resolve(), options.prefix)
+    try:
+        with only_one(demo):
+            if options.clean:
+                clean(demo)
+                return 0
+            return serve(demo, prepare(demo), options.port)
+    except (DemoError, install.InstallError, accounts.AccountError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

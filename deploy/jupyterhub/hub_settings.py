@@ -1,0 +1,131 @@
+"""A site's settings: a TOML file, with defaults for what it leaves out.
+
+``jupyterhub_config.py`` reads the file that ``$COURSE_HUB_SITE`` names. README.md beside this file says what each
+setting is for; a name that is not known here is refused, so that a misspelt limit does not silently limit nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import grp
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+__all__ = ["DEFAULTS", "SettingsError", "read_settings", "roster"]
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "course": {
+        "id": "distributed-training",
+        "account": "course",  # owns sources, gradebook and exchange; nobody signs in as it
+        "folder": "/home/course/distributed-training",  # the course's checkout, which only that account can read
+        "grader": "/opt/course-hub/grader",  # where autograde is installed for that account
+    },
+    "people": {"instructors": [], "students": [], "students_group": ""},
+    "paths": {
+        "environment": "/opt/course-hub/students",
+        "hub": "/opt/course-hub/hub",
+        "proxy": "/opt/course-hub/proxy/node_modules/.bin/configurable-http-proxy",
+        "config": "/opt/course-hub/config",
+        "data": "/srv/course/data",
+        "exchange": "/srv/course/exchange",
+        "state": "/var/lib/course-hub",
+        "hidden": [],  # folders that are empty for everyone's server (local spawner)
+    },
+    "network": {
+        "ip": "127.0.0.1",
+        "port": 8000,
+        "hub_port": 8081,
+        "hub_ip": "127.0.0.1",
+        "proxy_port": 8001,
+        "course_port": 9999,
+        "tls_certificate": "",
+        "tls_key": "",
+        "domain": "",
+    },
+    "servers": {
+        "spawner": "local",
+        "memory_gib": 8.0,
+        "cores": 2,
+        "processes": 2048,
+        "idle_minutes": 60,
+        "most_hours": 12,
+        "at_most": 100,
+    },
+    "slurm": {"partitions": {}, "memory_gib": 8, "account": "", "prologue": ""},
+}
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+
+
+class SettingsError(RuntimeError):
+    """The site's file cannot be used; one line that names the file and the setting."""
+
+
+def read_settings(file: Path | None = None) -> dict[str, dict[str, Any]]:
+    """The defaults, with what `file` (or the file named by ``$COURSE_HUB_SITE``) says in their place.
+
+    Raises
+    ------
+    SettingsError
+        No such file, no TOML, a table or name that is not known, or a value of another kind.
+    """
+    file = file or Path(os.environ.get("COURSE_HUB_SITE", "/etc/course-hub/site.toml"))
+    try:
+        given = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise SettingsError(f"{file}: {error.strerror}; copy site.example.toml there, or set COURSE_HUB_SITE") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{file} is not TOML: {error}") from None
+    settings = copy.deepcopy(DEFAULTS)
+    for table, values in given.items():
+        if table not in settings or not isinstance(values, dict):
+            raise SettingsError(f"{file}: there is no table [{table}]; there are {', '.join(settings)}")
+        for name, value in values.items():
+            known = settings[table]
+            if name not in known:
+                raise SettingsError(f"{file}: [{table}] has no {name!r}; it has {', '.join(known)}")
+            wanted = (int, float) if isinstance(known[name], float) else type(known[name])
+            if not isinstance(value, wanted) or isinstance(value, bool):
+                raise SettingsError(f"{file}: [{table}] {name} = {value!r} is no {type(known[name]).__name__}")
+            known[name] = value
+    _check(file, settings)
+    return settings
+
+
+def _check(file: Path, settings: dict[str, dict[str, Any]]) -> None:
+    # The course's name becomes part of paths, of addresses and of the names of groups and roles.
+    if not _NAME.fullmatch(settings["course"]["id"]):
+        raise SettingsError(f"{file}: [course] id is to be of a-z, 0-9, '.', '_' and '-'")
+    spawner = settings["servers"]["spawner"]
+    if spawner not in ("local", "slurm"):
+        raise SettingsError(f"{file}: [servers] spawner = {spawner!r}; there are local and slurm")
+    if spawner == "slurm" and not settings["slurm"]["partitions"]:
+        raise SettingsError(f'{file}: spawner = "slurm" needs a table [slurm.partitions.NAME]')
+    network = settings["network"]
+    if bool(network["tls_certificate"]) != bool(network["tls_key"]):
+        raise SettingsError(f"{file}: [network] tls_certificate and tls_key go together")
+    if not network["tls_key"] and network["ip"] not in ("127.0.0.1", "::1"):
+        raise SettingsError(
+            f"{file}: [network] ip = {network['ip']!r} would send passwords in the clear; set tls_certificate and "
+            "tls_key, or leave 127.0.0.1 and put a TLS proxy before it"
+        )
+
+
+def roster(settings: dict[str, dict[str, Any]]) -> tuple[set[str], set[str]]:
+    """Names of the students and of the instructors; nobody is both.
+
+    Raises
+    ------
+    SettingsError
+        The Unix group of the students is not known here.
+    """
+    people = settings["people"]
+    instructors, students = set(people["instructors"]), set(people["students"])
+    if group := people["students_group"]:
+        try:
+            students |= set(grp.getgrnam(group).gr_mem)
+        except KeyError:
+            raise SettingsError(f"[people] students_group = {group!r}: no such group on this machine") from None
+    return students - instructors, instructors

@@ -1,0 +1,173 @@
+"""JupyterHub's configuration for a course: servers for students, a shared one that grades.
+
+Everything that differs between sites comes from a TOML file, named by $COURSE_HUB_SITE (see site.example.toml).
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import slurm_form
+from hub_settings import read_settings, roster
+
+c = get_config()  # noqa: F821  (JupyterHub provides it)
+site = read_settings()
+course, paths, network, servers = (site[table] for table in ("course", "paths", "network", "servers"))
+students, instructors = roster(site)
+state, environment = Path(paths["state"]), Path(paths["environment"])
+state.mkdir(mode=0o700, parents=True, exist_ok=True)
+state.chmod(0o700)  # the cookies' secret and everybody's tokens are in there
+
+# ── Addresses ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# Only the proxy faces people. TLS: set tls_certificate and tls_key, or leave 127.0.0.1 and let nginx, Apache or Traefik
+# in front do it (with web sockets).
+scheme = "https" if network["tls_key"] else "http"
+c.JupyterHub.bind_url = f"{scheme}://{network['ip']}:{network['port']}/"
+c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = network["tls_certificate"], network["tls_key"]
+# Servers ask the hub who their visitor is. On a cluster they do so from the nodes: hub_ip is then an address that the
+# nodes reach, and c.JupyterHub.internal_ssl = True encrypts that way too.
+c.JupyterHub.hub_ip, c.JupyterHub.hub_port = network["hub_ip"], network["hub_port"]
+# A domain of one's own for every user keeps one user's pages from another's cookies: needs *.DOMAIN in DNS and in the
+# certificate.
+c.JupyterHub.subdomain_host = f"{scheme}://{network['domain']}" if network["domain"] else ""
+c.ConfigurableHTTPProxy.command = [paths["proxy"]]
+c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{network['proxy_port']}"
+c.ConfigurableHTTPProxy.pid_file = str(state / "proxy.pid")
+c.JupyterHub.db_url = f"sqlite:///{state / 'hub.sqlite'}"
+c.JupyterHub.cookie_secret_file = str(state / "cookie_secret")
+
+# ── Who may sign in ──────────────────────────────────────────────────────────────────────────────────────────────────
+# The machine's own accounts. For a university's sign-on: pip install oauthenticator (or jupyterhub-ldapauthenticator)
+# into the hub's environment and set
+#   c.JupyterHub.authenticator_class = "generic-oauth"     # and its client_id, client_secret, authorize_url, …
+# Names must be those of Unix accounts wherever the servers run.
+c.JupyterHub.authenticator_class = "pam"
+c.PAMAuthenticator.open_sessions = False
+c.Authenticator.allowed_users = students | instructors
+c.Authenticator.allow_existing_users = False  # whoever leaves the roster is out
+c.Authenticator.admin_users = set()  # an administrator could enter any server; add yourself only if you need to
+
+# ── Groups and roles ─────────────────────────────────────────────────────────────────────────────────────────────────
+# nbgrader knows a course's students and instructors by these two groups' names.
+taught, teaching = f"nbgrader-{course['id']}", f"formgrade-{course['id']}"
+c.JupyterHub.load_groups = {
+    taught: {"users": sorted(students)},
+    teaching: {"users": [*sorted(instructors), course["account"]]},
+}
+c.JupyterHub.load_roles = [
+    {  # a server may ask for its owner's groups, and about services as far as its owner may
+        "name": "server",
+        "scopes": [
+            "users:activity!user",
+            "access:servers!server",
+            "read:users:name!user",
+            "read:users:groups!user",
+            "list:services",
+            "read:services",
+        ],
+    },
+    {  # who may open formgrader, and see in Course List that it is there
+        "name": "instructor",
+        "groups": [teaching],
+        "scopes": [f"access:services!service={course['id']}", "list:services", "read:services"],
+    },
+    {  # formgrader adds students to the course, and asks who its own account is
+        "name": "formgrader",
+        "services": [course["id"]],
+        "scopes": ["list:groups", f"groups!group={taught}", f"read:users:groups!user={course['account']}"],
+    },
+    {
+        "name": "idle-culler",
+        "services": ["idle-culler"],
+        "scopes": ["list:users", "read:users:activity", "read:servers", "delete:servers"],
+    },
+]
+
+# ── Services ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+everyone = Path(paths["config"]) / "everyone"
+common = {
+    "PATH": f"{environment / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+    "LAB_DATA": paths["data"],
+    "COURSE_HUB_EXCHANGE": paths["exchange"],
+    "COURSE_HUB_COURSE": course["id"],
+    "COURSE_HUB_IDLE_MINUTES": str(servers["idle_minutes"]),
+    "OMP_NUM_THREADS": str(servers["cores"]),
+    "OMP_WAIT_POLICY": "passive",
+}
+c.JupyterHub.services = [
+    {  # formgrader: JupyterLab as the course's account, for the instructors
+        "name": course["id"],
+        "url": f"http://127.0.0.1:{network['course_port']}",
+        "user": course["account"],
+        "cwd": course["folder"],
+        "oauth_no_confirm": True,
+        "command": [str(environment / "bin" / "jupyterhub-singleuser"), f"--ServerApp.root_dir={course['folder']}"],
+        "environment": {
+            **common,
+            "JUPYTER_CONFIG_PATH": f"{Path(paths['config']) / 'course'}:{everyone}",
+            "JUPYTERHUB_USER": course["account"],
+            "JUPYTERHUB_DEFAULT_URL": "/lab?formgrader=true",
+            "PYTHONPATH": course["grader"],  # autograde: this account alone has it
+        },
+    },
+    {
+        "name": "idle-culler",
+        "command": [
+            str(Path(paths["hub"]) / "bin" / "jupyterhub-idle-culler"),
+            f"--timeout={60 * servers['idle_minutes']}",
+            f"--max-age={3600 * servers['most_hours']}",
+            "--cull-every=60",
+        ],
+    },
+]
+
+# ── Servers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def config_path(spawner):
+    """Which of nbgrader's extensions a server has: by its owner's group."""
+    teaches = any(group.name == teaching for group in spawner.user.groups)
+    return f"{Path(paths['config']) / ('instructors' if teaches else 'students')}:{everyone}"
+
+
+c.JupyterHub.allow_named_servers = False
+c.JupyterHub.active_server_limit = servers["at_most"]
+c.JupyterHub.shutdown_on_logout = False
+c.Spawner.cmd = [str(environment / "bin" / "jupyterhub-singleuser")]
+c.Spawner.default_url = "/lab"
+c.Spawner.env_keep = ["LANG"]
+c.Spawner.environment = {**common, "JUPYTER_CONFIG_PATH": config_path}
+c.Spawner.mem_limit = f"{servers['memory_gib']}G"  # what JupyterLab's memory display shows
+c.Spawner.start_timeout = 120
+c.Spawner.http_timeout = 120
+
+if servers["spawner"] == "local":
+    c.JupyterHub.spawner_class = "local_spawner.CourseSpawner"
+    c.CourseSpawner.memory_gib = float(servers["memory_gib"])
+    c.CourseSpawner.processes = servers["processes"]
+    c.CourseSpawner.hidden = paths["hidden"]
+else:
+    import batchspawner  # noqa: F401  (it also adds the address at which a job says its port)
+
+    partitions = slurm_form.partitions_of(site)
+
+    def apply_answers(spawner, answers):
+        """Turn the form's answers into what the batch script takes, and leave nothing else of them."""
+        request = slurm_form.read_request(answers, partitions)
+        spawner.req_partition = request.partition.name
+        spawner.req_nprocs = str(request.partition.cores)
+        spawner.req_gres, spawner.req_runtime = request.gres, request.runtime
+        spawner.user_options = {}  # batchspawner would let them replace any part of its script
+
+    c.JupyterHub.spawner_class = "batchspawner.SlurmSpawner"
+    c.Spawner.options_form = slurm_form.form(partitions)
+    c.Spawner.apply_user_options = apply_answers
+    c.Spawner.start_timeout = 600  # a job may wait in the queue
+    c.Spawner.mem_limit = f"{site['slurm']['memory_gib']}G"
+    c.SlurmSpawner.exec_prefix = "runuser -u {username} --"
+    c.SlurmSpawner.batchspawner_singleuser_cmd = str(environment / "bin" / "batchspawner-singleuser")
+    c.SlurmSpawner.req_memory = f"{site['slurm']['memory_gib']}G"
+    c.SlurmSpawner.req_options = f"--account={site['slurm']['account']}" if site["slurm"]["account"] else ""
+    c.SlurmSpawner.req_prologue = site["slurm"]["prologue"]  # e.g. module load cuda
+    c.JupyterHub.cleanup_servers = False  # jobs outlive the hub, which finds them again

@@ -1,0 +1,110 @@
+"""What jupyterhub_config.py makes of a site's file, without a hub."""
+
+import runpy
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from traitlets.config import Config
+
+SLURM = """
+[servers]
+spawner = "slurm"
+[slurm]
+account = "teaching"
+[slurm.partitions.cpu]
+hours = 4
+[slurm.partitions.gpu]
+cores = 8
+gpus = 2
+"""
+PEOPLE = '[people]\ninstructors = ["grace"]\nstudents = ["ada", "ben"]\n'
+
+
+@pytest.fixture
+def configure(deploy, tmp_path, monkeypatch):
+    """Gives the configuration of a site."""
+
+    def configure(text=""):
+        site = tmp_path / "site.toml"
+        site.write_text(f'{PEOPLE}[paths]\nstate = "{tmp_path / "state"}"\n{text}')
+        monkeypatch.setenv("COURSE_HUB_SITE", str(site))
+        monkeypatch.setitem(sys.modules, "batchspawner", ModuleType("batchspawner"))
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        config = Config()
+        runpy.run_path(str(deploy / "jupyterhub_config.py"), init_globals={"get_config": lambda: config})
+        return config
+
+    return configure
+
+
+def test_only_the_roster_signs_in_and_nobody_rules(configure):
+    config = configure()
+    assert config.Authenticator.allowed_users == {"ada", "ben", "grace"}
+    assert config.Authenticator.allow_existing_users is False
+    assert config.Authenticator.admin_users == set()
+    assert "allow_all" not in config.Authenticator
+
+
+def test_the_service_is_open_to_instructors_only(configure):
+    config = configure()
+    groups = config.JupyterHub.load_groups
+    assert groups["formgrade-distributed-training"]["users"] == ["grace", "course"]
+    assert groups["nbgrader-distributed-training"]["users"] == ["ada", "ben"]
+    let_in = [role for role in config.JupyterHub.load_roles if any("access:services" in one for one in role["scopes"])]
+    assert [role["groups"] for role in let_in] == [["formgrade-distributed-training"]]
+    assert all(scope.endswith("!service=distributed-training") for scope in let_in[0]["scopes"] if "access" in scope)
+
+
+def test_no_role_rules_the_hub(configure):
+    scopes = {scope for role in configure().JupyterHub.load_roles for scope in role["scopes"]}
+    assert not {scope for scope in scopes if scope.startswith(("admin", "access:servers!user", "tokens", "inherit"))}
+    assert "access:servers" not in scopes
+
+
+def test_the_state_is_roots_alone(configure, tmp_path):
+    (tmp_path / "state").mkdir(mode=0o755)
+    configure()
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+
+
+def test_settings_by_group(configure):
+    choose = configure().Spawner.environment["JUPYTER_CONFIG_PATH"]
+
+    def of(*groups):
+        user = SimpleNamespace(groups=[SimpleNamespace(name=name) for name in groups])
+        return choose(SimpleNamespace(user=user)).split(":")[0].rpartition("/")[2]
+
+    assert of() == of("nbgrader-distributed-training") == of("formgrade-other") == "students"
+    assert of("formgrade-distributed-training") == "instructors"
+
+
+def test_a_local_server_has_its_limits(configure):
+    config = configure("[servers]\nmemory_gib = 3\nprocesses = 99\n")
+    assert config.JupyterHub.spawner_class == "local_spawner.CourseSpawner"
+    assert (config.CourseSpawner.memory_gib, config.CourseSpawner.processes) == (3.0, 99)
+    assert config.Spawner.mem_limit == "3G"
+    assert config.JupyterHub.allow_named_servers is False
+
+
+def test_tls(configure):
+    config = configure(
+        '[network]\nip = "0.0.0.0"\nport = 443\ntls_certificate = "/c"\ntls_key = "/k"\ndomain = "hub.edu"\n'
+    )
+    assert config.JupyterHub.bind_url == "https://0.0.0.0:443/"
+    assert (config.JupyterHub.ssl_cert, config.JupyterHub.ssl_key) == ("/c", "/k")
+    assert config.JupyterHub.subdomain_host == "https://hub.edu"
+
+
+def test_slurm_takes_checked_answers_and_forgets_the_rest(configure):
+    config = configure(SLURM)
+    assert config.JupyterHub.spawner_class == "batchspawner.SlurmSpawner"
+    assert config.SlurmSpawner.req_options == "--account=teaching"
+    spawner = SimpleNamespace(user_options={"partition": ["gpu"], "gpus": ["2"], "hours": ["3"]})
+    config.Spawner.apply_user_options(spawner, spawner.user_options)
+    assert vars(spawner) == {
+        "req_partition": "gpu", "req_nprocs": "8", "req_gres": "gpu:2", "req_runtime": "3:00:00", "user_options": {},
+    }  # fmt: skip
+    spawner = SimpleNamespace(user_options={"cmd": "touch /tmp/x"})
+    with pytest.raises(ValueError, match="no such option"):
+        config.Spawner.apply_user_options(spawner, spawner.user_options)
