@@ -17,8 +17,8 @@ from course_lib.doctor.finding import Finding
 __all__ = ["disk", "memory", "open_files", "shared_memory", "threads"]
 
 GIB = 2**30
-MEMORY = 2 * GIB  # of a lab at the laptop profile with two ranks, seen: 1.4 GiB
-SHARED_MEMORY = 256 * 2**20  # lab 09 holds about 100 MB there
+MEMORY = 2 * GIB  # a kernel holds 0.6 GiB and each of two ranks 0.4 GiB (resident; lab 08 at the laptop profile)
+SHARED_MEMORY = 256 * 2**20  # lab 09 says that it holds 0.1 GB there
 DISK = GIB
 OPEN_FILES = 1024
 SHM = Path("/dev/shm")
