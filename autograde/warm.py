@@ -82,6 +82,7 @@ class WarmInterpreter:
             )
         self._ready = False
         self._redacted: dict[tuple[str, ...], list[tuple[str, str, str]]] = {}
+        self._prepared: set[str] = set()
 
     @property
     def pid(self) -> int:
@@ -122,6 +123,7 @@ class WarmInterpreter:
         """
         self._wait_until_ready()
         redacted = self._redact(withheld)
+        self._prepare(redacted)
         replaced = {Path(path): Path(text) for _, path, text in redacted}
         place: Sandbox | NoSandbox
         place = Sandbox(self.slot, data, limits.disk_bytes, replaced) if self.sandboxed else NoSandbox()
@@ -148,6 +150,17 @@ class WarmInterpreter:
                 found.append((module.name, str(module.path), str(text)))
             self._redacted[withheld] = found
         return self._redacted[withheld]
+
+    def _prepare(self, redacted: list[tuple[str, str, str]]) -> None:
+        """Have the course's library imported before any clock runs: it may take seconds on a busy machine."""
+        key = json.dumps(redacted)
+        if key in self._prepared:
+            return
+        with contextlib.suppress(OSError):  # it has ended: the answer that does not come says so
+            self._control.send(json.dumps({"prepare": True, "redacted": redacted}).encode())
+        if "prepared" not in (answer := self._answer(START_SECONDS)):
+            raise SandboxError(f"the warm interpreter cannot import the course's library ({answer.get('error')})")
+        self._prepared.add(key)
 
     def _fork(
         self,

@@ -3,6 +3,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 TEST = """
@@ -41,7 +42,8 @@ def test_servers_that_end_with_the_run_are_not_left_behind():
     child = context.Process(target=time.sleep, args=(0,))
     child.start()  # and with it the server, a child of this process
     child.join()
-    assert not [line for line in leftovers.processes(os.environ[leftovers.MARK]).values() if "forkserver" in line]
+    servers = [child.pid for child in psutil.Process().children() if "forkserver" in " ".join(child.cmdline())]
+    assert servers and not set(servers) & set(leftovers.processes(os.environ[leftovers.MARK]))
 
 
 def _end(text):

@@ -4,7 +4,8 @@ Started as ``python -I zygote.py CONTROL`` with a clean environment, `CONTROL` b
 socket. It imports the libraries that labs use, once, keeps a single thread, and then answers requests one at a time:
 each is a JSON object with two to four descriptors: the socket that `runner` talks over, the pipe for what the student
 prints, and where there are such the pidfd of the process whose namespaces to join and a control group's
-``cgroup.procs``. The answer is ``{"pid": …}`` or ``{"error": …}``.
+``cgroup.procs``. The answer is ``{"pid": …}`` or ``{"error": …}``. A request with ``prepare`` has no descriptors and starts
+nothing; its answer, ``{"prepared": true}``, comes when the library that the next ones need is imported.
 
 The course's own library is imported by *branches*: forks of this process, one for each choice of what a rubric withholds
 of it, which have imported the redacted texts of those modules and never the others. A request is passed on to its
@@ -141,11 +142,14 @@ def _serve_branch(control: socket.socket, requests: socket.socket, problem: str 
         message, descriptors, _, _ = socket.recv_fds(requests, 65536, 4)
         if not message:
             return
+        request = json.loads(message)
         if problem is not None:
             control.send(json.dumps({"error": problem}).encode())
+        elif "prepare" in request:
+            control.send(json.dumps({"prepared": True}).encode())
         elif os.fork() == 0:
             requests.close()
-            _enter_and_run(control, json.loads(message), descriptors)  # never returns
+            _enter_and_run(control, request, descriptors)  # never returns
         for descriptor in descriptors:
             os.close(descriptor)
 

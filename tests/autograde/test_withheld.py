@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -209,3 +210,11 @@ def test_a_branch_that_was_ended_is_made_again(warm):
         time.sleep(0.01)
     assert ask(warm, "return 6", withheld=WITHHELD) == 6
     assert ask(warm, "return 7") == 7
+
+
+def test_the_library_s_import_is_not_the_student_s_time(warm):
+    ask(warm, "return 1")
+    os.kill(warm.pid, signal.SIGSTOP)  # as slow as a machine can be
+    threading.Timer(1.0, os.kill, (warm.pid, signal.SIGCONT)).start()
+    with warm.execute(Limits(seconds=30.0), withheld=("course_lib.loss_line",)) as execution:
+        assert execution.deadline - time.monotonic() > 29.5
