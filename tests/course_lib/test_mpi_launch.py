@@ -149,6 +149,7 @@ def test_a_hang_ends_at_the_time_limit_and_says_where_each_rank_stood(program):
 LAUNCHER = """
 import signal, sys
 from course_lib.distributed import mpi_run
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever is started in the background ignores it
 try:
     mpi_run(sys.argv[1], 2, timeout=None)
 except KeyboardInterrupt:
