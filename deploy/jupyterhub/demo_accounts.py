@@ -58,17 +58,28 @@ def names_made(prefix: str) -> list[str]:
     return [one.pw_name for one in pwd.getpwall() if one.pw_gecos == MARK and one.pw_name.startswith(prefix)]
 
 
-def end_processes(names: Iterable[str], seconds: float = 5.0) -> None:
-    """End every process of the demo's accounts: asked first, killed after `seconds`."""
+def end_processes(names: Iterable[str], seconds: float = 5.0, patience: float = 60.0) -> None:
+    """End every process of the demo's accounts: asked once, after `seconds` killed.
+
+    Raises
+    ------
+    AccountError
+        One is still there after `patience` more seconds; the line says which, and in what state.
+    """
     wanted = {one.pw_uid for one in pwd.getpwall() if one.pw_gecos == MARK and one.pw_name in set(names)}
+    for uid in wanted:
+        _signal_all(uid, signal.SIGTERM)
     end = time.monotonic() + seconds
-    while running := _processes(wanted):
-        for pid in running:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM if time.monotonic() < end else signal.SIGKILL)
-        if time.monotonic() > end + 10:
-            raise AccountError(f"processes {sorted(running)} of the demo's accounts do not end")
+    while (running := of_users(wanted)) and time.monotonic() < end:
+        time.sleep(0.1)
+    while running:
+        # Again and again: a hub that is still there starts its service anew, a kernel's server the kernel.
+        for uid in wanted:
+            _signal_all(uid, signal.SIGKILL)
+        if time.monotonic() > end + patience:
+            raise AccountError(f"processes of the demo's accounts do not end: {'; '.join(running.values())}")
         time.sleep(0.2)
+        running = of_users(wanted)
 
 
 def remove(names: Iterable[str]) -> None:
@@ -80,15 +91,36 @@ def remove(names: Iterable[str]) -> None:
             _run("userdel", "--remove", name)
 
 
-def _processes(uids: set[int]) -> set[int]:
-    found = set()
+def of_users(uids: set[int]) -> dict[int, str]:
+    """The living processes of some users, by number: each in some words. What waits for its parent has ended."""
+    found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
-                status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-                if int(status["Uid"].split()[0]) in uids and status["State"].split()[0] != "Z":
-                    found.add(int(folder.name))
+                status = _status(folder / "status")
+                if int(status["Uid"].split()[0]) in uids:
+                    # A thread may go on when the first one has ended.
+                    states = {_status(one)["State"].strip() for one in folder.glob("task/*/status")}
+                    if living := sorted(one for one in states if one[0] not in "ZX"):
+                        found[int(folder.name)] = f"{folder.name} {status['Name'].strip()}, {', '.join(living)}"
     return found
+
+
+def _status(file: Path) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in file.read_text().splitlines())
+
+
+def _signal_all(uid: int, number: int) -> None:
+    """Signal all that a user runs, in one step of the kernel's: none is born or gone between looking and signalling."""
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(OSError):
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            os.kill(-1, number)  # all that this user may signal, and not the one who does
+        os._exit(0)
+    os.waitpid(child, 0)
 
 
 def _run(*command: object, told: str | None = None) -> None:

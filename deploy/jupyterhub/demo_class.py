@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import random
 import shutil
 import stat
 import subprocess
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import demo_accounts as accounts
 import hub_install as install
 
-__all__ = ["Demo", "DemoError", "as_course", "last_line", "prepare", "to_toml"]
+__all__ = ["Demo", "DemoError", "as_course", "last_line", "prepare", "read_toml", "to_toml"]
 
 ROOT = install.ROOT
 LAB = "01_single_gpu"
 STUDENTS, INSTRUCTOR, COURSE = ("ada", "ben"), "grace", "course"
+SERVER_PORTS = range(20000, 29000, 250)  # two demos at a time seldom begin at the same
 
 
 class DemoError(RuntimeError):
@@ -32,10 +36,13 @@ class Demo:
     hub: Path = Path("/opt/course-hub")
     state: Path = Path("/opt/course-hub/demo")
     prefix: str = "lab-"
+    students: int = len(STUDENTS)
+    settings: dict[str, dict[str, object]] = field(default_factory=dict)  # instead of the demo's own
 
     @property
     def names(self) -> list[str]:
-        return [f"{self.prefix}{who}" for who in (COURSE, INSTRUCTOR, *STUDENTS)]
+        more = [f"student{number:03d}" for number in range(len(STUDENTS) + 1, self.students + 1)]
+        return [f"{self.prefix}{who}" for who in (COURSE, INSTRUCTOR, *STUDENTS[: self.students], *more)]
 
     @property
     def course(self) -> Path:
@@ -50,7 +57,7 @@ class Demo:
     def site(self, ports: list[int]) -> dict[str, dict[str, object]]:
         """The settings that jupyterhub_config.py reads."""
         proxy_port, hub_port, api_port, course_port = ports
-        return {
+        site = {
             "course": {
                 "account": self.names[0],
                 "folder": str(self.course),
@@ -72,9 +79,26 @@ class Demo:
                 "hub_port": hub_port,
                 "proxy_port": api_port,
                 "course_port": course_port,
+                "server_ports": random.choice(SERVER_PORTS),
             },
             "servers": {"memory_gib": 6.0, "cores": max(1, min(2, os.cpu_count() or 1))},
         }
+        for table, values in self.settings.items():
+            site[table] = {**site.get(table, {}), **values}
+        return site
+
+    def ports(self) -> list[int]:
+        """Those of the last start; zeros if there was none."""
+        network = self._last().get("network", {})
+        return [network.get(name, 0) for name in ("port", "hub_port", "proxy_port", "course_port")]
+
+    def has_jobs(self) -> bool:
+        """Whether servers are, or were at the last start, jobs of Slurm."""
+        return "slurm" in (site.get("servers", {}).get("spawner") for site in (self.settings, self._last()))
+
+    def _last(self) -> dict[str, dict[str, object]]:
+        file = self.private / "site.toml"
+        return read_toml(file) if file.exists() else {}
 
 
 def readable(path: Path) -> bool:
@@ -158,9 +182,27 @@ def last_line(text: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def to_toml(site: dict[str, dict[str, object]]) -> str:
-    """Tables of strings, numbers and lists of strings: JSON's spelling of these is TOML's too."""
+def to_toml(site: Mapping[str, Mapping[str, object]], within: str = "") -> str:
+    """Tables, in tables, of strings, numbers and lists of strings: JSON's spelling of these is TOML's too."""
     lines = []
     for table, values in site.items():
-        lines += [f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items()), ""]
+        name = f"{within}{table if table.isidentifier() and table.isascii() else json.dumps(table)}"
+        plain = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in plain.items()), ""]
+        if inner := {key: value for key, value in values.items() if isinstance(value, Mapping)}:
+            lines.append(to_toml(inner, f"{name}."))
     return "\n".join(lines)
+
+
+def read_toml(file: Path) -> dict[str, dict[str, object]]:
+    """A file's tables.
+
+    Raises
+    ------
+    DemoError
+        No such file, or no TOML.
+    """
+    try:
+        return tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DemoError(f"{file}: {error}") from None

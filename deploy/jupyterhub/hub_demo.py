@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import fcntl
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -24,15 +24,17 @@ from pathlib import Path
 
 import demo_accounts as accounts
 import hub_install as install
-from demo_class import Demo, DemoError, last_line, prepare, to_toml
+from demo_class import Demo, DemoError, last_line, prepare, read_toml, to_toml
+from hub_process import MARK, HubProcess, end_marked
 
 __all__ = ["main", "only_one", "serve"]
 
 
 def serve(demo: Demo, passwords: dict[str, str], port: int, say=print) -> int:
     """Start the hub, say where it is, and stay until it ends or we are told to; returns the exit code."""
-    ports = free_ports(port)
+    end_leftovers(demo)
     site = demo.private / "site.toml"
+    ports = free_ports(port, demo.ports())
     site.write_text(to_toml(demo.site(ports)))
     log = demo.private / "hub.log"
     hub = demo.hub / "hub/bin"
@@ -40,47 +42,32 @@ def serve(demo: Demo, passwords: dict[str, str], port: int, say=print) -> int:
         **{name: value for name, value in os.environ.items() if not name.startswith(("JUPYTER", "PYTHON"))},
         "PATH": f"{hub}:{os.environ.get('PATH', os.defpath)}",
         "COURSE_HUB_SITE": str(site),
+        MARK: str(demo.state),
     }
     stopped = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: stopped.append(number))
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [hub / "jupyterhub", "--config", demo.hub / "deploy/jupyterhub_config.py"],
-            cwd=demo.private,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            preexec_fn=_end_with_parent,
-            start_new_session=True,  # Ctrl-C comes to us, and we tell the hub once
-        )
+    command = [hub / "jupyterhub", "--config", demo.hub / "deploy/jupyterhub_config.py"]
+    process = HubProcess(command, demo.private, environment, log)
     address = f"http://127.0.0.1:{ports[0]}/"
     try:
         deadline = time.monotonic() + 90
-        while not stopped and process.poll() is None and not answers(f"{address}hub/health"):
+        while not stopped and process.runs() and not answers(f"{address}hub/health"):
             if time.monotonic() > deadline:
                 raise DemoError(f"the hub does not answer at {address}; see {log}")
             time.sleep(0.3)
-        if process.poll() is not None:
-            raise DemoError(f"the hub ended: {last_line(log.read_text(errors='replace'))}; all of it is in {log}")
-        if not stopped:
+        if not stopped and process.runs():
             say(f"\nJupyterHub: {address}")
             for name, password in passwords.items():
                 say(f"  {name:<12} {password}   {'instructor' if name == demo.names[1] else 'student'}")
             say(f"log: {log}\nCtrl-C ends it; `make hub-clean` removes accounts, homes and submissions")
-        while not stopped and process.poll() is None:
+        while not stopped and process.runs():
             time.sleep(0.2)
         if not stopped:
             raise DemoError(f"the hub ended: {last_line(log.read_text(errors='replace'))}; all of it is in {log}")
     finally:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(30)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        end_proxy(demo)
-        accounts.end_processes(demo.names)
+        process.end()
+        accounts.end_processes(demo.names[:1] if demo.has_jobs() else demo.names)
     return 0
 
 
@@ -102,33 +89,44 @@ def only_one(demo: Demo):
         yield
 
 
-def end_proxy(demo: Demo) -> None:
-    """A hub that was killed leaves its proxy; its number is in the hub's folder."""
-    with contextlib.suppress(OSError, ValueError):
-        pid = int((demo.private / "hub/proxy.pid").read_text())
-        if b"configurable-http-proxy" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGTERM)
+def end_leftovers(demo: Demo) -> None:
+    """What is there of a hub that was killed together with its starter; jobs of Slurm stay."""
+    end_marked(str(demo.state))
+    accounts.end_processes(demo.names[:1] if demo.has_jobs() else demo.names)
 
 
 def clean(demo: Demo, say=print) -> None:
     """Remove the demo's accounts, homes, exchange, data and secrets. What was installed stays."""
-    end_proxy(demo)
-    names = [name for name in accounts.names_made(demo.prefix) if name in demo.names]
+    end_marked(str(demo.state))
+    homes = demo.state / "homes"  # whatever number of students there was
+    names = [name for name in accounts.names_made(demo.prefix) if Path(pwd.getpwnam(name).pw_dir).parent == homes]
+    if demo.has_jobs() and shutil.which("scancel"):
+        for name in names:
+            subprocess.run(["scancel", "--quiet", f"--user={name}"], capture_output=True)
     accounts.remove(names)
     shutil.rmtree(demo.state, ignore_errors=True)
     say(f"removed: {', '.join(names) or 'no account'}, {demo.state}; what was installed is in {demo.hub}")
 
 
-def free_ports(first: int) -> list[int]:
-    """Four ports of loopback that are free now, the first as asked for (0: any)."""
+def free_ports(first: int, before: list[int]) -> list[int]:
+    """Four ports of loopback that are free now: the first as asked for (0: any), all if possible those of `before`.
+
+    A job that runs while the hub is restarted knows one port of the hub's: the old one.
+    """
     with contextlib.ExitStack() as held:
         found = []
-        for wanted in (first, 0, 0, 0):
-            one = held.enter_context(socket.socket())
-            try:
-                one.bind(("127.0.0.1", wanted))
-            except OSError as error:
-                raise DemoError(f"port {wanted}: {error.strerror}; make hub HUB_PORT=0 takes a free one") from None
+        for wanted, last in zip((first, 0, 0, 0), before, strict=True):
+            for number in (wanted,) if wanted else (last, 0):
+                one = held.enter_context(socket.socket())
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    one.bind(("127.0.0.1", number))
+                    break
+                except OSError as error:
+                    if wanted:
+                        raise DemoError(
+                            f"port {wanted}: {error.strerror}; make hub HUB_PORT=0 takes a free one"
+                        ) from None
             found.append(one.getsockname()[1])
     return found
 
@@ -140,10 +138,6 @@ def answers(address: str) -> bool:
     return False
 
 
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a killed demo leaves no hub
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -153,6 +147,10 @@ def main(arguments: list[str] | None = None) -> int:
         "--state", type=Path, default=Demo.state, help="homes, exchange, secrets (default: %(default)s)"
     )
     parser.add_argument("--prefix", default=Demo.prefix, help="of the accounts' names (default: %(default)s)")
+    parser.add_argument("--students", type=int, default=Demo.students, help="how many there are (default: %(default)s)")
+    parser.add_argument(
+        "--settings", type=Path, help="a site's file whose settings replace the demo's; site.example.toml has them all"
+    )
     parser.add_argument("--clean", action="store_true", help="remove accounts, homes, exchange and secrets, and end")
     options = parser.parse_args(arguments)
     if os.geteuid() != 0:
@@ -161,8 +159,11 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    demo = Demo(options.hub.resolve(), options.state.resolve(), options.prefix)
+    if options.students < 1:
+        parser.error("--students: at least 1")
     try:
+        settings = read_toml(options.settings) if options.settings else {}
+        demo = Demo(options.hub.resolve(), options.state.resolve(), options.prefix, options.students, settings)
         with only_one(demo):
             if options.clean:
                 clean(demo)

@@ -23,11 +23,22 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["InstallError", "copy_sources", "install", "install_grader", "readable_by_others", "sources", "unpack_as"]
+__all__ = [
+    "InstallError",
+    "copy_sources",
+    "install",
+    "install_gpu_charts",
+    "install_grader",
+    "readable_by_others",
+    "sources",
+    "unpack_as",
+]
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-CONFIGURATION = ("jupyterhub_config.py", "hub_settings.py", "local_spawner.py", "slurm_form.py")
+CONFIGURATION = (
+    "jupyterhub_config.py", "hub_settings.py", "local_spawner.py", "server_ports.py", "slurm_form.py", "slurm_spawner.py",
+)  # fmt: skip
 PACKAGES = ("course_lib", "data_prep", "assessment_print.py", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -35,8 +46,10 @@ class InstallError(RuntimeError):
     """Something is missing or failed; one line with the remedy."""
 
 
-def install(to: Path, say=print) -> None:
+def install(to: Path, say=print, gpu: bool | None = None) -> None:
     """Make or update ``hub``, ``proxy``, ``students``, ``config`` and ``deploy`` below `to`, readable by everybody.
+
+    `gpu`: whether JupyterLab gets charts of GPUs; None: where this machine has NVIDIA's driver.
 
     Raises
     ------
@@ -49,10 +62,10 @@ def install(to: Path, say=print) -> None:
         raise InstallError(f"{to} lies in a folder that students cannot enter; choose another place, such as /opt")
     with (to / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another `make hub` that installs is waited for
-        _install(to, say)
+        _install(to, say, gpu)
 
 
-def _install(to: Path, say) -> None:
+def _install(to: Path, say, gpu: bool | None) -> None:
     python = _python(to)
     hub, students = to / "hub", to / "students"
     if _changed(hub, python, [HERE / "requirements-hub.txt"]):
@@ -84,6 +97,7 @@ def _install(to: Path, say) -> None:
             copy_sources(Path(scratch), PACKAGES)
             _pip(students, "--no-deps", "--force-reinstall", "--no-build-isolation", scratch)
             _done(students, "labs", labs, "labs-installed")
+    install_gpu_charts(students, gpu, say)
     if next(students.glob("lib/python*/site-packages/autograde"), None):
         raise InstallError(
             f"{students} holds autograde, which students must not have; remove that folder and try again"
@@ -93,6 +107,21 @@ def _install(to: Path, say) -> None:
     for name in CONFIGURATION:
         shutil.copy(HERE / name, to / "deploy")
     shutil.copytree(HERE / "config", to / "config", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def install_gpu_charts(students: Path, gpu: bool | None, say=print) -> bool:
+    """JupyterLab's GPU charts for the students' environment, if `gpu`, or the driver beside us, says so.
+
+    A front end of a cluster may have no GPU where its nodes do, so it can be said. Returns whether it installed.
+    """
+    needs = HERE / "requirements-gpu.txt"
+    wanted = shutil.which("nvidia-smi") is not None if gpu is None else gpu
+    if not wanted or not _changed(students, "gpu", [needs], "gpu-installed"):
+        return False
+    say("students' environment: JupyterLab's GPU charts")
+    _pip(students, "-c", ROOT / "constraints.txt", "-r", needs)
+    _done(students, "gpu", [needs], "gpu-installed")
+    return True
 
 
 def install_grader(students: Path, folder: Path, owner: str) -> None:
@@ -183,6 +212,10 @@ def _python(to: Path) -> str:
         shutil.copytree(base, copy, symlinks=True, ignore=skipped)
         _find_library_beside(copy / program.relative_to(base), base / "lib")
         _done(copy, sys.version, [program])
+    if _changed(copy, sys.version, [program], "bytecode"):
+        # Students cannot write here: what is not compiled now, each of their processes would compile for itself.
+        _run(copy / program.relative_to(base), "-m", "compileall", "-qq", "-x", "lib2to3/tests", copy / "lib")
+        _done(copy, sys.version, [program], "bytecode")
     python = str(copy / program.relative_to(base))
     version = [python, "-c", "import sys; print(sys.version)"]
     told = subprocess.run(version, user=65534, group=65534, extra_groups=[], capture_output=True, text=True)
@@ -242,9 +275,14 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=Path("/opt/course-hub"), help="where (default: %(default)s)")
     parser.add_argument("--grader", type=Path, help="install autograde too, into this folder")
     parser.add_argument("--owner", default="course", help="the account that has the grader (default: %(default)s)")
+    parser.add_argument(
+        "--gpu",
+        action=argparse.BooleanOptionalAction,
+        help="JupyterLab's GPU charts for students (default: where nvidia-smi is)",
+    )
     options = parser.parse_args()
     try:
-        install(options.to)
+        install(options.to, gpu=options.gpu)
         if options.grader:
             install_grader(options.to / "students", options.grader, options.owner)
     except (InstallError, KeyError) as error:

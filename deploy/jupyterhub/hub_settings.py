@@ -41,6 +41,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "hub_ip": "127.0.0.1",
         "proxy_port": 8001,
         "course_port": 9999,
+        "server_ports": 20000,  # the first of those on which local servers listen
         "tls_certificate": "",
         "tls_key": "",
         "domain": "",
@@ -54,7 +55,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "most_hours": 12,
         "at_most": 100,
     },
-    "slurm": {"partitions": {}, "memory_gib": 8, "account": "", "prologue": ""},
+    "slurm": {"partitions": {}, "memory_gib": 8, "account": "", "prologue": "", "start_seconds": 600},
 }
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 

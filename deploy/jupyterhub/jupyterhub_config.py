@@ -3,6 +3,7 @@
 Everything that differs between sites comes from a TOML file, named by $COURSE_HUB_SITE (see site.example.toml).
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -26,7 +27,7 @@ scheme = "https" if network["tls_key"] else "http"
 c.JupyterHub.bind_url = f"{scheme}://{network['ip']}:{network['port']}/"
 c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = network["tls_certificate"], network["tls_key"]
 # Servers ask the hub who their visitor is. On a cluster they do so from the nodes: hub_ip is then an address that the
-# nodes reach, and c.JupyterHub.internal_ssl = True encrypts that way too.
+# nodes reach, in a network on which nobody listens: batchspawner has no encryption (internal_ssl) for that way.
 c.JupyterHub.hub_ip, c.JupyterHub.hub_port = network["hub_ip"], network["hub_port"]
 # A domain of one's own for every user keeps one user's pages from another's cookies: needs *.DOMAIN in DNS and in the
 # certificate.
@@ -95,6 +96,7 @@ common = {
     "OMP_NUM_THREADS": str(servers["cores"]),
     "OMP_WAIT_POLICY": "passive",
 }
+demo = {name: os.environ[name] for name in ("COURSE_HUB_DEMO",) if name in os.environ}  # it finds its own by that
 c.JupyterHub.services = [
     {  # formgrader: JupyterLab as the course's account, for the instructors
         "name": course["id"],
@@ -113,6 +115,7 @@ c.JupyterHub.services = [
     },
     {
         "name": "idle-culler",
+        "environment": demo,
         "command": [
             str(Path(paths["hub"]) / "bin" / "jupyterhub-idle-culler"),
             f"--timeout={60 * servers['idle_minutes']}",
@@ -140,34 +143,45 @@ c.Spawner.env_keep = ["LANG"]
 c.Spawner.environment = {**common, "JUPYTER_CONFIG_PATH": config_path}
 c.Spawner.mem_limit = f"{servers['memory_gib']}G"  # what JupyterLab's memory display shows
 c.Spawner.start_timeout = 120
-c.Spawner.http_timeout = 120
+c.Spawner.http_timeout = 300  # a server starts beside what others train
 
 if servers["spawner"] == "local":
     c.JupyterHub.spawner_class = "local_spawner.CourseSpawner"
     c.CourseSpawner.memory_gib = float(servers["memory_gib"])
+    # A start takes some three processor seconds: so many are done within a minute, and who is sent away comes again then.
+    c.JupyterHub.concurrent_spawn_limit = 20 * (os.cpu_count() or 1)
     c.CourseSpawner.processes = servers["processes"]
+    c.CourseSpawner.first_port = network["server_ports"]
     c.CourseSpawner.hidden = paths["hidden"]
 else:
-    import batchspawner  # noqa: F401  (it also adds the address at which a job says its port)
+    import slurm_spawner  # it also adds the address at which a job says its port
 
     partitions = slurm_form.partitions_of(site)
 
     def apply_answers(spawner, answers):
         """Turn the form's answers into what the batch script takes, and leave nothing else of them."""
-        request = slurm_form.read_request(answers, partitions)
+        spawner.user_options = {}  # batchspawner would let them replace any part of its script
+        try:
+            request = slurm_form.read_request(answers, partitions)
+        except ValueError as error:
+            raise slurm_spawner.refusal(str(error), "options") from None
         spawner.req_partition = request.partition.name
         spawner.req_nprocs = str(request.partition.cores)
         spawner.req_gres, spawner.req_runtime = request.gres, request.runtime
-        spawner.user_options = {}  # batchspawner would let them replace any part of its script
 
-    c.JupyterHub.spawner_class = "batchspawner.SlurmSpawner"
+    slurm = site["slurm"]
+    c.JupyterHub.spawner_class = "slurm_spawner.CourseSlurmSpawner"
     c.Spawner.options_form = slurm_form.form(partitions)
+    # The hub's own field, against forms on others' pages, comes along with the form's.
+    c.Spawner.options_from_form = lambda fields: {name: fields[name] for name in fields if name != "_xsrf"}
     c.Spawner.apply_user_options = apply_answers
-    c.Spawner.start_timeout = 600  # a job may wait in the queue
-    c.Spawner.mem_limit = f"{site['slurm']['memory_gib']}G"
-    c.SlurmSpawner.exec_prefix = "runuser -u {username} --"
-    c.SlurmSpawner.batchspawner_singleuser_cmd = str(environment / "bin" / "batchspawner-singleuser")
-    c.SlurmSpawner.req_memory = f"{site['slurm']['memory_gib']}G"
-    c.SlurmSpawner.req_options = f"--account={site['slurm']['account']}" if site["slurm"]["account"] else ""
-    c.SlurmSpawner.req_prologue = site["slurm"]["prologue"]  # e.g. module load cuda
+    c.Spawner.start_timeout = slurm["start_seconds"]  # a job may wait in the queue
+    c.Spawner.mem_limit = f"{slurm['memory_gib']}G"
+    c.Spawner.environment["OMP_NUM_THREADS"] = lambda spawner: spawner.req_nprocs
+    c.Spawner.env_keep = ["LANG", "SLURM_CONF"]
+    start_server = Path(paths["config"]) / "slurm" / "start_server.py"
+    c.SlurmSpawner.batchspawner_singleuser_cmd = f"{environment / 'bin' / 'python'} -I {start_server}"
+    c.SlurmSpawner.req_memory = f"{slurm['memory_gib']}G"
+    c.SlurmSpawner.req_options = f"--account={slurm['account']}" if slurm["account"] else ""
+    c.SlurmSpawner.req_prologue = slurm["prologue"]  # e.g. source /etc/profile; module load cuda
     c.JupyterHub.cleanup_servers = False  # jobs outlive the hub, which finds them again

@@ -16,6 +16,7 @@ import resource
 from collections.abc import Callable
 
 from jupyterhub.spawner import LocalProcessSpawner
+from server_ports import ServerPorts
 from traitlets import Float, Integer, List, Unicode
 
 __all__ = ["CourseSpawner"]
@@ -24,6 +25,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)  # loaded before the fork, not after i
 _NEW_MOUNTS = 0x20000
 _READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC = 1, 2, 4, 8
 _RECURSIVE, _SLAVE = 1 << 14, 1 << 19
+_PORTS = ServerPorts()  # of all spawners
 
 
 class CourseSpawner(LocalProcessSpawner):
@@ -32,6 +34,12 @@ class CourseSpawner(LocalProcessSpawner):
     memory_gib = Float(0, config=True, help="GiB that each process may own; 0: no limit")
     processes = Integer(0, config=True, help="Processes and threads that a user may have; 0: no limit")
     hidden = List(Unicode(), config=True, help="Folders that are empty for the server")
+    first_port = Integer(20000, config=True, help="Servers listen on this port and on those above it")
+
+    async def start(self) -> tuple[str, int]:
+        """Start the server on a port that no other has."""
+        self.port = _PORTS.of(self._log_name, self.first_port)
+        return await super().start()
 
     def make_preexec_fn(self, name: str) -> Callable[[], None]:
         """What the new process does before it becomes the server."""

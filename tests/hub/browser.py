@@ -56,6 +56,7 @@ class Person:
         page = page or self.page
         page.wait_for_selector("#jp-main-dock-panel", timeout=2 * MINUTE)
         page.wait_for_selector("#jupyterlab-splash", state="detached", timeout=MINUTE)
+        page.wait_for_selector("#jp-main-dock-panel .lm-TabBar-tab", timeout=MINUTE)  # the launcher, if nothing else
 
     def menu(self, *path: str, page=None) -> None:
         """Choose from the menu bar: ``menu("Run", "Run All Cells")``."""

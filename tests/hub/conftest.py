@@ -7,6 +7,7 @@ import running_hub
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "jupyterhub"
 sys.path.insert(0, str(DEPLOY))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "slurm"))  # one_machine_slurm
 
 
 @pytest.fixture(scope="session")

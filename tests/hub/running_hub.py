@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -23,18 +24,29 @@ READY = "Ctrl-C ends it"
 class RunningHub:
     """`make hub`, until `stop`. ``passwords`` has the demo's accounts; ``student_a`` and the like are their names."""
 
-    def __init__(self, seconds: float = 900) -> None:
+    def __init__(self, seconds: float = 900, students: int = 2, settings: str = "") -> None:
         self.state = Path(tempfile.mkdtemp(prefix="hub-test-"))
         self.state.chmod(0o755)
         self.prefix = f"t{secrets.token_hex(2)}-"
-        self.arguments = f"--state {self.state} --prefix {self.prefix}"
+        self.arguments = f"--state {self.state} --prefix {self.prefix} --students {students}"
+        if settings:
+            (self.state / "settings.toml").write_text(settings)
+            self.arguments += f" --settings {self.state / 'settings.toml'}"
+        self.keeps_jobs = "slurm" in settings
+        self.course, self.instructor, self.student_a, self.student_b = (
+            f"{self.prefix}{who}" for who in ("course", "grace", "ada", "ben")
+        )
+        self.start(seconds)
+
+    def start(self, seconds: float = 900) -> None:
+        """`make hub`; again, after it has ended, on the same state."""
         self.said: list[str] = []
         self._process = subprocess.Popen(
             ["make", "--no-print-directory", "hub", "HUB_PORT=0", f"HUB_ARGUMENTS={self.arguments}"],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
-        reader = threading.Thread(target=self._read, daemon=True)
-        reader.start()
+        self._reader = threading.Thread(target=self._read, args=(self._process, self.said), daemon=True)
+        self._reader.start()
         end = time.monotonic() + seconds
         while not any(READY in line for line in self.said):
             if self._process.poll() is not None or time.monotonic() > end:
@@ -44,13 +56,12 @@ class RunningHub:
         text = "".join(self.said)
         self.address = re.search(r"http://127\.0\.0\.1:\d+", text)[0]
         self.passwords = dict(re.findall(rf"^  ({self.prefix}\w+) +(\S+) ", text, re.M))
-        self.course, self.instructor, self.student_a, self.student_b = (
-            f"{self.prefix}{who}" for who in ("course", "grace", "ada", "ben")
-        )
 
-    def _read(self) -> None:
-        for line in self._process.stdout:
-            self.said.append(line)
+    @staticmethod
+    def _read(process: subprocess.Popen, said: list[str]) -> None:
+        with contextlib.suppress(ValueError):  # closed meanwhile
+            for line in process.stdout:
+                said.append(line)
 
     def home(self, name: str) -> Path:
         """An account's home folder."""
@@ -76,20 +87,50 @@ class RunningHub:
         os.killpg(self._process.pid, signal.SIGINT)
         return self._process.wait(90)
 
+    def wait(self, seconds: float) -> int:
+        """Until `make hub` ends by itself; the exit code."""
+        code = self._process.wait(seconds)
+        self._reader.join(10)
+        return code
+
+    def processes(self) -> dict[int, str]:
+        """The command lines of all that belongs to this hub and lives: by account, folder, or the hub's mark."""
+        mark = f"COURSE_HUB_DEMO={self.state}".encode()
+        found = {}
+        for one in psutil.process_iter(["pid", "username", "cmdline", "status"]):
+            with contextlib.suppress(OSError):
+                marked = mark in Path(f"/proc/{one.pid}/environ").read_bytes().split(b"\0")
+                if self._is_ours(one.info) or (marked and one.info["status"] != psutil.STATUS_ZOMBIE):
+                    found[one.pid] = " ".join(one.info["cmdline"] or ())
+        return found
+
+    def process_of_hub(self) -> psutil.Process:
+        """JupyterHub itself, of which `make hub` is the ancestor."""
+        below = psutil.Process(self._process.pid).children(recursive=True)
+        [hub] = [one for one in below if "--config" in one.cmdline() and "jupyterhub_config.py" in one.cmdline()[-1]]
+        return hub
+
     def stop(self) -> None:
         """Ctrl-C, then what `make hub-clean` does; nothing of it may be left."""
         code = self.interrupt() if self._process.poll() is None else 0
-        running = [one.info for one in psutil.process_iter(["username", "cmdline"]) if self._is_ours(one.info)]
+        running = {} if self.keeps_jobs else self.processes()
+        self.clean()
+        assert code in (0, -signal.SIGINT), f"make hub ended with {code} after Ctrl-C: {self.said[-3:]}"
+        assert not running, running
+
+    def clean(self) -> None:
+        """`make hub-clean`."""
         clean = ["make", "--no-print-directory", "hub-clean", f"HUB_ARGUMENTS={self.arguments}"]
         done = subprocess.run(clean, cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
-        assert code in (0, -signal.SIGINT), f"make hub ended with {code} after Ctrl-C: {self.said[-3:]}"
-        assert running == []
         assert [one.pw_name for one in pwd.getpwall() if one.pw_name.startswith(self.prefix)] == []
         assert not self.state.exists()
+        assert self.processes() == {}
 
     def _is_ours(self, process: dict) -> bool:
         line = " ".join(process["cmdline"] or ())
+        if process["status"] == psutil.STATUS_ZOMBIE:  # it has ended, and waits for the machine's init to notice
+            return False
         return (process["username"] or "").startswith(self.prefix) or str(self.state) in line
 
 

@@ -1,5 +1,6 @@
 """What jupyterhub_config.py makes of a site's file, without a hub."""
 
+import os
 import runpy
 import sys
 from types import ModuleType, SimpleNamespace
@@ -29,7 +30,9 @@ def configure(deploy, tmp_path, monkeypatch):
         site = tmp_path / "site.toml"
         site.write_text(f'{PEOPLE}[paths]\nstate = "{tmp_path / "state"}"\n{text}')
         monkeypatch.setenv("COURSE_HUB_SITE", str(site))
-        monkeypatch.setitem(sys.modules, "batchspawner", ModuleType("batchspawner"))
+        spawner = ModuleType("slurm_spawner")  # the hub's environment has what it needs, not this one
+        spawner.refusal = lambda message, reason: ValueError(f"{reason}: {message}")
+        monkeypatch.setitem(sys.modules, "slurm_spawner", spawner)
         monkeypatch.setattr(sys, "path", [*sys.path])
         config = Config()
         runpy.run_path(str(deploy / "jupyterhub_config.py"), init_globals={"get_config": lambda: config})
@@ -80,10 +83,14 @@ def test_settings_by_group(configure):
 
 
 def test_a_local_server_has_its_limits(configure):
-    config = configure("[servers]\nmemory_gib = 3\nprocesses = 99\n")
+    config = configure("[servers]\nmemory_gib = 3\nprocesses = 99\nat_most = 25\n[network]\nserver_ports = 21000\n")
     assert config.JupyterHub.spawner_class == "local_spawner.CourseSpawner"
     assert (config.CourseSpawner.memory_gib, config.CourseSpawner.processes) == (3.0, 99)
     assert config.Spawner.mem_limit == "3G"
+    assert config.CourseSpawner.first_port == 21000
+    assert config.JupyterHub.active_server_limit == 25
+    assert config.JupyterHub.concurrent_spawn_limit == 20 * os.cpu_count()
+    assert config.Spawner.http_timeout >= 5 * 60
     assert config.JupyterHub.allow_named_servers is False
 
 
@@ -98,13 +105,18 @@ def test_tls(configure):
 
 def test_slurm_takes_checked_answers_and_forgets_the_rest(configure):
     config = configure(SLURM)
-    assert config.JupyterHub.spawner_class == "batchspawner.SlurmSpawner"
+    assert config.JupyterHub.spawner_class == "slurm_spawner.CourseSlurmSpawner"
     assert config.SlurmSpawner.req_options == "--account=teaching"
     spawner = SimpleNamespace(user_options={"partition": ["gpu"], "gpus": ["2"], "hours": ["3"]})
     config.Spawner.apply_user_options(spawner, spawner.user_options)
     assert vars(spawner) == {
         "req_partition": "gpu", "req_nprocs": "8", "req_gres": "gpu:2", "req_runtime": "3:00:00", "user_options": {},
     }  # fmt: skip
+    assert config.Spawner.environment["OMP_NUM_THREADS"](spawner) == "8"
     spawner = SimpleNamespace(user_options={"cmd": "touch /tmp/x"})
-    with pytest.raises(ValueError, match="no such option"):
+    with pytest.raises(ValueError, match="options: no such option"):
         config.Spawner.apply_user_options(spawner, spawner.user_options)
+    assert spawner.user_options == {}
+    # The page's own field is no option.
+    assert config.Spawner.options_from_form({"gpus": ["1"], "_xsrf": ["x"]}) == {"gpus": ["1"]}
+    assert config.Spawner.start_timeout == 600

@@ -12,10 +12,12 @@ import secrets
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["OneMachineSlurm", "SlurmNotHere", "install_slurm"]
+__all__ = ["OneMachineSlurm", "SlurmNotHere", "install_slurm", "one_machine_slurm"]
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "srun")
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
@@ -48,7 +50,7 @@ ReturnToService=2
 KillWait=5
 SlurmdParameters=config_overrides
 GresTypes=gpu
-NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs={cpus} Gres=gpu:{gpus}
+NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs={cpus} RealMemory={memory} Gres=gpu:{gpus}
 PartitionName=all Nodes={node} Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -123,6 +125,7 @@ class OneMachineSlurm:
             node="one",
             cpus=cpus,
             gpus=gpus,
+            memory=64_000,  # MiB; asked for, and not limited
             controller_port=controller_port,
             node_port=node_port,
         )
@@ -159,7 +162,8 @@ class OneMachineSlurm:
         """End all jobs and daemons, and wait until they are gone."""
         if "slurmd" in self._daemons:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
-                self.run("scancel", "--user", str(os.getuid()), check=False)
+                if jobs := self.run("squeue", "-h", "-o", "%A", check=False).split():
+                    self.run("scancel", *jobs, check=False)  # all users' jobs
                 deadline = time.monotonic() + 20
                 while self.live_tasks() and time.monotonic() < deadline:
                     time.sleep(0.5)
@@ -199,6 +203,27 @@ class OneMachineSlurm:
             if time.monotonic() > deadline:
                 raise SlurmNotHere(f"{otherwise} within {seconds:.0f} s")
             time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def one_machine_slurm() -> Iterator[OneMachineSlurm]:
+    """A cluster with 4 cores and 2 GPUs (in name), found by whatever is started meanwhile, and gone afterwards."""
+    # Not pytest's folder: munged wants one above which nobody but root can write (or a sticky one, as /tmp is).
+    folder = Path(tempfile.mkdtemp(prefix="one-machine-slurm-"))
+    folder.chmod(0o755)
+    before = {name: os.environ.get(name) for name in ("SLURM_CONF", "PATH")}
+    try:
+        install_slurm()
+        with OneMachineSlurm(folder) as cluster:
+            os.environ.update(cluster.environment)
+            yield cluster
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _free_ports(count: int) -> list[int]:
