@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safetensors_bytes
 from torch import nn
@@ -115,11 +116,52 @@ class Checkpoint:
         records = [EpochRecord(**record) for record in state["records"]]
         return records, [float(seconds) for seconds in state["epoch_times"]]
 
+    def restore_on_every_rank(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any
+    ) -> tuple[list[EpochRecord], list[float]]:
+        """`restore`, called by all ranks of a process group, which then see that they go on from the same epoch.
+
+        Raises
+        ------
+        CheckpointError
+            As `restore`; and on every rank where some have found other epochs than the rest, or none.
+        """
+        records, epoch_times = self.restore(model, optimizer, scheduler)
+        if dist.is_initialized():
+            self._see_that_all_go_on(len(records), next(model.parameters()).device)
+        return records, epoch_times
+
+    def seed_epoch(self, epoch: int) -> None:
+        """Reseed this rank for `epoch` (1…), so that a resumed training draws what an uninterrupted one draws."""
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        seed = (self.seed * 1_000_003 + epoch) * 1_000_003 + rank
+        torch.manual_seed(seed % 2**63)  # manual_seed takes 64 bits
+
+    def contents(self) -> dict[str, tuple[int, int]]:
+        """Model, optimiser and schedule → how many tensors of it the file holds, and their bytes."""
+        with safe_open(self.path, framework="pt") as file:
+            state = json.loads(file.metadata()["state"])
+            sizes = {
+                part: [file.get_tensor(name).nbytes for name in _names(state[part])]
+                for part in ("model", "optimizer", "scheduler")
+            }
+        return {part: (len(each), sum(each)) for part, each in sizes.items()}
+
     def remove(self) -> None:
         """Delete the file, once the training is complete, and what a kill in the middle of `save` has left."""
         self.path.unlink(missing_ok=True)
         for left in self.path.parent.glob(f".{self.path.name}.*"):
             left.unlink(missing_ok=True)
+
+    def _see_that_all_go_on(self, done: int, device: torch.device) -> None:
+        fewest_and_most = torch.tensor([-done, done], device=device)
+        dist.all_reduce(fewest_and_most, op=dist.ReduceOp.MAX)
+        fewest, most = -fewest_and_most[0].item(), fewest_and_most[1].item()
+        if fewest != most:
+            raise CheckpointError(
+                f"{self.path} holds {most} epochs for some ranks and {fewest} for others; "
+                "it must lie in a folder that all nodes see"
+            )
 
 
 def _lay_out_as_parameters(optimizer: torch.optim.Optimizer) -> None:
@@ -157,3 +199,12 @@ def _unpack(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     if isinstance(value, list):
         return [_unpack(item, tensors) for item in value]
     return value
+
+
+def _names(value: Any) -> list[str]:
+    """Of the tensors that `_pack` took out of a value."""
+    if isinstance(value, dict):
+        if _TENSOR in value:
+            return [value[_TENSOR]]
+        value = list(value.values())
+    return [name for item in value for name in _names(item)] if isinstance(value, list) else []

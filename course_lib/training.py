@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.checkpoint import Checkpoint, CheckpointError
+from course_lib.checkpoint import Checkpoint
+from course_lib.live_view.training_view import view_of_training
 from course_lib.records import EpochRecord, RunFolder
 
 __all__ = ["EarlyStopping", "History", "evaluate", "fit", "train_epoch", "train_step", "warmup_then_decay"]
@@ -178,7 +179,8 @@ def fit(
 ) -> History:
     """Train for `epochs` epochs, validating after each.
 
-    With a process group up, every rank calls it with its own share of the batches.
+    With a process group up, every rank calls it with its own share of the batches. In a notebook in front of a person
+    the progress is drawn below the cell (`course_lib.live_view`); everywhere else it is lines of text.
 
     Parameters
     ----------
@@ -196,7 +198,8 @@ def fit(
     step, evaluation : callable
         Drop-in replacements for `train_step` and `evaluate` (the labs put the student's here).
     quiet : bool
-        Print nothing. Without a `run`, each epoch is one printed line.
+        Print nothing; a person in front of a notebook sees the progress all the same. Without a `run`, each epoch is
+        one printed line.
 
     Returns
     -------
@@ -213,9 +216,9 @@ def fit(
     device = next(bare.parameters()).device
     distributed = dist.is_initialized()
     writes = run is not None and (not distributed or dist.get_rank() == 0)
-    records, epoch_times = checkpoint.restore(bare, optimizer, scheduler) if checkpoint is not None else ([], [])
-    if distributed and checkpoint is not None:
-        _see_that_all_go_on(len(records), checkpoint, device)
+    records, epoch_times = [], []
+    if checkpoint is not None:
+        records, epoch_times = checkpoint.restore_on_every_rank(bare, optimizer, scheduler)
     if writes and records:
         run.restore(records, epoch_times)
     stopped_early = False
@@ -224,50 +227,56 @@ def fit(
     if writes and stopped_early:
         run.early_stop(len(records))
     cumulative = records[-1].time if records else 0.0
-    for epoch in range(len(records) + 1, 0 if stopped_early else epochs + 1):
-        if checkpoint is not None:
-            torch.manual_seed(_epoch_seed(checkpoint.seed, epoch))
-        for batches in (train_batches, getattr(train_batches, "sampler", None)):
-            if hasattr(batches, "set_epoch"):
-                batches.set_epoch(epoch - 1)
-        lr = optimizer.param_groups[0]["lr"]
-        _synchronize(device)
-        start = time.perf_counter()
-        totals = train_epoch(model, train_batches, optimizer, loss_fn, scheduler=scheduler, step=step)
-        trained = totals.tolist()  # waits for the device
-        elapsed = time.perf_counter() - start
-        if distributed:
-            _share_buffers(bare)
-        validated = evaluation(bare, test_batches, loss_fn)
-        epoch_time, throughput, trained, validated = _over_ranks(elapsed, trained, validated, device)
-        cumulative += epoch_time
-        epoch_times.append(epoch_time)
-        record = EpochRecord(
-            epoch=epoch,
-            time=cumulative,
-            images_per_sec=throughput,
-            train_loss=trained[0] / trained[2],
-            train_accuracy=trained[1] / trained[2],
-            val_loss=validated[0] / validated[2],
-            val_accuracy=validated[1] / validated[2],
-            lr=lr,
-        )
-        records.append(record)
-        stopped_early = early_stopping is not None and early_stopping.update(record.val_accuracy)
-        if writes:
-            run.append(record, epoch_time)
-            if stopped_early:
-                run.early_stop(epoch)
-        elif run is None and not quiet and (not distributed or dist.get_rank() == 0):
-            print(
-                f"epoch {epoch:2d}  {cumulative:6.1f} s  {throughput:7.0f} images/s  train {record.train_accuracy:.3f}"
-                f"  validation {record.val_accuracy:.3f}",
-                flush=True,
+    with view_of_training(epochs, records, quiet) as view:
+        for epoch in range(len(records) + 1, 0 if stopped_early else epochs + 1):
+            if checkpoint is not None:
+                checkpoint.seed_epoch(epoch)
+            for batches in (train_batches, getattr(train_batches, "sampler", None)):
+                if hasattr(batches, "set_epoch"):
+                    batches.set_epoch(epoch - 1)
+            lr = optimizer.param_groups[0]["lr"]
+            _synchronize(device)
+            start = time.perf_counter()
+            totals = train_epoch(
+                model, view.batches(train_batches, epoch), optimizer, loss_fn, scheduler=scheduler, step=step
             )
-        if checkpoint is not None and (not distributed or dist.get_rank() == 0):
-            checkpoint.save(bare, optimizer, scheduler, records, epoch_times)
-        if stopped_early:
-            break
+            trained = totals.tolist()  # waits for the device
+            elapsed = time.perf_counter() - start
+            view.validating()
+            if distributed:
+                _share_buffers(bare)
+            validated = evaluation(bare, test_batches, loss_fn)
+            epoch_time, throughput, trained, validated = _over_ranks(elapsed, trained, validated, device)
+            cumulative += epoch_time
+            epoch_times.append(epoch_time)
+            record = EpochRecord(
+                epoch=epoch,
+                time=cumulative,
+                images_per_sec=throughput,
+                train_loss=trained[0] / trained[2],
+                train_accuracy=trained[1] / trained[2],
+                val_loss=validated[0] / validated[2],
+                val_accuracy=validated[1] / validated[2],
+                lr=lr,
+            )
+            records.append(record)
+            stopped_early = early_stopping is not None and early_stopping.update(record.val_accuracy)
+            with view.lines():
+                if writes:
+                    run.append(record, epoch_time)
+                    if stopped_early:
+                        run.early_stop(epoch)
+                elif run is None and not quiet and (not distributed or dist.get_rank() == 0):
+                    print(
+                        f"epoch {epoch:2d}  {cumulative:6.1f} s  {throughput:7.0f} images/s  train {record.train_accuracy:.3f}"
+                        f"  validation {record.val_accuracy:.3f}",
+                        flush=True,
+                    )
+            view.epoch_done(record)
+            if checkpoint is not None and (not distributed or dist.get_rank() == 0):
+                checkpoint.save(bare, optimizer, scheduler, records, epoch_times)
+            if stopped_early:
+                break
     if writes:
         run.save_model(bare)
     return History(records, stopped_early, epoch_times)
@@ -292,23 +301,6 @@ def _share_buffers(model: nn.Module) -> None:
     """Give every rank rank 0's buffers (batch norm's running statistics), so that all evaluate one model."""
     for buffer in model.buffers():
         dist.broadcast(buffer, src=0)
-
-
-def _see_that_all_go_on(done: int, checkpoint: Checkpoint, device: torch.device) -> None:
-    """Raise `CheckpointError` on every rank where some have restored other epochs than the rest, or none."""
-    fewest_and_most = torch.tensor([-done, done], device=device)
-    dist.all_reduce(fewest_and_most, op=dist.ReduceOp.MAX)
-    fewest, most = -fewest_and_most[0].item(), fewest_and_most[1].item()
-    if fewest != most:
-        raise CheckpointError(
-            f"{checkpoint.path} holds {most} epochs for some ranks and {fewest} for others; "
-            "it must lie in a folder that all nodes see"
-        )
-
-
-def _epoch_seed(seed: int, epoch: int) -> int:
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    return ((seed * 1_000_003 + epoch) * 1_000_003 + rank) % 2**63  # manual_seed takes 64 bits
 
 
 def _synchronize(device: torch.device) -> None:

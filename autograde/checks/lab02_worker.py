@@ -62,6 +62,7 @@ def worker(ask: Ask) -> Findings:
         "num_nodes": 1,
         "node_id": 0,
         "num_gpus": RANKS,
+        "checkpoint": "",
     }
     start = time.monotonic()
     found = ask.call("worker", [{"args": args, "images": images, "labels": labels}] * RANKS)

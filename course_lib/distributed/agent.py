@@ -13,7 +13,7 @@ import threading
 import time
 import types
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 
 from course_lib.distributed import rank_process
 from course_lib.distributed.errors import LaunchStoppedError, LaunchTimeoutError, RankFailedError
+from course_lib.distributed.one_interrupt import OneInterrupt
 from course_lib.distributed.process_state import changing_the_process, environment
 
 __all__ = ["MONITOR_INTERVAL", "OneNodeRendezvous", "WatchingAgent"]
@@ -59,6 +60,8 @@ class WatchingAgent(LocalElasticAgent):
         world_size: int,
         timeout: float | None,
         stop: threading.Event | None,
+        signals: OneInterrupt,
+        look: Callable[[], None] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -66,13 +69,38 @@ class WatchingAgent(LocalElasticAgent):
         self.world_size = world_size
         self.timeout = timeout
         self.stop = stop
+        self.signals = signals
+        self.look = look  # called at every look at the ranks
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.error: Exception | None = None
+
+    @property
+    def logs(self) -> dict[int, str]:
+        """Each rank's log, once the ranks have been started."""
+        return self._pcontext.stdouts if self._pcontext else {}
+
+    def end_ranks(self) -> None:
+        """Kill whichever ranks are left, and wait until they have gone."""
+        started = getattr(self._pcontext, "_pc", None)
+        for process in started.processes if started else ():
+            process.kill()
+        for process in started.processes if started else ():
+            process.join(5)
+
+    def let_go(self) -> None:
+        """Give up the store, whose port is open as long as anything refers to it: a traceback would, for long."""
+        self._store = self._worker_group.store = self.look = None
+        self._worker_group.spec.rdzv_handler._store = None
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        # A rank that hears of the interrupt can close what it was writing.
+        super()._shutdown(signal.SIGINT if self.signals.raised else death_sig, timeout)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         # multiprocessing would run the main script again in each rank, to find functions there. Ours travel by
         # value, so that a script needs no `if __name__ == "__main__"` and standard input may be the script.
-        with changing_the_process, environment(TORCHELASTIC_SIGNALS_TO_HANDLE="SIGTERM,SIGINT"):
+        # The handlers are ours, too: PyTorch's would raise between two ranks' starts, and again while they are ended.
+        with self.signals.hold(), changing_the_process, environment(TORCHELASTIC_SIGNALS_TO_HANDLE=""):
             main = sys.modules["__main__"]
             sys.modules["__main__"] = types.ModuleType("__main__")
             try:
@@ -81,6 +109,8 @@ class WatchingAgent(LocalElasticAgent):
                 sys.modules["__main__"] = main
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        if self.look is not None:
+            self.look()
         processes = self._pcontext._pc.processes  # public pids() cannot tell a dead process from a live one
         self.error = self._first_failure(processes)
         if self.error is None and self.stop is not None and self.stop.is_set():
@@ -97,10 +127,7 @@ class WatchingAgent(LocalElasticAgent):
                 or self._first_failure(processes)
                 or RuntimeError(str(result.failures))
             )
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.join(5)
+        self.end_ranks()
         return RunResult(state=WorkerState.FAILED)
 
     def _first_failure(

@@ -9,6 +9,7 @@ hang that ends with where each rank stood.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import linecache
@@ -29,17 +30,15 @@ from typing import Any
 import cloudpickle
 import torch
 from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 
 from course_lib.distributed.agent import MONITOR_INTERVAL, OneNodeRendezvous, WatchingAgent
-from course_lib.distributed.process_state import (
-    changing_the_process,
-    environment,
-    notebook_safe_signals,
-    quiet_elastic_logs,
-)
+from course_lib.distributed.one_interrupt import OneInterrupt
+from course_lib.distributed.process_state import changing_the_process, environment, quiet_elastic_logs
 from course_lib.distributed.rank_process import Payload, run_rank
 from course_lib.hardware import available_cores
+from course_lib.live_view.front_end import watched
+from course_lib.live_view.launch_view import LaunchView
 
 __all__ = ["default_backend", "launch", "threads_per_rank", "warm_up"]
 
@@ -69,8 +68,24 @@ def warm_up() -> None:
 
     multiprocessing.set_forkserver_preload(PRELOAD)
     # One thread: a library that starts a pool when it is imported would make the fork server unfit to fork.
-    with changing_the_process, environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"):
+    with changing_the_process, environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"), _uninterruptible():
         forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def _uninterruptible():
+    """What is started in the block ignores SIGINT: Jupyter sends an interrupt to all processes of a kernel.
+
+    The fork server would take it as its end as long as it imports.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def launch(
@@ -88,7 +103,8 @@ def launch(
     """Run ``worker(*args, **kwargs)`` on `world_size` ranks of this machine, with the process group up.
 
     The worker may be defined in a notebook cell. It asks ``torch.distributed`` for its rank. What the
-    ranks print appears here, each line with its rank. Interrupting (■) ends all ranks.
+    ranks print appears here, each line with its rank; where a person looks on (`course_lib.live_view`), rank by rank,
+    and a training by `course_lib.training.fit` as a bar and curves. Interrupting (■) ends all ranks.
 
     Parameters
     ----------
@@ -136,28 +152,51 @@ def launch(
     if not torch.cuda.is_available() and world_size > cores:
         print(f"note: {world_size} ranks share {cores} cores; expect no speed-up from the extra ranks")
 
+    live = watched()
+    ended = "the rank has been ended" if world_size == 1 else f"all {world_size} ranks have been ended"
+    with OneInterrupt(ended, signal.SIGINT, signal.SIGTERM) as signals:
+        return _launch(
+            worker, world_size, args, kwargs or {}, timeout, backend, process_group, threads, stop, live, signals
+        )
+
+
+def _launch(
+    worker: Callable[..., Any], world_size: int, args: Sequence[Any], kwargs: Mapping[str, Any], timeout: float | None,
+    backend: str | None, process_group: bool, threads: int | None, stop: threading.Event | None, live: bool,
+    signals: OneInterrupt,
+) -> list[Any]:  # fmt: skip
     folder = Path(tempfile.mkdtemp(prefix="launch-"))
     try:
         payload = Payload(
-            call=_pack(worker, args, kwargs or {}),
+            call=_pack(worker, args, kwargs),
             threads=threads or threads_per_rank(world_size),
             backend=(backend or default_backend(world_size)) if process_group else None,
             gpus=torch.cuda.device_count(),
             environment=_rank_environment(),
             folder=os.getcwd(),
             sources=_notebook_sources(),
+            live=live,
         )
         (folder / "payload.pickle").write_bytes(pickle.dumps(payload))
         sys.stdout.flush()
         warm_up()
-        results = _run_agent(folder, world_size, timeout, stop)
+        results = _run_agent(folder, world_size, timeout, stop, live, signals)
         return [pickle.loads(results[rank]) for rank in range(world_size)]
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with signals.hold():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run_agent(folder: Path, world_size: int, timeout: float | None, stop: threading.Event | None) -> dict[int, bytes]:
-    with notebook_safe_signals(), quiet_elastic_logs():
+def _run_agent(
+    folder: Path,
+    world_size: int,
+    timeout: float | None,
+    stop: threading.Event | None,
+    live: bool,
+    signals: OneInterrupt,
+) -> dict[int, bytes]:
+    agent = view = None
+    with quiet_elastic_logs():
         rendezvous = OneNodeRendezvous()
         try:
             agent = WatchingAgent(
@@ -171,7 +210,9 @@ def _run_agent(folder: Path, world_size: int, timeout: float | None, stop: threa
                     monitor_interval=MONITOR_INTERVAL,
                     local_addr="localhost",
                 ),
-                logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs"), tee=Std.OUT),
+                logs_specs=DefaultLogsSpecs(
+                    log_dir=str(folder / "logs"), redirects=Std.OUT, tee=Std.NONE if live else Std.OUT
+                ),
                 start_method="forkserver",
                 log_line_prefix_template="[rank ${rank}] ",
                 shutdown_timeout=2,
@@ -179,14 +220,21 @@ def _run_agent(folder: Path, world_size: int, timeout: float | None, stop: threa
                 world_size=world_size,
                 timeout=timeout,
                 stop=stop,
+                signals=signals,
             )
+            if live:
+                view = LaunchView(folder, lambda: agent.logs)
+                agent.look = view.look
             result = agent.run()
-        except SignalException as stopped:
-            if stopped.sigval == signal.SIGINT:
-                raise KeyboardInterrupt from None
-            raise SystemExit(128 + stopped.sigval) from None
         finally:
-            rendezvous.shutdown()
+            with signals.hold():
+                if agent is not None:
+                    agent.end_ranks()
+                if view is not None:
+                    view.close()
+                if agent is not None:
+                    agent.let_go()
+                rendezvous.shutdown()
     if agent.error is not None:
         raise agent.error
     return result.return_values

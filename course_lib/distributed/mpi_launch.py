@@ -28,6 +28,7 @@ from course_lib.distributed.errors import LaunchTimeoutError, RankFailedError
 from course_lib.distributed.launch import _notebook_sources, _pack, threads_per_rank
 from course_lib.distributed.mpi_command import MPINotFoundError, find_mpi
 from course_lib.distributed.mpi_failures import rank_that_failed, short_stack
+from course_lib.distributed.one_interrupt import OneInterrupt
 from course_lib.hardware import available_cores
 
 __all__ = ["mpi_launch", "mpi_run"]
@@ -125,6 +126,8 @@ class _Job:
         self.printed: list[str] = []  # by ranks
         self.told: deque[str] = deque(maxlen=200)  # by mpirun and libraries
         self.process: subprocess.Popen | None = None
+        ended = "the rank has been ended" if world_size == 1 else f"all {world_size} ranks have been ended"
+        self.signals = OneInterrupt(ended, signal.SIGINT)
         if world_size > available_cores():
             print(f"note: {world_size} ranks share {available_cores()} cores; expect no speed-up from the extra ranks")
 
@@ -139,22 +142,28 @@ class _Job:
             self.scratch.append(Path(tempfile.mkdtemp(prefix=f"mpi-{os.getpid()}-", dir="/dev/shm")))
         settings = {"world_size": self.world_size, "launcher": os.getpid(), "scratch": list(map(str, self.scratch[1:]))}
         (self.folder / "settings.json").write_text(json.dumps(settings))
+        self.signals.__enter__()
         return self
 
     def __exit__(self, *exc_info) -> None:
-        self._end()
-        for folder in self.scratch:
-            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            with self.signals.hold():
+                self._end()
+                for folder in self.scratch:
+                    shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            self.signals.__exit__()
 
     def run(self, program: list[str], timeout: float | None) -> None:
         """Start the ranks and wait for them; raises what became of them."""
         rank = [sys.executable, "-P", str(RANK), str(self.folder), *program]
         sys.stdout.flush()
         try:
-            self.process = subprocess.Popen(
-                self.mpi.start(self.world_size, rank), env=self._environment(), start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            )  # fmt: skip
+            with self.signals.hold():
+                self.process = subprocess.Popen(
+                    self.mpi.start(self.world_size, rank), env=self._environment(), start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                )  # fmt: skip
         except OSError as error:
             raise MPINotFoundError(f"{self.mpi.words[0]} does not start: {error.strerror}") from None
         lines: queue.Queue[str] = queue.Queue()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import threading
 
-__all__ = ["changing_the_process", "environment", "notebook_safe_signals", "quiet_elastic_logs"]
+__all__ = ["changing_the_process", "environment", "quiet_elastic_logs"]
 
 # Launches may run in threads of one process; what they change of it for a moment, they change one at a time.
 changing_the_process = threading.RLock()
@@ -29,32 +28,26 @@ def environment(**values: str):
                 os.environ[name] = value
 
 
-@contextlib.contextmanager
-def notebook_safe_signals():
-    """Give back the handlers that the agent takes over: the kernel's own interrupt must go on working."""
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    taken = (signal.SIGTERM, signal.SIGINT) if in_main_thread else ()
-    handlers = {number: signal.getsignal(number) for number in taken}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
 _silenced = 0  # launches under way
-_level = logging.NOTSET
+_spoke: list[logging.Logger] = []
 
 
 @contextlib.contextmanager
 def quiet_elastic_logs():
-    """The agent reports failures by log lines on stderr; ours are raised, once."""
-    global _silenced, _level
-    logger = logging.getLogger("torch.distributed.elastic")
+    """The agent reports failures, and signals, by log lines on stderr; ours are raised, once."""
+    global _silenced, _spoke
     with changing_the_process:
         if not _silenced:
-            _level = logger.level
-            logger.setLevel(logging.CRITICAL + 1)
+            # Each module's logger has a level and a handler of its own.
+            _spoke = [
+                logger
+                for name, logger in list(logging.root.manager.loggerDict.items())
+                if name.startswith("torch.distributed.elastic")
+                and isinstance(logger, logging.Logger)
+                and not logger.disabled
+            ]
+            for logger in _spoke:
+                logger.disabled = True
         _silenced += 1
     try:
         yield
@@ -62,4 +55,5 @@ def quiet_elastic_logs():
         with changing_the_process:
             _silenced -= 1
             if not _silenced:
-                logger.setLevel(_level)
+                for logger in _spoke:
+                    logger.disabled = False

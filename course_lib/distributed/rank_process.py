@@ -7,7 +7,8 @@ folder and leaves its traces there, so that the launcher can tell what became of
 - ``pid-R``: rank R has started;
 - ``error-R.json``: rank R's exception, with the time at which it was raised;
 - ``done-R``: rank R's worker has returned;
-- ``stack-R.txt``: where rank R stood when the launcher asked (SIGUSR1).
+- ``stack-R.txt``: where rank R stood when the launcher asked (SIGUSR1);
+- ``training.json``: how far rank 0's training is, where somebody looks on (`course_lib.live_view.rank_channel`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
+from course_lib.live_view.rank_channel import open_channel
+
 __all__ = ["Payload", "run_rank"]
 
 
@@ -47,6 +50,7 @@ class Payload:
     environment: dict[str, str]
     folder: str
     sources: dict[str, list[str]]  # notebook cells by their file name, for tracebacks
+    live: bool = False  # whether somebody follows a training of rank 0
 
 
 def run_rank(launch_folder: str) -> bytes:
@@ -54,6 +58,7 @@ def run_rank(launch_folder: str) -> bytes:
     rank = int(os.environ["RANK"])
     folder = Path(launch_folder)
     _end_with_launcher()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the fork server ignores it
     os.dup2(1, 2)  # one stream, so that a rank's warnings and prints keep their order
     sys.stdout.reconfigure(line_buffering=True)
     payload: Payload = pickle.loads((folder / "payload.pickle").read_bytes())
@@ -62,6 +67,8 @@ def run_rank(launch_folder: str) -> bytes:
     (folder / f"pid-{rank}").write_text(str(os.getpid()))
     try:
         _set_up(payload)
+        if payload.live and rank == 0:
+            open_channel(folder)
         worker, args, kwargs = pickle.loads(payload.call)
         result = worker(*args, **kwargs)
         # cloudpickle copies tensors by value (multiprocessing's own pickler would share memory with a

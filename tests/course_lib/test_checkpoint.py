@@ -245,3 +245,15 @@ def test_shared_parameters_survive(tmp_path):
     nn.init.zeros_(other[0].weight)
     assert kept.restore(other, torch.optim.SGD(other.parameters(), lr=0.1), None) == ([record], [1.0])
     assert torch.equal(other[0].weight, model[0].weight) and other[1].weight is other[0].weight
+
+
+def test_what_a_checkpoint_holds_can_be_counted(tmp_path):
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1.0)
+    model(torch.randn(4, 3)).sum().backward()
+    optimiser.step()
+    kept = Checkpoint(tmp_path / "state.safetensors")
+    kept.save(model, optimiser, schedule, [], [])
+    weights = 4 * (3 * 2 + 2 + 2 + 2)
+    assert kept.contents() == {"model": (7, weights + 4 * 4 + 8), "optimizer": (4, weights), "scheduler": (0, 0)}

@@ -1,4 +1,4 @@
-"""`deploy/pbs/homework.pbs` beside stand-ins for PBS's commands; tests/slurm has the Slurm script on a real cluster."""
+"""The job scripts beside stand-ins for Slurm's, PBS's and the course's commands; tests/slurm has some on a real cluster."""
 
 import os
 import subprocess
@@ -10,7 +10,8 @@ import pytest
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROGRAM = """
 import os, sys, time
-print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "threads", os.environ["OMP_NUM_THREADS"], *sys.argv[1:], flush=True)
+words = ["rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "threads", os.environ["OMP_NUM_THREADS"], *sys.argv[1:]]
+os.write(1, (" ".join(words) + "\\n").encode())  # at once: two ranks write to one pipe
 time.sleep(float(sys.argv[1]))
 sys.exit(int(sys.argv[2]))
 """
@@ -37,7 +38,7 @@ def pbs(tmp_path):
             "PBS_O_WORKDIR": str(tmp_path), "PBS_JOBID": "1234.server", **variables,
         }  # fmt: skip
         return subprocess.run(
-            ["bash", DEPLOY / "pbs" / "homework.pbs"], env=environment, capture_output=True, text=True, timeout=120
+            ["bash", DEPLOY / "pbs" / "train.pbs"], env=environment, capture_output=True, text=True, timeout=120
         )
 
     run.folder, run.bin = tmp_path, bin_folder
@@ -60,8 +61,8 @@ def test_before_the_wall_time_it_is_submitted_again(pbs):
     submitted = (pbs.folder / "submitted").read_text().splitlines()
     assert submitted == [
         "-l", "walltime=1800",
-        "-v", "PROGRAM,OPTIONS,MINUTES=30,RANKS_PER_NODE=1,SCRIPT=deploy/pbs/homework.pbs,PYTHON",
-        "deploy/pbs/homework.pbs", "PROGRAM=program.py", "OPTIONS=60 0",
+        "-v", "PROGRAM,OPTIONS,MINUTES=30,RANKS_PER_NODE=1,SCRIPT=deploy/pbs/train.pbs,PYTHON",
+        "deploy/pbs/train.pbs", "PROGRAM=program.py", "OPTIONS=60 0",
     ]  # fmt: skip
 
 
@@ -93,10 +94,11 @@ def test_a_slurm_job_that_is_queued_again_does_not_begin_again(tmp_path, restart
         **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": "python", "SLURM_NNODES": "1",
         "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS_ON_NODE": "2", "SLURM_RESTART_COUNT": restarts,
     }  # fmt: skip
-    script = [DEPLOY / "slurm" / "homework.sbatch", "program.py", "--seed", "1", "--restart", "x"]
-    done = subprocess.run(["bash", *script], env=environment, capture_output=True, text=True, timeout=60)
+    (tmp_path / "program.py").touch()
+    script = [DEPLOY / "slurm" / "train.sbatch", "program.py", "--seed", "1", "--restart", "x"]
+    done = subprocess.run(["bash", *script], env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.stdout == (
-        f"--cpus-per-task=8 python -m torch.distributed.run --standalone --nproc-per-node=2 program.py {options}\n"
+        f"--cpus-per-task=8 python -m course_lib.watched_torchrun --standalone --nproc-per-node=2 program.py {options}\n"
     ), done.stderr
 
 
@@ -111,13 +113,173 @@ def test_two_nodes_meet(pbs):
     assert lines == [f"rank {rank} of 2 threads 1 0 0" for rank in range(2)]
 
 
-@pytest.mark.parametrize("script", ["pbs/homework.pbs", "slurm/homework.sbatch"])
-def test_without_a_program_the_job_says_what_is_missing(script):
-    environment = {name: value for name, value in os.environ.items() if name != "PROGRAM"}
-    done = subprocess.run(["bash", DEPLOY / script], env=environment, capture_output=True, text=True, cwd=DEPLOY)
-    assert done.returncode != 0 and "which program?" in done.stderr
+SCRIPTS = sorted(str(path.relative_to(DEPLOY)) for kind in ("slurm", "pbs") for path in (DEPLOY / kind).glob("*.*b*"))
+ECHO = 'echo "$(basename "$0") $*"'
 
 
-@pytest.mark.parametrize("script", ["pbs/homework.pbs", "slurm/homework.sbatch"])
-def test_the_scripts_are_bash(script):
+@pytest.fixture
+def job(tmp_path):
+    """Runs any of the scripts; ``lab``, ``python``, ``srun`` and ``mpiexec`` say how they are called and do no more."""
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    for name in ("lab", "python", "mpiexec"):
+        stand_in(commands, name, ECHO)
+    stand_in(commands, "srun", f'{ECHO}; while [[ $1 == -* ]]; do shift; done; "$@"')
+    stand_in(commands, "scontrol", "printf 'node7\\nnode8\\n'")
+    (tmp_path / "program.py").touch()
+    free = {"LAB", "LAB_DATA", "PYTHON", "PROGRAM", "OPTIONS", "NUMBER", "SETS", "MIRROR", "STAGE", "PBS_NODEFILE"}
+
+    def run(script, *words, code=0, **variables):
+        environment = {name: value for name, value in os.environ.items() if name not in free}
+        environment |= {
+            "PATH": f"{commands}:{os.environ['PATH']}", "SLURM_JOB_ID": "12345", "PBS_JOBID": "1234.server",
+            "PBS_O_WORKDIR": str(tmp_path), "TMPDIR": str(tmp_path), **variables,
+        }  # fmt: skip
+        done = subprocess.run(
+            ["bash", DEPLOY / script, *words], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=60
+        )
+        assert done.returncode == code, done.stderr
+        return (done.stderr if code else done.stdout).splitlines()
+
+    run.folder = tmp_path
+    return run
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_scripts_are_bash_and_their_options_stand_before_their_commands(script):
     assert subprocess.run(["bash", "-n", DEPLOY / script]).returncode == 0
+    lines = (DEPLOY / script).read_text().splitlines()
+    first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not [line for line in lines[first:] if line.startswith(("#SBATCH", "#PBS"))]
+    assert [line for line in lines[:first] if line.startswith(("#SBATCH", "#PBS"))]
+
+
+def test_the_homework_s_scripts_are_those_for_any_program():
+    assert (DEPLOY / "slurm" / "homework.sbatch").resolve() == DEPLOY / "slurm" / "train.sbatch"
+    assert (DEPLOY / "pbs" / "homework.pbs").resolve() == DEPLOY / "pbs" / "train.pbs"
+
+
+@pytest.mark.parametrize(
+    "script, words, variables, told",
+    [
+        ("slurm/train.sbatch", [], {}, "which program?"),
+        ("slurm/train.sbatch", ["absent.py"], {}, "no program absent.py in "),
+        ("slurm/homework.sbatch", [], {}, "which program?"),
+        ("slurm/mpi.sbatch", [], {}, "which program?"),
+        ("slurm/mpi.sbatch", ["absent.py"], {}, "no program absent.py in "),
+        ("slurm/lab.sbatch", [], {}, "which lab?"),
+        ("slurm/lab.sbatch", ["--profile", "gpu"], {}, "which lab?"),
+        ("slurm/lab.sbatch", ["01"], {"LAB_DATA": "/no/such"}, "LAB_DATA=/no/such is no folder; stage the data first"),
+        ("slurm/stage_data.sbatch", [], {"LAB_DATA": "data"}, "which data sets?"),
+        ("slurm/stage_data.sbatch", ["mnist"], {}, "where to? set LAB_DATA"),
+        ("slurm/grade.sbatch", [], {}, "which lab?"),
+        ("pbs/train.pbs", [], {}, "which program?"),
+        ("pbs/train.pbs", [], {"PROGRAM": "absent.py"}, "no program absent.py in "),
+        ("pbs/mpi.pbs", [], {}, "which program?"),
+        ("pbs/mpi.pbs", [], {"PROGRAM": "absent.py"}, "no program absent.py in "),
+        ("pbs/lab.pbs", [], {}, "which lab?"),
+        ("pbs/lab.pbs", [], {"NUMBER": "01", "LAB_DATA": "/no/such"}, "LAB_DATA=/no/such is no folder"),
+        ("pbs/stage_data.pbs", [], {"LAB_DATA": "data"}, "which data sets?"),
+        ("pbs/stage_data.pbs", [], {"SETS": "mnist"}, "where to? set LAB_DATA"),
+        ("pbs/grade.pbs", [], {}, "which lab?"),
+    ],
+)
+def test_what_is_missing_is_told_in_a_line(job, script, words, variables, told):
+    (line,) = job(script, *words, code=2, **variables)
+    assert told in line
+
+
+def test_several_nodes_meet_at_the_first_at_the_job_s_port(job):
+    said = job("slurm/train.sbatch", "program.py", "--seed", "1", SLURM_NNODES="2", SLURM_JOB_NODELIST="node[7-8]",
+               SLURM_GPUS_ON_NODE="4", SLURM_CPUS_PER_TASK="8")  # fmt: skip
+    assert said[1] == (
+        "python -m course_lib.watched_torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-id=12345 --rdzv-endpoint=node7:20690 "
+        "--nproc-per-node=4 program.py --seed 1"
+    )
+
+
+def test_a_list_of_many_nodes_does_not_end_the_job(job):
+    """Whoever reads the first line only and closes the pipe ends the writer by SIGPIPE, and `pipefail` the script."""
+    stand_in(job.folder / "commands", "scontrol", "seq -f node%g 7 200000")
+    said = job("slurm/train.sbatch", "program.py", SLURM_NNODES="2", SLURM_JOB_NODELIST="node[7-200000]")
+    assert "--rdzv-endpoint=node7:20690" in said[1]
+
+
+def test_the_data_sets_are_copied_to_each_node_and_removed(job):
+    for name in ("mnist", "cifar10", "cifar100"):
+        (job.folder / "shared" / name).mkdir(parents=True)
+    stand_in(job.folder / "commands", "python", 'echo "data $LAB_DATA: $(ls "$LAB_DATA" | xargs)"')
+    stand_in(job.folder / "commands", "lab", 'echo "data $LAB_DATA: $(ls "$LAB_DATA" | xargs)"')
+    given = {"STAGE": "mnist cifar10", "LAB_DATA": str(job.folder / "shared")}
+    own = job.folder / "lab-data-12345"
+    for script, word in (("slurm/train.sbatch", "program.py"), ("slurm/lab.sbatch", "01")):
+        assert f"data {own}: cifar10 mnist" in job(script, word, **given) and not own.exists()
+
+
+def test_a_lab_runs_with_its_options_into_a_folder_of_its_own(job):
+    options = ["--profile", "gpu", "-p", "num_gpus", "4"]
+    assert job("slurm/lab.sbatch", "03", *options, SLURM_CPUS_PER_TASK="32") == [
+        "srun --ntasks=1 --cpus-per-task=32 lab run 03 --profile gpu -p num_gpus 4 -o runs/lab03-12345",
+        "lab run 03 --profile gpu -p num_gpus 4 -o runs/lab03-12345",
+    ]
+    assert job("slurm/lab.sbatch", "02_ddp", "-o", "there")[-1] == "lab run 02_ddp -o there"
+    assert job("pbs/lab.pbs", NUMBER="03", OPTIONS=" ".join(options)) == [
+        "lab run 03 --profile gpu -p num_gpus 4 -o runs/lab03-1234"
+    ]
+    assert job("pbs/lab.pbs", NUMBER="02_ddp", OPTIONS="-o there") == ["lab run 02_ddp -o there"]
+
+
+def test_a_lab_without_gpus_in_its_request_sees_none(job):
+    stand_in(job.folder / "commands", "lab", 'echo "devices ${CUDA_VISIBLE_DEVICES-all}"')
+    given = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert job("slurm/lab.sbatch", "09", **given)[-1] == "devices "
+    assert job("slurm/lab.sbatch", "09", **given, SLURM_GPUS_ON_NODE="2")[-1] == "devices 0,1"
+
+
+def test_mpi_s_ranks_are_started_by_the_scheduler(job):
+    words = ["program.py", "mnist", "0"]
+    assert job("slurm/mpi.sbatch", *words, MPI_TYPE="pmi2")[0] == (
+        "srun --mpi=pmi2 --cpus-per-task=1 --kill-on-bad-exit=1 python -m mpi4py program.py mnist 0"
+    )
+    (job.folder / "nodes").write_text("a\na\nb\nb\n")
+    given = {"PROGRAM": "program.py", "OPTIONS": "mnist 0", "PBS_NODEFILE": str(job.folder / "nodes")}
+    assert job("pbs/mpi.pbs", **given) == ["mpiexec -n 4 python -m mpi4py program.py mnist 0"]
+    assert job("pbs/mpi.pbs", RANKS="3", **given) == ["mpiexec -n 3 python -m mpi4py program.py mnist 0"]
+
+
+def test_mpi4py_is_told_the_library_of_the_loaded_mpi(job):
+    for folder in ("bin", "lib"):
+        (job.folder / "openmpi" / folder).mkdir(parents=True)
+    stand_in(job.folder / "openmpi" / "bin", "mpirun", "exit 1")
+    library = job.folder / "openmpi" / "lib" / "libmpi.so"
+    stand_in(job.folder / "commands", "python", 'echo "library ${MPI4PY_LIBMPI-none}"')
+    path = f"{job.folder / 'commands'}:{job.folder / 'openmpi' / 'bin'}:/usr/bin:/bin"
+    assert job("slurm/mpi.sbatch", "program.py", PATH=path)[-1] == "library none"
+    library.touch()
+    assert job("slurm/mpi.sbatch", "program.py", PATH=path)[-1] == f"library {library}"
+    assert job("slurm/mpi.sbatch", "program.py", PATH=path, MPI4PY_LIBMPI="mine")[-1] == "library mine"
+
+
+@pytest.mark.parametrize("kind", ["slurm", "pbs"])
+def test_data_sets_are_staged_and_hashed(job, kind):
+    words = ["mnist", "cifar10"] if kind == "slurm" else []
+    script = "slurm/stage_data.sbatch" if words else "pbs/stage_data.pbs"
+    given = {"LAB_DATA": "new/data", "MIRROR": "/site/my mirror", "SETS": "mnist cifar10"}
+    assert job(script, *words, **given) == [
+        "lab data fetch mnist cifar10 --root new/data --mirror /site/my mirror", "lab data verify mnist cifar10 --root new/data",
+    ]  # fmt: skip
+    assert (job.folder / "new" / "data").is_dir()
+    stand_in(job.folder / "commands", "lab", "exit 1")
+    job(script, *words, code=1, **given)
+
+
+@pytest.mark.parametrize(("cores", "jobs"), [("16", 8), ("1", 1)])
+def test_a_class_is_graded_two_cores_a_submission(job, cores, jobs):
+    options = ["--student", "ada"]
+    assert (
+        job("slurm/grade.sbatch", "02", *options, SLURM_CPUS_PER_TASK=cores)[-1]
+        == f"lab grade 02 --jobs {jobs} --student ada"
+    )
+    assert job("pbs/grade.pbs", NUMBER="02", OPTIONS="--student ada", NCPUS=cores) == [
+        f"lab grade 02 --jobs {jobs} --student ada"
+    ]

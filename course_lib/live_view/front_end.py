@@ -1,0 +1,55 @@
+"""Whether a person looks at what the running cell shows.
+
+A notebook that papermill, nbclient or nbgrader executes runs in a kernel like any other. What differs is the request
+that runs the cell: JupyterLab (Notebook 7, VS Code) sends the cell's identifier in its metadata, the programs that run
+notebooks by themselves do not. The environment cannot tell: JupyterLab's Validate button executes the notebook in a
+kernel that inherits the same environment as the one in front of the student.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any
+
+__all__ = ["SWITCH", "running_cell", "running_shell", "watched"]
+
+SWITCH = "LAB_LIVE"  # 0: plain text everywhere; 1: a live view in every kernel
+
+
+def watched() -> bool:
+    """True where the running cell was sent from a notebook's page; ``LAB_LIVE=0`` or ``1`` decides otherwise.
+
+    Never in a thread or a fork, on a terminal, or while the output is caught (``%%capture``,
+    `contextlib.redirect_stdout`).
+    """
+    setting = os.environ.get(SWITCH, "")
+    if setting == "0" or threading.current_thread() is not threading.main_thread():
+        return False
+    shell = running_shell()
+    if shell is None or shell.kernel.session.pid != os.getpid() or not _is_the_cells_output(sys.stdout):
+        return False
+    return setting == "1" or "cellId" in (_request(shell).get("metadata") or {})
+
+
+def running_shell() -> Any:
+    """IPython's shell if this process is a notebook's kernel, else None. Nothing is imported for it."""
+    ipython = sys.modules.get("IPython")
+    shell = getattr(ipython, "get_ipython", lambda: None)()
+    return shell if getattr(shell, "kernel", None) is not None else None
+
+
+def running_cell() -> str:
+    """What names this execution of this cell: the identifier of the request."""
+    shell = running_shell()
+    return str((_request(shell).get("header") or {}).get("msg_id", "")) if shell is not None else ""
+
+
+def _request(shell: Any) -> dict[str, Any]:
+    return shell.kernel.get_parent() or {}
+
+
+def _is_the_cells_output(stream: Any) -> bool:
+    streams = sys.modules.get("ipykernel.iostream")
+    return streams is not None and isinstance(stream, streams.OutStream)
