@@ -99,8 +99,11 @@ def _set_up(payload: Payload) -> None:
     if payload.gpus:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % payload.gpus)
     if payload.backend is not None:
+        # Gloo's ranks connect pair by pair: one that returns at once would hang up while others still connect.
+        os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
         with _quiet_stdout():
             dist.init_process_group(payload.backend, timeout=timedelta(days=1))
+        del os.environ["TORCH_DIST_INIT_BARRIER"]
 
 
 # What the elastic agent sets for a rank; everything else comes from the launching process as it is now,

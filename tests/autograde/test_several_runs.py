@@ -15,6 +15,7 @@ from autograde.batch import _patience, grade_lab
 from autograde.bench import Bench
 from autograde.gradebook import CourseError, lab_points, nbgrader_settings, open_gradebook
 from autograde.grading import grade_submission, submission_digest
+from autograde.held_out import try_weights
 from autograde.nbgrader_hooks import ShowReasons
 from autograde.report import write_report
 from autograde.rubric import RubricError, find_rubric, load_rubric
@@ -72,7 +73,14 @@ def forge(folder, accuracy="0.99"):
 # --- one honest, one forged, one missing ------------------------------------------------------------------------------
 
 
-def test_each_run_is_judged_on_its_own(grade, submission, warm):
+def test_each_run_is_judged_on_its_own(grade, submission, warm, monkeypatch):
+    draws = []
+
+    def try_and_note(rules, evidence, weights, warm, random, *rest):
+        draws.append(random.bit_generator.state["state"])
+        return try_weights(rules, evidence, weights, warm, random, *rest)
+
+    monkeypatch.setattr("autograde.run_judging.try_weights", try_and_note)
     hand_in_run(submission, "alpha")
     forge(hand_in_run(submission, "beta"))
     verdict = grade(warm)
@@ -88,7 +96,7 @@ def test_each_run_is_judged_on_its_own(grade, submission, warm):
     curve = [float(row.split(",")[6]) for row in (trained_run() / "learning_curve.csv").read_text().splitlines()[1:]]
     assert [row[2] for row in alpha.curve] == curve and alpha.held_out_images == 400
     assert abs(alpha.held_out_accuracy - curve[-1]) < 0.09
-    assert alpha.held_out_accuracy != beta.held_out_accuracy  # other images for each run, of the same weights
+    assert len(draws) == 2 and draws[0] != draws[1]  # other images for each run
     assert beta.final_accuracy == 0.99 and gamma.curve == [] and gamma.weights is None
     assert "how to look at it: load run/beta/model.safetensors" in verdict.comment("run-beta")
 

@@ -231,3 +231,10 @@ def test_gloo_unless_every_rank_has_a_gpu(monkeypatch):
 def test_world_size_is_one_without_a_group():
     assert world_size() == 1
     assert launch(lambda: world_size(), 2, timeout=60) == [2, 2]
+
+
+@pytest.mark.slow
+def test_ranks_that_return_at_once_do_not_hang_up_on_those_that_still_connect():
+    """Without the barrier about one launch in sixty failed so on two cores."""
+    for _ in range(100):
+        assert launch(world_size, 4, timeout=60) == [4] * 4

@@ -149,7 +149,7 @@ def guessed_rate(submission: Submission, world: World) -> None:
                 for _ in range(number):
                     step()
                 synchronize()
-            time.sleep(1)
+            time.sleep(0.4)
             return batch_size * 45.0
         """,
     )

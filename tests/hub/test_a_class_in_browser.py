@@ -55,6 +55,11 @@ def test_a_student_does_a_lab_and_hands_it_in(person, hub):
         student.type_cell(number, text)
     student.picture("exercises")
     student.run_all(number_of(hub.checkout, "run-evidence"), minutes=5)
+    # What grew while it trained stays in its cell.
+    training = student.cell(number_of(hub.checkout, "experiment")).locator("img[alt^='learning curves']")
+    student.show(training)
+    assert training.evaluate("image => image.naturalWidth") > 200
+    student.picture("trained")
     curves = student.cell(number_of(hub.checkout, "learning-curve"))
     student.show(curves.locator("img").first)
     assert curves.locator("img").first.evaluate("image => image.naturalWidth") > 200
