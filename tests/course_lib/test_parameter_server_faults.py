@@ -90,7 +90,10 @@ leave_process_group()
 def test_a_killed_rank_is_named_under_torchrun(killed, words, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(paths=[os.path.dirname(__file__)]))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", str(script)]
+    # torchrun looks after its ranks ten times a second, and may end the others before they can say what they have seen; on
+    # another node it would not.
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
+    command += ["--monitor-interval=4", str(script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with subprocess.Popen(
         [*command, str(tmp_path), str(killed)],
