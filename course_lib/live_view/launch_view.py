@@ -61,8 +61,9 @@ class LaunchView:
             if self._unshown and now - self._began > BRIEF:
                 self._unshown = False
                 self._output.show(ranks_html(self._texts, over=False), ranks_text(self._texts))
-        except Exception:  # a picture must not end a launch
+        except Exception as error:  # a picture must not end a launch: what the ranks say is shown at its end
             self._broken = True
+            print(f"no live view ({type(error).__name__}: {error})", flush=True)
 
     def close(self) -> None:
         """Show how it ended; the ranks are gone by now, the folder is not."""

@@ -341,3 +341,14 @@ def test_a_launch_whose_view_fails_still_shows_the_lines(tmp_path, monkeypatch):
     with redirect_stdout(caught):
         view.close()
     assert caught.getvalue() == "[rank 0] said\n"
+
+
+def test_a_launch_s_view_that_fails_says_so_once_and_the_lines_come_at_the_end(tmp_path, capsys):
+    def logs():
+        raise OSError("no disk")
+
+    view = LaunchView(tmp_path, logs, clock=(clock := Clock()))
+    for _ in range(3):
+        clock.now += 1
+        view.look()
+    assert capsys.readouterr().out == "no live view (OSError: no disk)\n"
