@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from course_lib.checks.registry import CheckFailed
 from course_lib.checks.run_evidence import check_run
+from course_lib.checks.torchrun_failure import torchrun_failure
 from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
 from course_lib.distributed.sync_batchnorm import GlooSyncBatchNorm2d
 
@@ -334,10 +335,7 @@ def script(done: subprocess.CompletedProcess) -> None:
             "the worker asked for its rank before there was a process group: call start_process_group first"
         )
     if done.returncode != 0:
-        lines = [line for line in done.stdout.splitlines() if "Error" in line]
-        raise CheckFailed(
-            f"torchrun ended with exit code {done.returncode}: {lines[0].strip() if lines else 'see above'}"
-        )
+        raise CheckFailed(torchrun_failure(done))
     if "epoch 1:" not in done.stdout:
         raise CheckFailed("torchrun ended well, but no rank reported an epoch: does the script call worker(args)?")
     print("train_ddp.py: torchrun ran an epoch and ended with exit code 0")

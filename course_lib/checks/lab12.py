@@ -21,6 +21,7 @@ from course_lib.checks.lab02 import early_stop, on_two_ranks, wrap
 from course_lib.checks.lab12_optimizer import optimizer, schedule
 from course_lib.checks.lab12_run import run
 from course_lib.checks.registry import CheckFailed
+from course_lib.checks.torchrun_failure import torchrun_failure
 from course_lib.data import ImageData, Split
 
 __all__ = ["CHECKS"]
@@ -244,10 +245,7 @@ def script(done: subprocess.CompletedProcess, folder: Path | None = None) -> Non
             "something asked for the rank before there was a process group: dist.init_process_group comes first"
         )
     if done.returncode != 0:
-        lines = [line for line in done.stdout.splitlines() if "Error" in line]
-        raise CheckFailed(
-            f"torchrun ended with exit code {done.returncode}: {lines[0].strip() if lines else 'see above'}"
-        )
+        raise CheckFailed(torchrun_failure(done))
     if "Epoch =  1:" not in done.stdout:
         raise CheckFailed("torchrun ended well, but no epoch was reported: does the script call worker(args, run)?")
     if folder is not None and not (Path(folder) / "run.json").exists():
