@@ -7,6 +7,7 @@ import os
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # its defaults hold the group for ever if it comes after the group
 
 __all__ = ["leave_process_group", "rank_device", "require_rank", "world_size"]
 
@@ -34,8 +35,10 @@ def require_rank(call: str, **given: int) -> None:
 def leave_process_group() -> None:
     """Destroy the process group at the end of a script.
 
-    Wrapped models sit in reference cycles and keep the group's threads alive until the interpreter ends, where C++
-    then aborts now and then ("terminate called without an active exception"). Collecting them first avoids that.
+    A group that something still refers to keeps its threads until the interpreter ends, where C++ then aborts now and
+    then ("terminate called without an active exception"). Wrapped models sit in reference cycles, so they are collected
+    first. The functions of ``torch.distributed.nn.functional``, which the first wrapped model imports, have the group
+    of that moment as a default argument (PyTorch 2.13); this module imports them before there is one.
     """
     gc.collect()
     dist.destroy_process_group()
