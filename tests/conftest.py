@@ -1,4 +1,5 @@
 import os
+import shutil
 import time
 import uuid
 from pathlib import Path
@@ -71,3 +72,16 @@ def warm():
 def repository():
     """The repository's root."""
     return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Chromium, driven by Playwright."""
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("needs Chromium (Debian: apt-get install chromium)")
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install -e '.[browser]'")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])  # root's Chromium has none
+        yield started
+        started.close()

@@ -6,7 +6,6 @@
 import io
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -57,20 +56,6 @@ launch(talk, 4);
 """,
     "stop": "history = train(slower=0.2)",
 }
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    path = next(
-        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-    )
-    if path is None:
-        pytest.skip("needs Chromium (Debian: apt-get install chromium)")
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install -e '.[browser]'")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])  # root's Chromium has none
-        yield started
-        started.close()
 
 
 @pytest.fixture(params=["JupyterLab Light", "JupyterLab Dark"])

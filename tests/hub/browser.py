@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 MINUTE = 60_000  # Playwright counts milliseconds
-
-
-def chromium() -> str | None:
-    """The browser's path, or None."""
-    return next((path for name in CHROMIUM if (path := shutil.which(name))), None)
 
 
 class Person:

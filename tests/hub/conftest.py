@@ -1,7 +1,6 @@
 import sys
 from pathlib import Path
 
-import browser
 import pytest
 import running_hub
 
@@ -26,16 +25,3 @@ def hub():
         yield running
     finally:
         running.stop()
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    """Chromium, driven by Playwright."""
-    path = browser.chromium()
-    if path is None:
-        pytest.skip("needs Chromium (Debian: apt-get install chromium)")
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install -e '.[browser]'")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])  # root's Chromium has none
-        yield started
-        started.close()

@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from course_lib.distributed.process_state import environment
+
 __all__ = ["OneMachineSlurm", "SlurmNotHere", "install_slurm", "one_machine_slurm"]
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "srun")
@@ -211,18 +213,11 @@ def one_machine_slurm() -> Iterator[OneMachineSlurm]:
     # Not pytest's folder: munged wants one above which nobody but root can write (or a sticky one, as /tmp is).
     folder = Path(tempfile.mkdtemp(prefix="one-machine-slurm-"))
     folder.chmod(0o755)
-    before = {name: os.environ.get(name) for name in ("SLURM_CONF", "PATH")}
     try:
         install_slurm()
-        with OneMachineSlurm(folder) as cluster:
-            os.environ.update(cluster.environment)
+        with OneMachineSlurm(folder) as cluster, environment(**cluster.environment):
             yield cluster
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
         shutil.rmtree(folder, ignore_errors=True)
 
 
