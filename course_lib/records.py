@@ -8,13 +8,14 @@ completes the move.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
 import platform
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -25,6 +26,7 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 
 from course_lib.atomic import write_atomically
+from course_lib.live_view import own_loop
 
 __all__ = ["EpochRecord", "RunFolder", "assessment_print", "differences", "read_learning_curve"]
 
@@ -130,7 +132,13 @@ class RunFolder:
             raise OSError(f"output_dir {self.path} cannot be written ({error.strerror}); choose another with "
                           "-p output_dir DIR") from None  # fmt: skip
         os.environ["ASSESSMENT_OUT"] = str(self.unfinished / "assessment.out")
+        own_loop.follow(self.path, self.parameters.get("epochs"))
         return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A rank has got it: it may train there by a loop of its own."""
+        self.__dict__.update(state)
+        own_loop.follow(self.path, self.parameters.get("epochs"))
 
     def identity(self, world_size: int) -> dict[str, Any]:
         """The entries of ``run.json`` that two runs must share for one to be the other's continuation."""
@@ -162,8 +170,18 @@ class RunFolder:
         """Add an epoch to the learning curve, and to the transcript; without its time the caller has reported it."""
         self.rows.append(row)
         self._write_curve()
-        if epoch_time is not None:
-            assessment_print(_epoch_line(row, epoch_time))
+        with self._shown() as loop:
+            if epoch_time is not None:
+                assessment_print(_epoch_line(row, epoch_time))
+        if loop is not None:
+            loop.epoch_done(row)
+
+    @contextlib.contextmanager
+    def _shown(self) -> Iterator[own_loop.OwnLoop | None]:
+        """What is printed in the block goes where the training is shown, if it is one of a loop of its own."""
+        loop = own_loop.followed(self.path)
+        with contextlib.nullcontext() if loop is None else loop.lines():
+            yield loop
 
     def _write_curve(self) -> None:
         text = io.StringIO()
@@ -176,12 +194,15 @@ class RunFolder:
 
     def early_stop(self, epoch: int) -> None:
         """Record that the target held for long enough."""
-        assessment_print(EARLY_STOP_LINE.format(epoch))
+        with self._shown():
+            assessment_print(EARLY_STOP_LINE.format(epoch))
 
     def save_model(self, model: torch.nn.Module) -> None:
         """Write the weights, and only those: safetensors cannot hold code."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         write_atomically(self.unfinished / "model.safetensors", safetensors_bytes(tensors))
+        if (loop := own_loop.followed(self.path)) is not None:
+            loop.over()
 
     def finish(self, stopped_early: bool) -> Path:
         """Mark the run complete and move its files to ``output_dir``; returns that folder."""

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.checkpoint import Checkpoint
+from course_lib.live_view import own_loop
 from course_lib.live_view.training_view import view_of_training
 from course_lib.records import EpochRecord, RunFolder
 
@@ -67,7 +68,8 @@ def train_epoch(
     """
     model.train()
     totals = None
-    for images, labels in batches:
+    loop = own_loop.followed()
+    for images, labels in batches if loop is None else loop.batches(batches):
         loss, logits = step(model, images, labels, optimizer, loss_fn)
         totals = _add(totals, loss, logits, labels)
         if scheduler is not None:
@@ -227,7 +229,7 @@ def fit(
     if writes and stopped_early:
         run.early_stop(len(records))
     cumulative = records[-1].time if records else 0.0
-    with view_of_training(epochs, records, quiet) as view:
+    with own_loop.not_followed(), view_of_training(epochs, records, quiet) as view:
         for epoch in range(len(records) + 1, 0 if stopped_early else epochs + 1):
             if checkpoint is not None:
                 checkpoint.seed_epoch(epoch)

@@ -51,6 +51,10 @@ class NoView:
         self.epoch = epoch
         return batches
 
+    def begin_epoch(self, epoch: int) -> None:
+        """An epoch begins of which no batch will be seen, perhaps."""
+        self.epoch = min(epoch, self.epochs)
+
     def validating(self) -> None:
         """The epoch's batches are over."""
 
@@ -80,13 +84,14 @@ class TrainingView(NoView):
         super().__init__(epochs)
         self._sink, self._quiet, self._keeps_lines, self._clock = sink, quiet, keeps_lines, clock
         self.progress = Progress(epochs, ranks, points=list(map(_point, before)), epoch=len(before) + 1)
+        self._started: float | None = None  # the epoch under way, if its beginning was seen
         self._expected: int | None = None  # images of an epoch, on this rank
         self._durations: list[float] = []  # of this process's epochs, validation included
         self._seen = False
 
     def __enter__(self) -> TrainingView:
         self._sink.begin()
-        self._last = self._started = self._clock()
+        self._last = self._clock()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
@@ -97,11 +102,15 @@ class TrainingView(NoView):
             self._show()
 
     def batches(self, batches: Any, epoch: int) -> Iterator[Any]:
-        super().batches(batches, epoch)
-        self._started = self._clock()
-        self.progress.phase, self.progress.epoch, self.progress.images, self.progress.part = "training", epoch, 0, None
+        self.begin_epoch(epoch)
         self._expected = self._expected or _images_in(batches)
         return self._counted(batches)
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        self._started = self._clock()
+        self.progress.phase, self.progress.epoch = "training", self.epoch
+        self.progress.images, self.progress.part = 0, None
 
     def _counted(self, batches: Iterable[Any]) -> Iterator[Any]:
         images = 0
@@ -119,14 +128,17 @@ class TrainingView(NoView):
         progress.images = images * progress.ranks
         progress.part = min(1.0, images / self._expected) if self._expected else None
         progress.images_per_sec = progress.images / elapsed if elapsed > 0 else None
+        self._reckon(elapsed)
+
+    def _reckon(self, elapsed: float) -> None:
+        """The time left, from the latest epochs, or from as much as there is of the first."""
         if self._durations:
             epoch = sum(self._durations[-LATEST:]) / len(self._durations[-LATEST:])
-        elif progress.part:
-            epoch = elapsed / progress.part
+        elif self.progress.part:
+            epoch = elapsed / self.progress.part
         else:
             return
-        left = epoch * (self.epochs - len(progress.points)) - elapsed
-        progress.seconds_left = max(0.0, left)
+        self.progress.seconds_left = max(0.0, epoch * (self.epochs - len(self.progress.points)) - elapsed)
 
     def validating(self) -> None:
         self.progress.phase = "validating"
@@ -145,9 +157,11 @@ class TrainingView(NoView):
             self.progress.lines += told.getvalue().splitlines()
 
     def epoch_done(self, record: Any) -> None:
-        self._durations.append(self._clock() - self._started)
+        if self._started is not None:
+            self._durations.append(self._clock() - self._started)
         self.progress.points.append(_point(record))
         self.progress.images_per_sec = record.images_per_sec
+        self._reckon(0.0)
         self._show_if_due()
 
     def _show_if_due(self) -> None:
