@@ -75,9 +75,10 @@ def psgd(ask: Ask) -> Findings:
     steps, epochs = int(ask.random.integers(3, 6)), int(ask.random.integers(2, 4))
     given = _draw(ask, steps, epochs) | {"slow": True}
     total = steps * epochs
-    averaging, pauses = float(ask.random.uniform(0.025, 0.045)), iter(ask.random.uniform(0.012, 0.02, total).tolist())
+    averaging, pauses = float(ask.random.uniform(0.06, 0.1)), iter(ask.random.uniform(0.025, 0.033, total).tolist())
     asked: list[float] = []
     times: list[float] = []  # when batches and averagings were asked for
+    averaged: list[int] = []
 
     def barrier(rank: int) -> Later:
         asked.append(time.monotonic())
@@ -89,6 +90,7 @@ def psgd(ask: Ask) -> Findings:
 
     def average(rank: int) -> Later:
         times.append(time.monotonic())
+        averaged.append(rank)
         return Later(averaging)
 
     found = ask.call("psgd", given, {"barrier": barrier, "batch": batch, "average": average})
@@ -114,7 +116,7 @@ def psgd(ask: Ask) -> Findings:
         timed = "there is no barrier before the first step"
     elif not counted:
         timed = "the seconds should be a number"
-    elif told < 0.95 * (averaging + training_time):
+    elif not averaged or told < training_time + 0.95 * averaging:  # who waited was told so; a busy machine adds to both
         missing = "averaging" if told >= 0.95 * training_time else "training"
         timed = f"the {missing} is not in the seconds"
     elif told > wall - BARRIER * 0.95:
