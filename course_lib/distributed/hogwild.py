@@ -1,8 +1,10 @@
 """HogWild: processes that train one model in shared memory, without locks (Niu et al. 2011).
 
 Each process reads the weights while others write them, and adds its update without asking. An update is lost when
-two processes read the same number before either has written it back. The paper shows that little is lost where updates
-are sparse: two processes seldom touch the same coordinate at a time.
+two processes read the same number before either has written it back. The paper's proof does not cover that: it assumes
+atomic additions to single components, sparse updates and a strongly convex loss, and bounds what stale reads cost. How
+much is lost is measured (`lost_updates`, `SharedRun.lost`): little, because two processes seldom write the same weight
+at the same moment.
 
 The weights may also change between a gradient's forward and its backward: autograd keeps a reference to a shared weight,
 no copy, and does not see what another process writes. Such a gradient belongs to no one point, with a lock around the
