@@ -19,7 +19,7 @@ class PublishedRun:
     who, date : str
         The document's words, and its month.
     chips : int
-        Processors, as the document counts them.
+        Processors; of TPUs the chips, which have two cores each.
     kind : str
     seconds : float
     """
@@ -41,5 +41,7 @@ PUBLISHED_RUNS = (
     PublishedRun("Tencent, Hong Kong Baptist University", "07/2018", 2048, "P40", 6.6 * 60),
     PublishedRun("Sony", "11/2018", 2176, "V100", 224),
     PublishedRun("Google", "11/2018", 1024, "TPUv3", 2.2 * 60),
-    PublishedRun("Google", "10/2019", 2048, "TPUv3", 67.1),
+    PublishedRun(
+        "Google", "10/2019", 1024, "TPUv3", 67.1
+    ),  # "2,048 chip … cores": two cores per chip (Kumar et al. 2019)
 )
