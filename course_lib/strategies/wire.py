@@ -11,7 +11,7 @@ def bytes_on_the_wire(trace: MessageTrace) -> int:
     """Bytes that this rank sent: what the trace counted, and for each all_reduce what a ring sends of its payload.
 
     A backend does not tell what it does inside its all_reduce. A ring sends 2·(N − 1)/N of the payload from each of N
-    ranks, and no algorithm in which every rank sends the same can do with less (Patarasu and Yuan, 2009).
+    ranks, and no algorithm in which every rank sends the same can do with less (Patarasuk and Yuan, 2009).
 
     Raises
     ------
