@@ -18,6 +18,11 @@ __all__ = ["ReleaseError", "release_everything", "release_lab", "release_noteboo
 
 STUBS = {"code": "# YOUR CODE HERE\nraise NotImplementedError()", "markdown": "YOUR ANSWER HERE"}
 GRADING_SCRIPTS = "grade.*"  # the instructor's
+VALIDATE = '''"""nbgrader's settings for Validate: a cell may train for half an hour, not only for 30 s."""
+
+c = get_config()  # noqa: F821  (nbgrader provides it)
+c.Execute.timeout = 1800
+'''
 
 
 class ReleaseError(ValueError):
@@ -25,7 +30,7 @@ class ReleaseError(ValueError):
 
 
 def release_everything(repository: Path, target: Path) -> None:
-    """Write release copies of all labs, and the cluster's scripts, into a new folder `target`.
+    """Write release copies of all labs, the cluster's scripts and nbgrader's settings into a new folder `target`.
 
     Raises
     ------
@@ -39,6 +44,7 @@ def release_everything(repository: Path, target: Path) -> None:
     for lab in labs:
         release_lab(lab, target / lab.name)
     release_scripts(repository / "deploy", target / "deploy")
+    (target / "nbgrader_config.py").write_text(VALIDATE)
 
 
 def release_lab(source: Path, target: Path) -> None:

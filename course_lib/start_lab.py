@@ -67,6 +67,8 @@ def start_labs(
                 _put(copies / name, folder / name)
                 say(f"{folder / name / name}.ipynb")
             _add_scripts(copies / "deploy", folder / "deploy", say)
+            if not (folder / "nbgrader_config.py").exists():
+                write_atomically(folder / "nbgrader_config.py", (copies / "nbgrader_config.py").read_bytes())
         except OSError as error:
             raise click.UsageError(
                 f"{folder} cannot be written ({error.strerror or error}); choose another folder by -o DIR"
