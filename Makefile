@@ -5,13 +5,14 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-all jupyter hub hub-clean lint clean
+.PHONY: help setup demo test test-all jupyter authors hub hub-clean lint clean
 
 help:
 	@echo "make demo      stage FashionMNIST, run labs 01 and 02, grade them, write the report"
 	@echo "make test      the tests that need two cores and no GPU"
 	@echo "make test-all  those marked slow, gpu, slurm and browser too"
-	@echo "make jupyter   JupyterLab on the labs"
+	@echo "make jupyter   JupyterLab on copies of the labs to fill in, in $(MY_LABS)/"
+	@echo "make authors   JupyterLab on the labs' sources, which hold the solutions"
 	@echo "make hub       a JupyterHub on this machine, with two students and an instructor (as root)"
 	@echo "make hub-clean remove that hub's accounts, homes and submissions"
 	@echo "make clean     remove the environment and everything that was generated"
@@ -38,8 +39,16 @@ test-all: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -q -m ''
 
+# A student's copies; what is in the folder already stays. The terminals of JupyterLab find `lab` on the PATH.
+MY_LABS ?= my_labs
+WITH_PATH := PATH="$(CURDIR)/$(BIN):$$PATH"
+
 jupyter: $(STAMP)
-	$(BIN)/jupyter lab --notebook-dir=labs
+	@$(BIN)/lab start --all -o $(MY_LABS)
+	$(WITH_PATH) jupyter lab --notebook-dir=$(MY_LABS)
+
+authors: $(STAMP)
+	$(WITH_PATH) jupyter lab --notebook-dir=labs
 
 # Installs into /opt/course-hub: students must be able to read their environment, and not this checkout.
 HUB_PORT ?= 8000

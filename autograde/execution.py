@@ -14,8 +14,9 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
+from data_prep.root import data_root
 
 from .cgroup import MemoryGroup
 from .inside import wire
@@ -38,7 +39,7 @@ class NoSandbox:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="lab-unsandboxed-", ignore_cleanup_errors=True)
         self.folder = self._folder.name
-        self.environment = {"HOME": self.folder, "LAB_DATA": os.environ.get("LAB_DATA", str(Path("data").resolve()))}
+        self.environment = {"HOME": self.folder, "LAB_DATA": str(data_root())}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]

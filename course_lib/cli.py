@@ -39,11 +39,29 @@ def lab(context: click.Context, debug: bool) -> None:
 @click.option("-p", "parameters", nargs=2, multiple=True, metavar="KEY VALUE", help="A notebook parameter.")
 @click.option("-o", "output", type=click.Path(), metavar="DIR", help="The run folder; by default runs/LAB.")
 def run(lab_name: str, profile: str, parameters: tuple[tuple[str, str], ...], output: str | None) -> None:
-    """Run a lab headlessly (LAB: 1, 01 or 01_single_gpu)."""
+    """Run a lab headlessly (LAB: 1, 01 or 01_single_gpu, or the path of a notebook).
+
+    A name means your copy in this folder or above it; see `lab start`.
+    """
     from course_lib.run_lab import run_lab
 
     folder = run_lab(lab_name, profile=profile, parameters=dict(parameters), output=output)
     click.echo(f"done: {folder}")
+
+
+@lab.command()
+@click.argument("lab_names", nargs=-1, metavar="[LAB]...")
+@click.option("--all", "every", is_flag=True, help="Every lab that is not there yet.")
+@click.option("--scripts", is_flag=True, help="The cluster's scripts alone, beside a lab that was fetched.")
+@click.option("-o", "output", type=click.Path(), default=".", metavar="DIR", help="By default this folder.")
+def start(lab_names: tuple[str, ...], every: bool, scripts: bool, output: str) -> None:
+    """Put a copy of a lab, to be filled in, into this folder (LAB: 1, 01 or 01_single_gpu).
+
+    With it come its profiles and programs, and the cluster's scripts in deploy/. What is there already stays.
+    """
+    from course_lib.start_lab import start_labs
+
+    start_labs(lab_names, output, every=every, scripts_only=scripts, say=click.echo)
 
 
 def main() -> None:

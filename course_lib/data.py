@@ -81,7 +81,7 @@ def load(name: str, root: str | None = None, train_samples: int = 0, test_sample
         ``fashion-mnist``, ``fashion-mnist-small`` (ships with the project), ``mnist``… ``cifar10-synthetic``,
         ``cifar100-synthetic`` and ``tiny-imagenet-synthetic`` are small made-up sets that need no staging.
     root : str, optional
-        The data root; by default ``$LAB_DATA``, else ``data/`` in the repository.
+        The data root; by default as `data_prep.root.data_root` finds it.
     train_samples, test_samples : int
         Use only so many images of a split, the same ones on every machine and rank; 0 = all.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import yaml
 
 from course_lib.parameters import ParameterError
 
-__all__ = ["Lab", "UnknownLabError", "find_lab"]
+__all__ = ["Lab", "UnknownLabError", "find_lab", "match_lab"]
 
 
 class UnknownLabError(ValueError):
@@ -26,8 +26,11 @@ class Lab:
     notebook: Path
 
     def profiles(self) -> dict[str, dict[str, Any]]:
-        """The parameter sets of ``profiles.yaml``, by name."""
-        return yaml.safe_load((self.notebook.parent / "profiles.yaml").read_text())
+        """The parameter sets of ``profiles.yaml`` beside the notebook, by name; without one, `laptop` alone."""
+        try:
+            return yaml.safe_load((self.notebook.parent / "profiles.yaml").read_text())
+        except FileNotFoundError:
+            return {"laptop": {}}  # the notebook's own values
 
     def parameters(self, profile: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """The notebook's defaults, overlaid by a profile, overlaid by `given`.
@@ -89,27 +92,51 @@ def _like(name: str, value: Any, default: Any) -> Any:
     return value
 
 
-def labs_folder() -> Path | None:
-    """``labs/`` of the working folder or of one above it, else of the repository that course_lib lies in."""
-    for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]]:
-        if any((folder / "labs").glob("[0-9][0-9]_*/*.ipynb")):
-            return folder / "labs"
-    return None
-
-
 def find_lab(name: str) -> Lab:
-    """Find a lab by ``1``, ``01`` or ``01_single_gpu``.
+    """Find a lab by ``1``, ``01`` or ``01_single_gpu``, or by the path of a notebook or of its folder.
+
+    A name means the copy in the working folder or in one above it: ``01_single_gpu/`` as ``lab start`` makes it, or the
+    notebook itself; then ``labs/`` there; then ``labs/`` of the checkout that course_lib is in. Submissions below
+    nbgrader's ``submitted/`` and ``autograded/`` are found by path only: a name must not run somebody else's code.
 
     Raises
     ------
     UnknownLabError
     """
-    folder = labs_folder()
-    if folder is None:
-        raise UnknownLabError("no labs/ folder here or above; run from the course's folder")
-    known = {path.name: path for path in sorted(folder.glob("[0-9][0-9]_*")) if (path / f"{path.name}.ipynb").exists()}
+    path = Path(name)
+    if path.suffix == ".ipynb":
+        if not path.is_file():
+            raise UnknownLabError(f"no notebook {name} in {Path.cwd()}")
+        return Lab(path.stem, path.resolve())
+    if name and (path.resolve() / f"{path.resolve().name}.ipynb").is_file():
+        return Lab(path.resolve().name, path.resolve() / f"{path.resolve().name}.ipynb")
+    known: dict[str, Path] = {}
+    for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]]:
+        if not {"submitted", "autograded"}.isdisjoint(folder.parts):
+            continue
+        for pattern in ("", "*/", "labs/*/"):
+            for notebook in folder.glob(f"{pattern}[0-9][0-9]_*.ipynb"):
+                if pattern == "" or notebook.stem == notebook.parent.name:
+                    known.setdefault(notebook.stem, notebook)
+    if not known:
+        raise UnknownLabError(f"no lab in {Path.cwd()} or above; `lab start {name or '01'}` puts one here")
+    try:
+        found = match_lab(name, known)
+    except UnknownLabError as error:
+        raise UnknownLabError(f"{error}; `lab start` puts a copy of another here") from None
+    return Lab(found, known[found])
+
+
+def match_lab(name: str, known: Iterable[str]) -> str:
+    """The one of `known` that ``1``, ``01`` or ``01_single_gpu`` means.
+
+    Raises
+    ------
+    UnknownLabError
+    """
     number = f"{int(name):02d}" if name.isascii() and name.isdigit() else None
-    for known_name, path in known.items():
-        if name == known_name or number == known_name[:2]:
-            return Lab(known_name, path / f"{known_name}.ipynb")
-    raise UnknownLabError(f"no lab {name!r}; there are {', '.join(known)}")
+    names = sorted(known)  # 01_single_gpu before 01_single_gpu-Copy1
+    for one in names:
+        if name == one or number == one[:2]:
+            return one
+    raise UnknownLabError(f"no lab {name!r}; there are {', '.join(names)}")

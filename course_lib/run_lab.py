@@ -20,7 +20,7 @@ __all__ = ["check_data", "run_lab"]
 def run_lab(
     name: str, profile: str = "laptop", parameters: Mapping[str, Any] | None = None, output: str | Path | None = None
 ) -> Path:
-    """Execute a lab by papermill.
+    """Execute a lab's notebook by papermill; its path is printed first.
 
     The kernel's printed output is shown as it comes. Until the notebook has gone through, everything lies in
     ``<output>/unfinished``; an earlier run's results stay untouched if this one fails.
@@ -28,7 +28,7 @@ def run_lab(
     Parameters
     ----------
     name : str
-        ``1``, ``01`` or ``01_single_gpu``.
+        ``1``, ``01`` or ``01_single_gpu``, or the path of a notebook; see `find_lab`.
     profile : str
         ``smoke``, ``laptop`` or ``gpu``.
     parameters : mapping, optional
@@ -70,6 +70,7 @@ def run_lab(
         ) from None
     with held:
         values["output_dir"] = str(folder)
+        click.echo(f"notebook: {lab.notebook}")
         executed = unfinished / lab.notebook.name
         try:
             execute_notebook(lab.notebook, executed, values)

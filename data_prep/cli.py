@@ -13,7 +13,7 @@ from data_prep.root import data_root
 _root = click.option(
     "--root",
     type=click.Path(path_type=Path),
-    help="The data root. Default: $LAB_DATA, else data/ in the repository.",
+    help="The data root. Default: $LAB_DATA, else data/ of a checkout, else ~/.local/share/distributed-training-labs.",
 )
 _names = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 

@@ -10,6 +10,7 @@ import zipfile
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -66,6 +67,19 @@ def test_both_distributions_want_the_same_python(repository):
         for file in ("pyproject.toml", "autograde/pyproject.toml")
     }
     assert versions == {">=3.11"}
+
+
+def test_every_pin_installs_on_the_oldest_python_that_is_promised(pinned):
+    """Debian 12 has 3.11.2: a pin that wants 3.11.5 ends `pip install -c constraints.txt .` there."""
+    from importlib.metadata import distributions
+
+    wants = {
+        canonicalize_name(found.name): found.metadata["Requires-Python"]
+        for found in distributions()
+        if found.metadata["Requires-Python"] and pinned.get(canonicalize_name(found.name)) == Version(found.version)
+    }
+    assert len(wants) > 100
+    assert {name: text for name, text in wants.items() if not SpecifierSet(text).contains("3.11.0")} == {}
 
 
 def test_the_conda_environment_is_the_same_set(repository, wanted, pinned):

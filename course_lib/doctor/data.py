@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from course_lib.doctor.finding import Finding
 from data_prep.errors import DataError
-from data_prep.root import data_root
+from data_prep.root import located
 from data_prep.staged import DESCRIPTION, read
 
 __all__ = ["staged"]
@@ -17,8 +18,15 @@ FIRST = "fashion-mnist"  # what most labs train on
 
 def staged() -> Iterator[Finding]:
     """Every set below the data root opens, and the one that most labs use is among them. Hashes: ``lab data verify``."""
-    root = data_root()
-    from_where = "$LAB_DATA" if os.environ.get("LAB_DATA") else "the default"
+    root, from_where = located()
+    given = os.environ.get("LAB_DATA", "")
+    if given and not Path(given).expanduser().is_absolute():
+        yield Finding(
+            "data",
+            "problem",
+            f"LAB_DATA={given} means another folder wherever a program starts, here {root}",
+            f"export LAB_DATA={root}",
+        )
     if not root.is_dir():
         yield Finding(
             "data",
@@ -45,8 +53,8 @@ def staged() -> Iterator[Finding]:
         yield Finding(
             "data",
             "problem",
-            f"{FIRST} is not staged below {root}" + (f"; there is {', '.join(fine)}" if fine else ""),
+            f"{FIRST} is not staged below {root} ({from_where})" + (f"; there is {', '.join(fine)}" if fine else ""),
             f'lab data fetch {FIRST}; without any network: dataset = "fashion-mnist-small", which came with the course',
         )
     elif fine:
-        yield Finding("data", "fine", f"{', '.join(fine)} below {root}")
+        yield Finding("data", "fine", f"{', '.join(fine)} below {root} ({from_where})")

@@ -66,7 +66,7 @@ def program_options(
         meaning = (meanings or {}).get(option, meaning)
         parser.add_argument("--" + option.replace("_", "-"), type=kind, default=default, help=meaning)
     parser.add_argument("--output-dir", type=Path, default=Path("runs") / name, help="the run folder")
-    parser.add_argument("--root", default=None, help="data root; without it $LAB_DATA, else data/ in the repository")
+    parser.add_argument("--root", default=None, help="data root; without it $LAB_DATA, else as `lab doctor` says")
     parser.add_argument("--restart", action="store_true", help="train anew even where a run stands or was interrupted")
     return parser
 

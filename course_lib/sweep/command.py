@@ -55,7 +55,7 @@ def sweep(
     whole: bool,
     dry_run: bool,
 ) -> None:
-    """Run a lab's notebook at every point of a grid (LAB: 1, 01 or 01_single_gpu).
+    """Run a lab's notebook at every point of a grid (LAB: 1, 01 or 01_single_gpu, or the path of a notebook).
 
     The state is on disk: the same command after an interruption goes on where it was.
     """
@@ -87,6 +87,7 @@ def sweep(
         raise click.UsageError(str(error)) from None
     for dataset in dict.fromkeys(point.parameters.get("dataset") for point in plan.points):
         check_data(dataset)
+    click.echo(f"notebook: {lab.notebook}")
     if dry_run:
         _show(plan, machine, jobs or 1, retry, executor)
         return

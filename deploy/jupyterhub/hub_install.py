@@ -39,7 +39,10 @@ ROOT = HERE.parent.parent
 CONFIGURATION = (
     "jupyterhub_config.py", "hub_settings.py", "local_spawner.py", "server_ports.py", "slurm_form.py", "slurm_spawner.py",
 )  # fmt: skip
-PACKAGES = ("course_lib", "data_prep", "assessment_print.py", "pyproject.toml", "README.md", "LICENSE")
+# The labs and the job scripts: their release copies go into the wheel (setup.py), so that `lab start` has them.
+PACKAGES = (
+    "course_lib", "data_prep", "assessment_print.py", "pyproject.toml", "setup.py", "README.md", "LICENSE", "labs", "deploy",
+)  # fmt: skip
 
 
 class InstallError(RuntimeError):
@@ -178,7 +181,7 @@ def sources() -> list[str]:
         names = os.fsdecode(listed.stdout).split("\0")
     else:
         names = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*")]
-    skipped = ("__pycache__", ".venv", ".git", "runs", "data", "course")
+    skipped = ("__pycache__", ".venv", ".git", "runs", "data", "course", "my_labs")
     return sorted(name for name in names if name and name.split("/")[0] not in skipped and (ROOT / name).is_file())
 
 
