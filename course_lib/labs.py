@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from course_lib.parameters import ParameterError
+from course_lib.parameters import ParameterError, Rule, check_values, did_you_mean, read_rules
 
 __all__ = ["Lab", "UnknownLabError", "find_lab", "match_lab"]
 
@@ -53,25 +54,37 @@ class Lab:
         values = dict(values)
         for name, value in given.items():
             if name not in values:
-                raise ParameterError(f"{self.name} has no parameter {name!r}; it has {', '.join(values)}")
+                hint = did_you_mean(name, values)
+                raise ParameterError(
+                    f"{self.name} has no parameter {name!r}; {hint and hint + ' '}It has {', '.join(values)}"
+                )
             values[name] = _like(name, value, values[name])
         return values
 
     def defaults(self) -> dict[str, Any]:
         """The values in the cell tagged ``parameters``."""
-        import ast
+        return {
+            statement.targets[0].id: ast.literal_eval(statement.value)
+            for statement in ast.parse(self._parameters_cell()).body
+            if isinstance(statement, ast.Assign)
+        }
 
+    def rules(self) -> dict[str, Rule]:
+        """What its parameters may be, by the comments of the same cell."""
+        return read_rules(self._parameters_cell())
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Raise `ParameterError` for the first of all parameters that cannot work on this machine."""
+        check_values(values, self.rules())
+
+    def _parameters_cell(self) -> str:
         import nbformat
 
         notebook = nbformat.read(self.notebook, as_version=4)
         cells = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ())]
         if len(cells) != 1:
             raise ParameterError(f"{self.notebook} has {len(cells)} cells tagged `parameters`; one is needed")
-        return {
-            statement.targets[0].id: ast.literal_eval(statement.value)
-            for statement in ast.parse(cells[0].source).body
-            if isinstance(statement, ast.Assign)
-        }
+        return cells[0].source
 
 
 def _like(name: str, value: Any, default: Any) -> Any:

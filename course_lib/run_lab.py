@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from course_lib.execute_notebook import NotebookFailedError, execute_notebook
 from course_lib.labs import UnknownLabError, find_lab
-from course_lib.parameters import ParameterError, check_parameters
+from course_lib.parameters import ParameterError
 
 __all__ = ["check_data", "run_lab"]
 
@@ -34,7 +34,7 @@ def run_lab(
     parameters : mapping, optional
         Override the profile's.
     output : path, optional
-        The run folder; by default ``runs/<lab>`` in the working folder.
+        The run folder; by default the parameter ``output_dir`` if it is given, else ``runs/<lab>`` in the working folder.
 
     Returns
     -------
@@ -52,12 +52,15 @@ def run_lab(
     try:
         lab = find_lab(name)
         values = lab.parameters(profile, parameters or {})
-        check_parameters(**values)
+        lab.check(values)
+        chosen = {str(Path(path).absolute()) for path in (output, (parameters or {}).get("output_dir")) if path}
+        if len(chosen) > 1:
+            raise ParameterError(f"the run folder is given twice: -o {output} and -p output_dir {values['output_dir']}")
     except (UnknownLabError, ParameterError) as error:
         raise click.UsageError(str(error)) from None
-    check_data(values.get("dataset"))
+    check_data(values)
 
-    folder = Path(output or Path("runs") / lab.name).absolute()
+    folder = Path(*chosen or ("runs", lab.name)).absolute()
     unfinished = folder / "unfinished"
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
@@ -86,18 +89,17 @@ def run_lab(
     return folder
 
 
-def check_data(dataset: str | None) -> None:
-    """Raise what click shows when `dataset` is unknown or not staged."""
-    if dataset is None:
-        return
+def check_data(parameters: Mapping[str, Any]) -> None:
+    """Raise what click shows when a data set that the parameters name is unknown or not staged."""
     from data_prep.catalogue import CATALOGUE
     from data_prep.errors import DataError
     from data_prep.made_up import MADE_UP
     from data_prep.staged import read
 
-    if dataset not in CATALOGUE and dataset not in MADE_UP:
-        raise click.UsageError(f"unknown dataset {dataset!r}; known: {', '.join(CATALOGUE)}")
-    try:
-        read(dataset)
-    except DataError as error:
-        raise click.ClickException(str(error)) from None
+    for dataset in [value for name, value in parameters.items() if name.endswith("dataset")]:
+        if dataset not in CATALOGUE and dataset not in MADE_UP:
+            raise click.UsageError(f"unknown dataset {dataset!r}; known: {', '.join([*CATALOGUE, *MADE_UP])}")
+        try:
+            read(dataset)
+        except DataError as error:
+            raise click.ClickException(str(error)) from None

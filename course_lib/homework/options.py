@@ -7,34 +7,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from course_lib.parameters import ParameterError, check_parameters
+from course_lib.parameters import ParameterError, Rule, check_values
 
 __all__ = ["check_options", "program_options"]
 
 _NOT_THE_RUN = ("output_dir", "root", "restart", "ranks")  # where and how, which is said elsewhere in run.json
 
-_OPTIONS: dict[str, tuple[type, str]] = {
-    "dataset": (str, "staged data set (`lab data list`)"),
-    "epochs": (int, "passes over the training images"),
-    "batch_size": (int, "images a rank and step"),
-    "base_lr": (float, "highest learning rate of the one-cycle schedule for 128 images a step; scaled linearly with "
+_OPTIONS: dict[str, tuple[type, str, str]] = {  # type, rule (see course_lib.parameters), meaning
+    "dataset": (str, "{data}", "staged data set (`lab data list`)"),
+    "epochs": (int, "[1, 10000]", "passes over the training images"),
+    "batch_size": (int, "[1, 1000000]", "images a rank and step"),
+    "base_lr": (float, "(0.0, 1e6]", "highest learning rate of the one-cycle schedule for 128 images a step; scaled linearly with "
                        "batch size × ranks"),
-    "momentum": (float, "Nesterov momentum of SGD"),
-    "weight_decay": (float, "of the weights; biases and batch norm have none"),
-    "label_smoothing": (float, "share of the target that is spread over all classes"),
-    "warmup_epochs": (float, "epochs in which the learning rate rises"),
-    "dropout": (float, "dropout after the first convolution"),
-    "padding": (int, "pixels of black border for the random crop"),
-    "small_epochs": (int, "first epochs that train on smaller images, which are cheaper; None: half of them"),
-    "small_size": (int, "height and width of those smaller images, in pixels"),
-    "image_size": (int, "height and width that images are scaled up to, in pixels"),
-    "pretrain_dataset": (str, "staged data set to pre-train on where no ImageNet weights are found"),
-    "pretrain_epochs": (int, "passes over it"),
-    "body_lr_factor": (float, "learning rate of the pre-trained layers, as a share of the head's"),
-    "train_samples": (int, "training images to use; 0 = all"),
-    "test_samples": (int, "test images to use; 0 = all"),
-    "ranks": (int, "processes to start here, one of them the server where there is one; under torchrun that decides"),
-    "seed": (int, "of the data order, the initialisation and the augmentation"),
+    "momentum": (float, "[0.0, 1.0)", "Nesterov momentum of SGD"),
+    "weight_decay": (float, "[0.0, 1.0]", "of the weights; biases and batch norm have none"),
+    "label_smoothing": (float, "[0.0, 1.0)", "share of the target that is spread over all classes"),
+    "warmup_epochs": (float, "[0.0, 10000]", "epochs in which the learning rate rises"),
+    "dropout": (float, "[0.0, 1.0)", "dropout after the first convolution"),
+    "padding": (int, "[0, 32]", "pixels of black border for the random crop"),
+    "small_epochs": (int, "[0, 10000]", "first epochs that train on smaller images, which are cheaper; None: half of them"),
+    "small_size": (int, "[8, 1024]", "height and width of those smaller images, in pixels"),
+    "image_size": (int, "[32, 224]", "height and width that images are scaled up to, in pixels"),
+    "pretrain_dataset": (str, "{data}", "staged data set to pre-train on where no ImageNet weights are found"),
+    "pretrain_epochs": (int, "[1, 10000]", "passes over it"),
+    "body_lr_factor": (float, "[0.0, 1.0]", "learning rate of the pre-trained layers, as a share of the head's"),
+    "train_samples": (int, "[0, dataset.train]", "training images to use; 0 = all"),
+    "test_samples": (int, "[0, dataset.test]", "test images to use; 0 = all"),
+    "ranks": (int, "[1, 4096]", "processes to start here, one of them the server where there is one; under torchrun that decides"),
+    "seed": (int, "[0, 2147483647]", "of the data order, the initialisation and the augmentation"),
 }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def program_options(
         "The state is kept after every epoch: give the same command again to go on after an interruption.",
     )
     for option, default in {**defaults, "train_samples": 0, "test_samples": 0, "seed": 0}.items():
-        kind, meaning = _OPTIONS[option]
+        kind, _, meaning = _OPTIONS[option]
         meaning = (meanings or {}).get(option, meaning)
         parser.add_argument("--" + option.replace("_", "-"), type=kind, default=default, help=meaning)
     parser.add_argument("--output-dir", type=Path, default=Path("runs") / name, help="the run folder")
@@ -77,7 +77,7 @@ def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) 
     if "small_epochs" in given and given["small_epochs"] is None:
         given["small_epochs"] = given["epochs"] // 2
     try:
-        check_parameters(**given)
+        check_values(given, {name: Rule(_OPTIONS[name][1]) for name in given})
     except ParameterError as error:
         name, _, why = str(error).partition(" ")
         parser.exit(2, f"{parser.prog}: error: --{name.replace('_', '-')} {why}\n")

@@ -85,8 +85,8 @@ def sweep(
         raise click.UsageError(str(error)) from None
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    for dataset in dict.fromkeys(point.parameters.get("dataset") for point in plan.points):
-        check_data(dataset)
+    for item in {item for point in plan.points for item in point.parameters.items() if item[0].endswith("dataset")}:
+        check_data(dict([item]))
     click.echo(f"notebook: {lab.notebook}")
     if dry_run:
         _show(plan, machine, jobs or 1, retry, executor)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from course_lib.labs import Lab
-from course_lib.parameters import ParameterError, check_parameters
+from course_lib.parameters import ParameterError, check_values
 from course_lib.sweep.grid import grid
 
 __all__ = ["Point", "plan"]
@@ -74,11 +73,7 @@ def plan(
     for name in (*axes, *fixed):
         if name == "output_dir":
             raise ParameterError("output_dir is chosen by the sweep; say where by -o DIR")
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise ParameterError(
-                f"{lab.name} has no parameter {name!r}; did you mean {near}? It has {', '.join(known)}"
-            )
+    lab.overlaid(known, {name: known.get(name) for name in (*axes, *fixed)})  # refuses a name that is unknown
     if both := set(axes) & set(fixed):
         raise ParameterError(f"{min(both)} is both varied (-g) and fixed (-p); leave one out")
     if repeats < 1:
@@ -93,12 +88,12 @@ def plan(
 
     points: list[Point] = []
     folders: dict[str, Mapping[str, Any]] = {}
-    common = lab.parameters(profile, fixed)  # once: it reads the notebook
+    common, rules = lab.parameters(profile, fixed), lab.rules()  # once: they read the notebook
     for combination in grid(**axes):
         values = lab.overlaid(common, combination)
         values.pop("output_dir", None)
         # Whether there is room for so many ranks is the executor's question; the jobs may run on a larger machine.
-        check_parameters(**{**values, "num_gpus": min(values["num_gpus"], 1)})
+        check_values(values, rules, machine=False)
         for seed in range(values["seed"], values["seed"] + repeats):
             folder = f"{_name(values, axes)}/seed-{seed}"
             if folder in folders:

@@ -20,11 +20,18 @@ from course_lib.hardware import machine_line
 from course_lib.homework import exit_in_one_line, joined_ranks
 from course_lib.keras_fit import keras_fit
 from course_lib.models import keras_parameter_count, resnet50v2, resnet152v2
-from course_lib.parameters import ParameterError, check_parameters
+from course_lib.parameters import ParameterError, Rule, check_values
 from course_lib.precision import accelerate_model
 
 NETWORKS = {"resnet50v2": resnet50v2, "resnet152v2": resnet152v2}
 NAME = "resnet_cifar10"
+RULES = {
+    name: Rule(rule)
+    for name, rule in {
+        "epochs": "[1, 10000]", "batch_size": "[1, train_samples]", "image_size": "[32, 224]", "dataset": "{data}",
+        "train_samples": "[0, dataset.train]", "base_lr": "(0.0, 1e6]", "seed": "[0, 2147483647]",
+    }.items()
+}  # fmt: skip
 
 
 def parse() -> argparse.Namespace:
@@ -43,7 +50,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="write options and epochs to this file, as JSON")
     options = parser.parse_args()
     try:
-        check_parameters(**{name: value for name, value in vars(options).items() if name != "output"})
+        check_values(vars(options), RULES)
     except ParameterError as error:
         name, _, why = str(error).partition(" ")
         parser.exit(2, f"{parser.prog}: error: --{name} {why}\n")

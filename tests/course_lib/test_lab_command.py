@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from course_lib.cli import main
+
 
 def lab(*arguments, **environment):
     command = [str(Path(sys.executable).with_name("lab")), *arguments]
@@ -30,13 +32,25 @@ def refused(done, code, *words):
         (("run", "01", "--profile", "nope"), ("nope", "smoke")),
         (("run", "01", "-p", "nope", "1"), ("nope", "num_gpus")),
         (("run", "01", "-p", "num_gpus", "0"), ("num_gpus = 0",)),
-        (("run", "01", "-p", "dataset", "nope"), ("nope", "fashion-mnist-small")),
+        (("run", "01", "-p", "dataset", "nope"), ("nope", "fashion-mnist-small", "cifar10-synthetic")),
+        (("run", "12", "--profile", "smoke", "-p", "optimizer", "novgrad"), ("did you mean novograd?",)),
+        (("run", "02", "--profile", "smoke", "-p", "batch_size", "4096"), ("batch_size = 4096", "at most 512")),
+        (("run", "02", "--profile", "smoke", "-p", "dataset", "cifar10-synthetic"), ("cifar10-synthetic", "mnist")),
+        (("run", "01", "-p", "output_dir", "a", "-o", "b"), ("given twice", "a", "b")),
+        (
+            ("sweep", "12", "--profile", "smoke", "-g", "optimizer=sgd,novgrad", "--dry-run"),
+            ("did you mean novograd?",),
+        ),
         (("run", "01", "--profile", "smoke", "-o", "/dev/null/x"), ("/dev/null/x", "cannot be written")),
     ],
-    ids=lambda value: " ".join(value[1:]) if value[0] == "run" else "",
+    ids=lambda value: " ".join(value) if value[0] in ("run", "sweep") else "",
 )
-def test_bad_arguments(arguments, words):
-    refused(lab(*arguments), 2, *words)
+def test_bad_arguments(arguments, words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["lab", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()  # here: an interpreter of its own takes seconds to import PyTorch
+    said = capsys.readouterr()
+    refused(subprocess.CompletedProcess(arguments, ended.value.code, said.out, said.err), 2, *words)
 
 
 def test_a_data_set_that_is_not_staged_is_failed_work_with_the_remedy(tmp_path):

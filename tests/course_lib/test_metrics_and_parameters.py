@@ -1,6 +1,7 @@
 """Speed-up, the knee, and parameters that are refused in one line."""
 
 import math
+import re
 from fractions import Fraction
 
 import pytest
@@ -10,7 +11,7 @@ from course_lib import labs, parameters
 from course_lib.hardware import Utilisation, available_cores
 from course_lib.labs import UnknownLabError, find_lab
 from course_lib.metrics import efficiency, saturation_knee, speedup, weak_efficiency
-from course_lib.parameters import ParameterError, check_parameters
+from course_lib.parameters import ParameterError, Rule, check_values, read_rules
 
 
 def one_line(raised, *words):
@@ -44,46 +45,112 @@ def test_knee_is_the_closed_form_of_a_saturating_curve():
         saturation_knee({})
 
 
-GOOD = dict(
-    num_gpus=1, epochs=1, batch_size=1, base_lr=0.1, momentum=0.0, warmup_epochs=0, target_accuracy=0.85, patience=1,
-    width=1, train_samples=0, seed=0,
-)  # fmt: skip
+CELL = """
+num_gpus = 1             # [1, machine] ranks
+epochs = 1               # [1, 10000] at most; the source: 40
+batch_size = 1           # [1, train_samples / num_gpus] images per step
+                         # and per rank
+base_lr = 0.1            # (0.0, 1e6] learning rate
+momentum = 0.0           # [0.0, 1.0) of SGD
+target_accuracy = 0.85   # [0.0, 1.0]
+sizes = [64, 128]        # [1, train_samples]
+optimizer = "sgd"        # {sgd, novograd, lars}: ours is novograd
+dataset = "fashion-mnist-small"  # {grey data} a staged data set
+small = "mnist"          # {data up to 32x32}
+train_samples = 0        # [0, dataset.train]
+test_samples = 0         # [0, dataset.test]
+output_dir = "# [1, 2]"  # the run folder
+"""
+RULES = read_rules(CELL)
+GOOD = {}
+exec(CELL, GOOD)
+GOOD = {name: GOOD[name] for name in RULES}
 
 
 def test_good_parameters_pass():
-    check_parameters(**GOOD)
-    check_parameters(
-        **{**GOOD, "base_lr": 1, "target_accuracy": 1.0, "seed": 2**31 - 1, "epochs": 2.0, "anything": object()}
-    )
+    assert set(RULES) == set(re.findall(r"^(\w+) =", CELL, re.M)) - {"output_dir"}
+    check_values(GOOD, RULES)
+    check_values({**GOOD, "base_lr": 1, "target_accuracy": 1.0, "epochs": 2.0, "anything": object()}, RULES)
+    check_values({**GOOD, "num_gpus": 4, "batch_size": 1250, "train_samples": 5000}, RULES)
 
 
 @pytest.mark.parametrize(
-    "name, value",
+    "name, value, words",
     [
-        ("num_gpus", 0), ("num_gpus", -2), ("num_gpus", "2"), ("num_gpus", 1.5), ("num_gpus", True), ("num_gpus", 10**6),
-        ("epochs", 0), ("batch_size", 0), ("batch_size", None), ("base_lr", 0.0), ("base_lr", -0.1), ("base_lr", math.nan),
-        ("base_lr", math.inf), ("momentum", 1.0), ("momentum", -0.1), ("warmup_epochs", -1), ("target_accuracy", 85),
-        ("patience", 0), ("width", 0), ("train_samples", -1), ("seed", -1), ("epochs", math.nan), ("epochs", math.inf),
+        *((name, value, ()) for name, values in {
+            "num_gpus": (0, -2, "2", 1.5, True, 10**6, math.nan), "epochs": (0, math.nan, math.inf, 10_001, 2.5, "1"),
+            "batch_size": (0, None), "base_lr": (0.0, -0.1, math.nan, math.inf), "momentum": (1.0, -0.1),
+            "target_accuracy": (85, -0.1), "train_samples": (-1,), "sizes": ([], [64, 0], ["64"]),
+        }.items() for value in values),
+        ("batch_size", 5001, ("at most 5000 here", "5000 / 1", "images per step and per rank")),
+        ("sizes", [64, 6000], ("6000", "5000")),
+        ("train_samples", 6000, ("at most 5000 here", "training images of fashion-mnist-small")),
+        ("test_samples", 1001, ("at most 1000 here", "test images of fashion-mnist-small")),
+        ("optimizer", "novgrad", ("sgd, novograd, lars; did you mean novograd?",)),
+        ("optimizer", 3, ("sgd, novograd, lars",)),
+        ("dataset", "cifar10", ("fashion-mnist, mnist, fashion-mnist-small",)),
+        ("dataset", "fashion-minst", ("did you mean fashion-mnist?",)),
+        ("small", "tiny-imagenet-synthetic", ("cifar100-synthetic",)),
     ],
 )  # fmt: skip
-def test_each_bad_parameter_is_one_line_that_names_it(name, value):
+def test_each_bad_parameter_is_one_line_that_names_it(name, value, words):
     with pytest.raises(ParameterError) as raised:
-        check_parameters(**{**GOOD, name: value})
-    one_line(raised, name)
+        check_values({**GOOD, name: value}, RULES)
+    one_line(raised, name, *words)
+
+
+def test_a_batch_is_measured_against_the_images_that_a_rank_has(tmp_path, monkeypatch):
+    with pytest.raises(ParameterError) as raised:
+        check_values({**GOOD, "train_samples": 1024, "num_gpus": 2, "batch_size": 513}, RULES)
+    one_line(raised, "batch_size = 513", "at most 512", "1024 / 2")
+    monkeypatch.setenv("LAB_DATA", str(tmp_path))
+    check_values({**GOOD, "dataset": "mnist", "batch_size": 10**6}, RULES)  # not staged: that is another error's line
 
 
 def test_ranks_are_bounded_by_gpus_or_by_cores(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    check_parameters(num_gpus=4)
+    check_values({"num_gpus": 4}, RULES)
     with pytest.raises(ParameterError) as raised:
-        check_parameters(num_gpus=5)
+        check_values({"num_gpus": 5}, RULES)
     one_line(raised, "num_gpus = 5", "4")
+    check_values({"num_gpus": 5}, RULES, machine=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(parameters, "available_cores", lambda: 2)
-    check_parameters(num_gpus=16)
+    check_values({"num_gpus": 16}, RULES)
     with pytest.raises(ParameterError) as raised:
-        check_parameters(num_gpus=17)
+        check_values({"num_gpus": 17}, RULES)
     one_line(raised, "num_gpus = 17", "2 cores")
+
+
+@pytest.mark.parametrize("rule", ["[1, two words]", "[one, 2]", "[1, __import__('os')]"])
+def test_what_is_no_rule_is_refused(rule):
+    with pytest.raises(ValueError):
+        Rule(rule)
+
+
+def test_a_rule_is_never_executed(tmp_path):
+    """`lab run` reads the rules outside of the sandbox."""
+    canary = tmp_path / "canary"
+    assert read_rules(f"a = 1  # [1, open({str(canary)!r}, 'w')]") == {} == read_rules("a = (")
+    with pytest.raises(ValueError):
+        check_values({"a": 1}, read_rules("a = 1  # [1, canary.write]"))
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("name, value", [("optimizer", "novgrad"), ("batch_size", 4096)])
+def test_the_notebooks_first_cell_refuses_under_plain_papermill(name, value, repository, tmp_path):
+    import nbformat
+    import papermill
+
+    notebook = nbformat.read(repository / "labs" / "12_assessment" / "12_assessment.ipynb", as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if cell.id in ("parameters", "setup")]
+    nbformat.write(notebook, tmp_path / "cells.ipynb")
+    given = {"dataset": "cifar10-synthetic", "output_dir": str(tmp_path / "run"), name: value}
+    with pytest.raises(papermill.PapermillExecutionError) as raised:
+        papermill.execute_notebook(
+            str(tmp_path / "cells.ipynb"), str(tmp_path / "out.ipynb"), given, progress_bar=False, cwd=str(tmp_path)
+        )
+    assert raised.value.ename == "ParameterError" and f"{name} = {value!r}: must" in raised.value.evalue
 
 
 @pytest.mark.parametrize(
@@ -145,6 +212,7 @@ def test_booleans_are_read_as_yaml():
     [
         ("nope", {}, ("'nope'", "smoke", "laptop", "gpu")),
         ("smoke", {"lr": "1"}, ("'lr'", "base_lr")),
+        ("smoke", {"batchsize": "1"}, ("'batchsize'", "did you mean batch_size?")),
         ("smoke", {"epochs": "2.5"}, ("epochs", "2.5")),
         ("smoke", {"epochs": "many"}, ("epochs", "many")),
         ("smoke", {"epochs": "true"}, ("epochs",)),

@@ -117,6 +117,8 @@ def test_seeds_can_be_an_axis(toy):
         ({"batch_size": ["many"]}, {}, 1, "batch_size"),
         ({"batch_size": [0]}, {}, 1, "batch_size = 0"),
         ({"num_gpus": [0]}, {}, 1, "num_gpus = 0"),
+        ({"optimizer": ["sgd", "novgrad"]}, {}, 1, "optimizer = 'novgrad': must be one of sgd, novograd; did you mean novograd"),
+        ({"batch_size": [1]}, {"optimizer": "nope"}, 1, "optimizer = 'nope'"),
         ({"base_lr": [0.1, 10**7]}, {}, 1, "base_lr"),
         ({"rule": ["a b", "a_b"]}, {}, 1, "names two points"),
         ({"batch_size": range(1, 2000), "epochs": range(1, 2000)}, {}, 1, "3,996,001 points"),

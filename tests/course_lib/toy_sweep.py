@@ -6,14 +6,15 @@ CELLS = [
     (
         "parameters",
         """
-num_gpus = 1
-batch_size = 32
-base_lr = 0.1
+num_gpus = 1  # [1, machine] ranks
+batch_size = 32  # [1, 1000000]
+base_lr = 0.1  # (0.0, 1e6]
 momentum = 0.9
 warmup_epochs = 5.0
 epochs = 2
 seed = 0
 train_samples = 0
+optimizer = "sgd"  # {sgd, novograd}
 rule = "linear"
 output_dir = "run"
 """,

@@ -98,13 +98,27 @@ def test_papermill_understands_every_parameter(path, notebook, caplog):
     assert not caplog.records
 
 
-def test_profiles_pass_the_notebooks_own_checks(path):
+def test_every_parameter_has_a_rule_that_all_profiles_keep(path, notebook):
+    """Beside the parameter, in its comment: one without a rule would not be checked, and nobody would notice."""
     from course_lib.labs import Lab
-    from course_lib.parameters import check_parameters
+    from course_lib.parameters import ParameterError, check_values
 
     lab = Lab(path.stem, path)
+    defaults, rules = lab.defaults(), lab.rules()
+    free = {"output_dir"} | {name for name, value in defaults.items() if isinstance(value, bool)}
+    assert set(rules) == set(defaults) - free
+    for name, rule in rules.items():
+        values = defaults[name] if isinstance(defaults[name], list) else [defaults[name]]
+        assert all(isinstance(value, str if rule.words else int if rule.whole else float) for value in values), name
+        for wrong in ("nope" if rule.words else -1, None):
+            with pytest.raises(ParameterError, match=name):
+                check_values({**defaults, name: wrong}, rules, machine=False)
     for profile in ("smoke", "laptop", "gpu"):
-        check_parameters(**{**lab.parameters(profile, {}), "num_gpus": 1})
+        check_values(lab.parameters(profile, {}), rules, machine=False)
+    (setup,) = [cell.source for cell in notebook.cells if cell.id == "setup"]
+    (given,) = re.findall(r"^given = dict\((.*?)\)$", setup, re.M | re.S)
+    assert set(re.findall(r"(\w+)=", given)) == set(defaults) - {"output_dir"}
+    assert setup.index("check_parameters(**given)") < setup.find("load(dataset") % len(setup)
 
 
 def test_nbgrader_takes_it(path, notebook):

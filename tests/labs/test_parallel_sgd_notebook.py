@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import yaml
 
-from course_lib.parameters import check_parameters
+from course_lib.parameters import check_values, read_rules
 
 LAB = Path(__file__).resolve().parents[2] / "labs" / "08_parallel_sgd_mpi"
 CELLS = {cell.id: cell.source for cell in nbformat.read(LAB / "08_parallel_sgd_mpi.ipynb", as_version=4).cells}
@@ -54,4 +54,4 @@ def test_the_profiles_can_be_shared_evenly():
 
 
 def test_one_averaging_at_the_end_can_be_asked_for():
-    check_parameters(average_every=0)
+    check_values({"average_every": 0}, read_rules(CELLS["parameters"]))
