@@ -154,7 +154,7 @@ def grade_lab(
     setting = Setting(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers), rubrics)
 
     def finished(students: list[str]) -> Iterator[Finished]:
-        seconds = _patience(rubric)
+        seconds = _patience(rubric, workers)
         if executor == "slurm":
             from .slurm import run_slurm
 
@@ -241,9 +241,12 @@ def _results(
         yield verdict, True
 
 
-def _patience(rubric: Rubric) -> float:
-    """Seconds after which a worker that has not answered is given up: all limits together, and a minute."""
+def _patience(rubric: Rubric, workers: int) -> float:
+    """Seconds after which a worker that has not answered is given up.
+
+    All limits of a submission together, for each worker that it may have to wait for (`autograde.turns`), and a minute.
+    """
     each = rubric.execution.seconds
     seconds = 60.0 + each * len(rubric.exercises)
     seconds += sum(run.model.seconds or each for run in rubric.runs if run.model is not None)
-    return 2 * (seconds + (rubric.rerun.seconds if rubric.rerun else 0.0)) + 120.0
+    return 2 * (workers + 1) * (seconds + (rubric.rerun.seconds if rubric.rerun else 0.0))

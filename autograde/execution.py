@@ -7,6 +7,7 @@ deadline, whatever it does.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import select
@@ -14,13 +15,14 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from data_prep.root import data_root
 
-from .cgroup import MemoryGroup
+from .cgroup import ControlGroup
 from .inside import wire
-from .limits import Exceeded, Limits, Watch, out_of_memory
+from .limits import WALL, Exceeded, Limits, Watch, out_of_memory
 from .sandbox import Sandbox
 from .talk import Later, Rank
 
@@ -62,6 +64,30 @@ class NoSandbox:
         self._folder.cleanup()
 
 
+@dataclass(frozen=True)
+class _Clocks:
+    """Seconds on the three clocks of `autograde.limits`."""
+
+    wall: float
+    own: float
+    processor: float
+
+
+@dataclass(frozen=True)
+class _Allowance:
+    """So many seconds, since the clocks were at `since`."""
+
+    seconds: float
+    since: _Clocks
+
+    def check(self, now: _Clocks, processors: int) -> None:
+        """Raise `Exceeded` where they are over."""
+        if now.own - self.since.own >= self.seconds or now.wall - self.since.wall >= WALL * self.seconds:
+            raise Exceeded("time", f"timed out after {self.seconds:g} s")
+        if now.processor - self.since.processor >= processors * self.seconds:
+            raise Exceeded("time", f"timed out after {processors * self.seconds:g} s of processor time")
+
+
 class Execution:
     """Runners in one sandbox, and a deadline that all calls share. A context manager.
 
@@ -72,16 +98,16 @@ class Execution:
         The beginning of what they printed.
     """
 
-    def __init__(self, place: Sandbox | NoSandbox, limits: Limits, group: MemoryGroup | None = None) -> None:
+    def __init__(self, place: Sandbox | NoSandbox, limits: Limits, group: ControlGroup | None = None) -> None:
         self.place, self.limits, self.group = place, limits, group
         self.ranks: list[Rank] = []
         self.output = bytearray()
-        self.deadline = time.monotonic() + limits.seconds
-        self._seconds = limits.seconds
         self._grace_ends: float | None = None
         self._later: list[tuple[float, Rank, bytes]] = []
-        self._watch = Watch(place.pid, limits, group is not None) if place.pidfd >= 0 else None
+        self._watch = Watch(place.pid, limits, group) if place.pidfd >= 0 else None
         self._next_look = 0.0
+        self._allowances: list[_Allowance] = []
+        self.allow(limits.seconds)
 
     @property
     def peak_bytes(self) -> int:
@@ -90,8 +116,20 @@ class Execution:
 
     def allow(self, seconds: float) -> None:
         """From now on at most so many seconds, where that is less than what is left."""
-        if time.monotonic() + seconds < self.deadline:
-            self.deadline, self._seconds = time.monotonic() + seconds, seconds
+        if math.isfinite(seconds):
+            self._allowances.append(_Allowance(seconds, self._clocks()))
+
+    @property
+    def seconds_left(self) -> float:
+        """By its own clock, until the nearest time limit."""
+        now = self._clocks()
+        return min(each.seconds - (now.own - each.since.own) for each in self._allowances)
+
+    def _clocks(self) -> _Clocks:
+        wall = time.monotonic()
+        if self._watch is None:
+            return _Clocks(wall, wall, 0.0)
+        return _Clocks(wall, wall - self._watch.waited, self._watch.processor_seconds)
 
     def cells(self, cells: Sequence[Mapping[str, str]]) -> list[list[dict[str, Any]]]:
         """Execute cells, each a mapping with ``id`` and ``source``, on every rank.
@@ -238,13 +276,14 @@ class Execution:
 
     def _poll(self) -> None:
         now = time.monotonic()
-        if now >= self.deadline:
-            raise Exceeded("time", f"timed out after {self._seconds:g} s")
         if self._watch and now >= self._next_look:
             self._watch.look()
             if self.group is not None and self.group.ended_one():
                 raise Exceeded("memory", out_of_memory(self.limits))
             self._next_look = now + _WATCH_INTERVAL
+        clocks = self._clocks()
+        for each in self._allowances:
+            each.check(clocks, self.limits.processors)
         for due in [entry for entry in self._later if entry[0] <= now]:
             self._later.remove(due)
             due[1].queue(due[2])
@@ -252,7 +291,7 @@ class Execution:
             r.output for r in self.ranks if r.output >= 0
         ]
         writers = [rank.socket for rank in self.ranks if rank.unsent and not rank.ended]
-        wait = min([self.deadline - now, _WATCH_INTERVAL, *(max(0.0, entry[0] - now) for entry in self._later)])
+        wait = min([max(0.0, self.seconds_left), _WATCH_INTERVAL, *(max(0.0, entry[0] - now) for entry in self._later)])
         readable, writable, _ = select.select(readers, writers, [], wait)
         for rank in self.ranks:
             if rank.socket in writable:

@@ -10,7 +10,7 @@ called. What the rubric withholds of the library is not there. An answer that fa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from .notebook_repair import RepairedNotebook
 from .quoting import quote
 from .rubric import Execution as ExecutionRules
 from .rubric import Exercise
+from .turns import in_turn
 from .verdict import CriterionResult, Flag
 from .warm import WarmInterpreter
 
@@ -94,6 +95,7 @@ class ExerciseJudge:
     seed: list[int]
     flags: list[Flag] = field(default_factory=list)
     _left_out: list[AnswerError] = field(default_factory=list)
+    _timed_out: bool = False
     _failed_before_calls: AnswerError | None = None
 
     def judge(self, exercise: Exercise) -> list[CriterionResult]:
@@ -132,16 +134,23 @@ class ExerciseJudge:
         return results
 
     def _findings(self, exercise: Exercise) -> Findings:
+        try:
+            return in_turn(lambda share: self._attempt(exercise, share), only_alone=self._timed_out)
+        except Exceeded as error:
+            self._timed_out |= error.kind == "time"
+            if not error.cell:
+                raise _ended(error) from None
+            self._leave_out(error)
+        return self._findings(exercise)
+
+    def _attempt(self, exercise: Exercise, share: float) -> Findings:
         check = find_check(exercise.check)
         limits = limits_of(self.rules)
+        limits = replace(limits, seconds=share * limits.seconds, processors=max(limits.processors, check.ranks))
         stream = np.random.default_rng([*self.seed, *exercise.cell.encode()])
         with self.warm.execute(limits, check.ranks, self.data, withheld=self.rules.withheld) as execution:
-            try:
-                outcomes = execution.cells(self.cells)
-            except Exceeded as error:
-                self._leave_out(error)
-                return self._findings(exercise)
-            execution.allow(check.seconds)
+            outcomes = execution.cells(self.cells)
+            execution.allow(share * check.seconds)
             ask = _SandboxAsk(exercise.check, execution, outcomes[0], stream, self._left_out)
             try:
                 if check.ranks > 1 and check.process_group:
@@ -149,8 +158,8 @@ class ExerciseJudge:
                 return check.judge(ask)
             except Exceeded as error:
                 if error.kind != "time" and execution.place.disk_used() > 0.98:
-                    error = Exceeded("disk", f"filled its {limits.disk_bytes >> 20} MB of disk")
-                raise _ended(error) from None
+                    raise Exceeded("disk", f"filled its {limits.disk_bytes >> 20} MB of disk") from None
+                raise
             except (AnswerError, KeyboardInterrupt):
                 raise
             except Exception as error:

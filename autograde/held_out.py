@@ -10,6 +10,7 @@ course's own, no code of the student's is in the process; where a rubric takes i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from .quoting import quote
 from .rubric import ModelEvidence
 from .run_folder import EvidenceError
 from .run_record import RunRecord
+from .turns import in_turn
 from .warm import WarmInterpreter
 
 __all__ = ["augment", "check_data", "try_weights"]
@@ -108,10 +110,15 @@ def try_weights(
         "shift": shift,
         "batch": network.batch,
     }
-    try:
-        with warm.execute(limits, data=data if from_notebook else {}) as execution:
+
+    def predict(share: float) -> dict[str, Any]:
+        bounds = replace(limits, seconds=share * limits.seconds)
+        with warm.execute(bounds, data=data if from_notebook else {}) as execution:
             execution.cells(cells if from_notebook else [])
-            (reply,) = execution.call(DRIVER, "predict", given)
+            return execution.call(DRIVER, "predict", given)[0]
+
+    try:
+        reply = in_turn(predict)
     except Exceeded as error:
         raise EvidenceError(f"the weights could not be tried: {error}") from None
     predicted = reply.get("value")

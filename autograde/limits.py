@@ -1,5 +1,9 @@
 """What an execution may use, and watching that it does not use more.
 
+Time has three clocks. *Its own* is the wall clock without what its processes waited for a processor: what other
+processes of the machine do costs a student nothing. *Processor time* bounds an execution that is busy in many
+processes, whose own clock may stand still. The *wall clock* bounds what both overlook.
+
 The kernel bounds a single process (`autograde.inside.confine`); a `Watch` looks at all processes of a sandbox together,
 several times a second, through the process table *of the sandbox*: a child that detaches itself is still in it.
 """
@@ -8,11 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .cgroup import ControlGroup
 
 __all__ = ["Exceeded", "Limits", "Watch"]
 
 MIB = 1 << 20
+TICKS = os.sysconf("SC_CLK_TCK")
+WALL = 10.0  # wall clock to an execution's own clock, at most
+CROWD = 64  # processes and threads of a sandbox; with more, all of them wait for everybody else's
 
 
 @dataclass(frozen=True)
@@ -22,7 +34,10 @@ class Limits:
     Attributes
     ----------
     seconds : float
-        Wall clock, from the first process to the last answer.
+        By its own clock, from the first process to the last answer. Processor time may be `processors` times as much,
+        the wall clock `WALL` times.
+    processors : int
+        That it computes on at the same time, at most.
     memory_bytes : int
         Of all processes together, pages that they share counted once.
     disk_bytes : int
@@ -40,6 +55,7 @@ class Limits:
     """
 
     seconds: float = 60.0
+    processors: int = 2
     memory_bytes: int = 4 << 30
     disk_bytes: int = 512 * MIB
     tasks: int = 256
@@ -71,16 +87,30 @@ class Watch:
     pid : int
         The sandbox's first process, in the grader's process namespace.
     limits : Limits
-    counted : bool
-        Whether the kernel counts the memory too, and ends what takes too much of it. Ours is then a lower bound, which
-        costs nothing: the exact figure of 250 processes that keep forking takes seconds, in which nobody would look.
+    group : ControlGroup or None
+        Where there is one the kernel counts the memory too, and ends what takes too much of it. Ours is then a lower
+        bound, which costs nothing: the exact figure of 250 processes that keep forking takes seconds, in which nobody
+        would look.
+
+    Attributes
+    ----------
+    peak_bytes : int
+        The most memory seen.
+    waited : float
+        Seconds for which a process was ready and had no processor; of several at once, those of the one that waited
+        longest.
+    processor_seconds : float
+        Processor time of all processes together. Without a control group, children that nobody waited for are missing.
     """
 
-    def __init__(self, pid: int, limits: Limits, counted: bool = False) -> None:
+    def __init__(self, pid: int, limits: Limits, group: ControlGroup | None = None) -> None:
         self.process = f"/proc/{pid}"
         self.table = f"/proc/{pid}/root/proc"
-        self.limits, self.counted = limits, counted
+        self.limits, self.group, self.counted = limits, group, group is not None
         self.peak_bytes = 0
+        self.waited = self.processor_seconds = 0.0
+        self._looked = time.monotonic()
+        self._waits: dict[str, int] = {}
 
     def look(self) -> None:
         """Look once.
@@ -101,6 +131,9 @@ class Watch:
             own = sum(fields.get(key, 0) for key in (b"RssAnon", b"RssShmem", b"VmSwap", b"VmPTE")) * 1024
             resident, largest = resident + own, max(largest, own)
             tables += fields.get(b"VmPTE", 0) * 1024
+        self._look_at_clocks(processes)
+        if not self.counted and tasks > CROWD:
+            _give_way(self.process)
         if tasks >= self.limits.tasks:
             raise Exceeded("tasks", f"started more than {self.limits.tasks} processes and threads")
         if resident > self.limits.memory_bytes and self.counted:
@@ -115,6 +148,24 @@ class Watch:
         if resident > self.limits.memory_bytes:
             raise Exceeded("memory", out_of_memory(self.limits))
 
+    def _look_at_clocks(self, processes: list[str]) -> None:
+        now = time.monotonic()
+        waits: dict[str, int] = {}
+        used = 0
+        for name in processes:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                with open(f"{self.table}/{name}/schedstat") as file:
+                    waits[name] = int(file.read().split()[1])  # nanoseconds of waiting for a processor
+                if self.group is None:
+                    with open(f"{self.table}/{name}/stat", "rb") as file:
+                        # Behind the name, which may hold anything: user, system, and those of children that ended.
+                        used += sum(map(int, file.read().rpartition(b")")[2].split()[11:15]))
+        longest = max((wait - self._waits.get(name, 0) for name, wait in waits.items()), default=0) / 1e9
+        self.waited += min(max(longest, 0.0), now - self._looked)
+        self._waits, self._looked = waits, now
+        counted = None if self.group is None else self.group.processor_seconds()
+        self.processor_seconds = max(self.processor_seconds, used / TICKS if counted is None else counted)
+
     def _look_at_files_and_sockets(self) -> None:
         with contextlib.suppress(OSError):
             for place in ("tmp", "dev/shm"):
@@ -125,6 +176,16 @@ class Watch:
             used = int(file.readline().split()[-1])  # "sockets: used 12", of the sandbox's network
             if used > self.limits.sockets:
                 raise Exceeded("tasks", f"opened more than {self.limits.sockets:,} sockets")
+
+
+def _give_way(process: str) -> None:
+    """Give the processes in a namespace the lowest priority, which those that they start inherit."""
+    with contextlib.suppress(OSError):
+        namespace = os.stat(f"{process}/ns/pid").st_ino
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/{name}/ns/pid").st_ino == namespace:
+                    os.setpriority(os.PRIO_PROCESS, int(name), 19)
 
 
 def out_of_memory(limits: Limits) -> str:

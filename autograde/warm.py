@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .cgroup import memory_group
+from .cgroup import control_group
 from .execution import Execution, NoSandbox
 from .limits import Limits
 from .sandbox import DATA, Sandbox, SandboxError
@@ -127,7 +127,7 @@ class WarmInterpreter:
         replaced = {Path(path): Path(text) for _, path, text in redacted}
         place: Sandbox | NoSandbox
         place = Sandbox(self.slot, data, limits.disk_bytes, replaced) if self.sandboxed else NoSandbox()
-        group = memory_group(limits.memory_bytes + _SPARE) if self.sandboxed else None
+        group = control_group(limits.memory_bytes + _SPARE) if self.sandboxed else None
         execution = Execution(place, limits, group)
         try:
             for rank in range(ranks):
@@ -193,7 +193,6 @@ class WarmInterpreter:
         request = {
             "user_namespace": place.user_namespace,
             "join": place.pidfd >= 0,
-            "group": group is not None,
             "uid": place.uid,
             "folder": place.folder,
             "threads": threads,
@@ -212,7 +211,7 @@ class WarmInterpreter:
             if place.pidfd >= 0:
                 descriptors.append(place.pidfd)
             if group is not None:
-                descriptors.append(group.joining)
+                descriptors += group.joining
             with contextlib.suppress(OSError):  # it has ended: the answer that does not come says so
                 socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
             answer = self._answer(FORK_SECONDS)

@@ -2,9 +2,9 @@
 
 Started as ``python -I zygote.py CONTROL`` with a clean environment, `CONTROL` being the descriptor of a sequenced-packet
 socket. It imports the libraries that labs use, once, keeps a single thread, and then answers requests one at a time:
-each is a JSON object with two to four descriptors: the socket that `runner` talks over, the pipe for what the student
-prints, and where there are such the pidfd of the process whose namespaces to join and a control group's
-``cgroup.procs``. The answer is ``{"pid": …}`` or ``{"error": …}``. A request with ``prepare`` has no descriptors and starts
+each is a JSON object with two to six descriptors: the socket that `runner` talks over, the pipe for what the student
+prints, and where there are such the pidfd of the process whose namespaces to join and the ``cgroup.procs`` of a control
+group. The answer is ``{"pid": …}`` or ``{"error": …}``. A request with ``prepare`` has no descriptors and starts
 nothing; its answer, ``{"prepared": true}``, comes when the library that the next ones need is imported.
 
 The course's own library is imported by *branches*: forks of this process, one for each choice of what a rubric withholds
@@ -63,6 +63,8 @@ COURSE = [
     "data_prep.staged",
 ]
 
+DESCRIPTORS = 6  # that come with a request, at most
+
 
 def warm() -> None:
     """Import everything but the course's library, and leave a single thread and no OpenMP pool behind."""
@@ -92,7 +94,7 @@ def serve(control: socket.socket) -> None:
     control.send(json.dumps({"ready": True}).encode())
     branches: dict[str, tuple[int, socket.socket]] = {}
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 65536, 4)
+        message, descriptors, _, _ = socket.recv_fds(control, 65536, DESCRIPTORS)
         if not message:
             break
         redacted = json.loads(message)["redacted"]
@@ -139,7 +141,7 @@ def _branch(
 
 def _serve_branch(control: socket.socket, requests: socket.socket, problem: str | None) -> None:
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, 65536, 4)
+        message, descriptors, _, _ = socket.recv_fds(requests, 65536, DESCRIPTORS)
         if not message:
             return
         request = json.loads(message)
@@ -201,10 +203,11 @@ def _enter_and_run(control: socket.socket, request: dict[str, Any], descriptors:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     channel, output, *others = descriptors
     try:
-        if request["group"]:
-            os.write(others[-1], b"0")  # the control group: this process, and so its children, count in it
-        if request["join"]:
-            confine_module.enter(others[0], request["user_namespace"])
+        joined = others[:1] if request["join"] else []
+        for group in others[len(joined) :]:
+            os.write(group, b"0")  # the control group: this process, and so its children, count in it
+        if joined:
+            confine_module.enter(*joined, request["user_namespace"])
         pid = os.fork()
     except BaseException as error:
         control.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())

@@ -217,4 +217,4 @@ def test_the_library_s_import_is_not_the_student_s_time(warm):
     os.kill(warm.pid, signal.SIGSTOP)  # as slow as a machine can be
     threading.Timer(1.0, os.kill, (warm.pid, signal.SIGCONT)).start()
     with warm.execute(Limits(seconds=30.0), withheld=("course_lib.loss_line",)) as execution:
-        assert execution.deadline - time.monotonic() > 29.5
+        assert execution.seconds_left > 29.5

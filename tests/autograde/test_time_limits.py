@@ -1,0 +1,209 @@
+"""A time limit judges a student's code, and never what runs beside it."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from graded_lab import GradedLab, with_seconds
+
+from autograde import limits, turns
+from autograde.limits import CROWD, Exceeded, Limits, Watch
+from autograde.sandbox import missing_sandbox
+
+sandboxed = pytest.mark.skipif(missing_sandbox() is not None, reason="no sandbox on this machine")
+
+CROWDED = """
+import os, time
+for _ in range({processes}):
+    if os.fork() == 0:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            pass
+        os._exit(0)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr(turns.tempfile, "gettempdir", lambda: str(tmp_path))
+
+
+def test_what_times_out_beside_others_is_tried_once_more_alone_with_all_of_its_time():
+    shares, others = [], []
+
+    def attempt(share):
+        shares.append(share)
+        neighbour = threading.Thread(target=lambda: others.append(_may_run()), daemon=True)
+        neighbour.start()
+        neighbour.join(0.3)
+        if share < 1:
+            assert others == [True]  # beside others
+            raise Exceeded("time", "timed out")
+        assert others == [True]  # the second neighbour is still waiting
+        return "done"
+
+    def _may_run():
+        with turns.beside_others():
+            return True
+
+    assert turns.in_turn(attempt) == "done"
+    assert shares == [turns.BESIDE_OTHERS, 1.0]
+    with turns.alone():  # everything was let go of
+        pass
+
+
+def test_only_a_time_limit_is_tried_again():
+    shares = []
+
+    def attempt(share):
+        shares.append(share)
+        raise Exceeded("memory", "out of memory")
+
+    with pytest.raises(Exceeded, match="out of memory"):
+        turns.in_turn(attempt)
+    assert len(shares) == 1
+
+
+def test_who_wants_to_be_alone_is_not_kept_waiting_by_those_that_keep_coming():
+    running, stop = threading.Event(), threading.Event()
+
+    def busy():
+        while not stop.is_set():
+            with turns.beside_others():
+                running.set()
+                time.sleep(0.01)
+
+    workers = [threading.Thread(target=busy, daemon=True) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    running.wait()
+    with turns.alone():
+        stop.set()
+    for worker in workers:
+        worker.join(10)
+        assert not worker.is_alive()
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"lab-grade-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="belongs to somebody else"), turns.alone():
+        pass
+
+
+@sandboxed
+def test_a_slow_answer_that_is_done_in_time_alone_keeps_its_points(warm, monkeypatch):
+    lab = GradedLab(warm, "01_single_gpu")
+    with_seconds(monkeypatch, 4)
+    slow = "import time\n" + lab.solution("speedup").replace('"""\n', '"""\n    time.sleep(0.5)\n', 1)
+    asked = []
+    execute = warm.execute
+    monkeypatch.setattr(warm, "execute", lambda *args, **options: asked.append(1) or execute(*args, **options))
+    judged = lab.judge("speedup", slow)
+    assert judged.points == judged.max_points, judged.reasons
+    assert len(asked) == 2  # beside others it ran out of its half
+
+
+@sandboxed
+def test_an_answer_that_never_returns_costs_the_next_ones_one_try_each(warm, monkeypatch):
+    lab = GradedLab(warm, "01_single_gpu")
+    with_seconds(monkeypatch, 0.5)
+    from autograde.exercises import ExerciseJudge
+
+    asked = []
+    execute = warm.execute
+    monkeypatch.setattr(warm, "execute", lambda *args, **options: asked.append(1) or execute(*args, **options))
+    cells = [
+        cell | {"source": f"def {name}(*args):\n    while True:\n        pass\n"}
+        if (name := {"ex-speedup": "speedup_and_efficiency", "ex-evaluate": "evaluate"}.get(cell["id"]))
+        else cell
+        for cell in lab.cells
+    ]
+    judge = ExerciseJudge(warm, lab.rubric.execution, {}, cells, [1])
+    for exercise in ("evaluate", "speedup"):
+        found = next(each for each in lab.rubric.exercises if each.cell == f"check-{exercise}")
+        assert all("timed out after 0.5 s" in result.reason for result in judge.judge(found))
+    assert len(asked) == 3
+
+
+@sandboxed
+@pytest.mark.parametrize("counted", [True, False])
+def test_busy_processes_are_ended_by_the_processor_time_of_all(warm, monkeypatch, counted):
+    if not counted:
+        monkeypatch.setattr("autograde.warm.control_group", lambda limit: None)
+    monkeypatch.setattr("autograde.execution.WALL", 1000)  # on a machine however busy
+    with warm.execute(Limits(seconds=1.5, processors=1)) as execution:
+        if counted and (execution.group is None or execution.group.processor_seconds() is None):
+            pytest.skip("no control group for the processor can be made here")
+        with pytest.raises(Exceeded, match=r"timed out after 1\.5 s of processor time") as caught:
+            execution.cells([{"id": "a", "source": CROWDED.format(processes=8)}])
+    assert caught.value.kind == "time"
+
+
+@sandboxed
+def test_waiting_for_a_processor_is_not_the_student_s_time(warm, monkeypatch):
+    look = Watch.look
+
+    def starved(self):
+        before = time.monotonic()
+        look(self)
+        self.waited += before - getattr(self, "before", before)  # as on a machine where others have every processor
+        self.before = before
+
+    monkeypatch.setattr(Watch, "look", starved)
+    with warm.execute(Limits(seconds=0.5)) as execution:
+        (outcome,) = execution.cells([{"id": "a", "source": "import time\ntime.sleep(1.0)"}])
+        assert outcome[0]["error"] is None
+        with pytest.raises(Exceeded, match=r"timed out after 0\.5 s"):  # not for ever: the wall clock bounds it
+            execution.cells([{"id": "b", "source": "time.sleep(60)"}])
+
+
+@sandboxed
+def test_without_a_control_group_a_crowd_gets_the_lowest_priority(warm, monkeypatch):
+    monkeypatch.setattr("autograde.warm.control_group", lambda limit: None)
+    sleepers = CROWDED.replace("while time.monotonic() < end:\n            pass", "time.sleep(60)")
+    give_way = limits._give_way
+    seen = []
+
+    def noted(process):
+        give_way(process)
+        if len(found := _niceness(process)) > CROWD:
+            seen.extend(found)
+            raise Exceeded("tasks", "seen")
+
+    monkeypatch.setattr(limits, "_give_way", noted)
+    with warm.execute(Limits(seconds=60)) as execution, pytest.raises(Exceeded, match="seen"):
+        execution.cells([{"id": "a", "source": sleepers.format(processes=CROWD + 8)}])
+    assert sorted(seen)[CROWD // 2] == 19  # but for those whose parent was forking just then
+
+
+def _niceness(process):
+    namespace = os.stat(f"{process}/ns/pid").st_ino
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.stat(f"/proc/{name}/ns/pid").st_ino == namespace:
+                found.append(os.getpriority(os.PRIO_PROCESS, int(name)))
+        except OSError:
+            pass
+    return found
+
+
+@sandboxed
+def test_the_kernel_shares_the_processor_between_sandboxes(warm):
+    with warm.execute(Limits(seconds=60)) as execution:
+        if execution.group is None or execution.group.processor_seconds() is None:
+            pytest.skip("no control group for the processor can be made here")
+        execution.cells([{"id": "a", "source": "x = 1"}])
+        groups = Path(f"/proc/{execution.ranks[0].pid}/cgroup").read_text().splitlines()
+        name = execution.group.folder.name
+        own = {controller for line in groups if line.endswith(name) for controller in line.split(":")[1].split(",")}
+        assert own >= {"memory", "cpu", "cpuacct"} or own == {""}  # version 1, or version 2
+        used = execution.group.processor_seconds()
+        execution.cells([{"id": "b", "source": "import time\nwhile time.process_time() < 0.3: pass"}])
+        assert execution.group.processor_seconds() > used
+        folders = execution.group._folders
+    assert not any(folder.exists() for folder in folders)
