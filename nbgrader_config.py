@@ -10,7 +10,9 @@ from pathlib import Path
 
 from nbgrader import preprocessors as stock
 
-from autograde.nbgrader_hooks import KeepVerdict, ShowReasons
+from autograde.nbgrader_hooks import KeepVerdict
+from autograde.reading.feedback import FeedbackPages, MarkUnread, ShowReasons
+from autograde.reading.formgrader import guard_formgrader
 
 c = get_config()  # noqa: F821  (nbgrader provides it)
 root = Path(__file__).resolve().parent
@@ -57,12 +59,9 @@ c.Autograde.autograde_preprocessors = [
     stock.AssignLatePenalties,
     stock.CheckCellMetadata,
 ]
-c.GenerateFeedback.preprocessors = [
-    stock.GetGrades,
-    ShowReasons,
-    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
-]
 
-# Feedback pages and formgrader show what students wrote and what their code printed: as text, never as markup.
-c.HTMLExporter.sanitize_html = True
-c.HTMLExporter.filters = {"markdown2html": "autograde.nbgrader_hooks.markdown_without_html"}
+# Feedback pages and formgrader show what students wrote and what their code printed as text and pictures, never as
+# markup; each page is made in a process with bounded time and memory.
+c.GenerateFeedback.exporter_class = FeedbackPages
+c.GenerateFeedback.preprocessors = [stock.GetGrades, ShowReasons, MarkUnread]
+guard_formgrader()
