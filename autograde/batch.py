@@ -23,6 +23,7 @@ from .bench import Bench, course_secret, source_notebook
 from .gradebook import CourseError, ensure_assignment, nbgrader_settings, open_gradebook, record_verdict, source_path
 from .grading import failed_verdict, submission_digest
 from .held_out import check_data
+from .late_penalties import LatePenalties, LatePenaltyError
 from .pool import Finished, run_local
 from .quoting import quote
 from .rubric import RUBRICS, Rubric, find_rubric
@@ -151,6 +152,10 @@ def grade_lab(
     _see_that_it_can_be_graded(rubric, source, [course / "submitted" / student / rubric.lab for student in wanted])
     ensure_assignment(config, rubric)
     workers = max(1, min(jobs or available_cores(), len(wanted)))
+    try:
+        penalties = LatePenalties(config)
+    except LatePenaltyError as error:
+        raise CourseError(str(error)) from None
     setting = Setting(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers), rubrics)
 
     def finished(students: list[str]) -> Iterator[Finished]:
@@ -166,11 +171,15 @@ def grade_lab(
     begun(len(to_do), len(wanted))
     verdicts: dict[str, Verdict] = {}
     unwritten: list[str] = []
+    without_penalty: list[str] = []
     # Closed at once when interrupted: jobs are then cancelled.
     with open_gradebook(config) as gradebook, closing(_results(setting, rubric, known, to_do, finished)) as results:
         for verdict, fresh in results:
             try:
-                record_verdict(gradebook, verdict, submitted_at(setting.submission(verdict.student)))
+                when = submitted_at(setting.submission(verdict.student))
+                record_verdict(gradebook, verdict, when, penalties, kept=not fresh)
+            except LatePenaltyError as error:
+                without_penalty.append(str(error))
             except Exception as error:
                 gradebook.db.rollback()
                 unwritten.append(f"{verdict.student} ({type(error).__name__})")
@@ -182,6 +191,11 @@ def grade_lab(
         raise CourseError(
             f"{len(unwritten)} of {len(wanted)} scores could not be written: {', '.join(unwritten[:5])}; "
             f"see that {course} can be written, then grade again"
+        )
+    if without_penalty:
+        raise CourseError(
+            f"{len(without_penalty)} of {len(wanted)} late penalties could not be computed, their scores are written "
+            f"without a new one: {'; '.join(without_penalty[:3])}; mend the plugin, then grade again (nothing is executed anew)"
         )
     return [verdicts[student] for student in wanted]
 
