@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -119,7 +120,7 @@ def grade_lab(
         Folder of the rubrics: yours, or those that ship with the grader.
     begun, done, skipped, told : callable
         Told how many there are to grade, and in all; of each verdict as it comes, and whether it is a new one; of each
-        name that was left out; and how the jobs fare, with the executor ``slurm``.
+        name that was left out, and of each time stamp that is none; and how the jobs fare, with the executor ``slurm``.
 
     Returns
     -------
@@ -176,7 +177,8 @@ def grade_lab(
     with open_gradebook(config) as gradebook, closing(_results(setting, rubric, known, to_do, finished)) as results:
         for verdict, fresh in results:
             try:
-                when = submitted_at(setting.submission(verdict.student))
+                problem = partial(_about, skipped, verdict.student)
+                when = submitted_at(setting.submission(verdict.student), problem)
                 record_verdict(gradebook, verdict, when, penalties, kept=not fresh)
             except LatePenaltyError as error:
                 without_penalty.append(str(error))
@@ -198,6 +200,10 @@ def grade_lab(
             f"without a new one: {'; '.join(without_penalty[:3])}; mend the plugin, then grade again (nothing is executed anew)"
         )
     return [verdicts[student] for student in wanted]
+
+
+def _about(told: Callable[[str], None], student: str, line: str) -> None:
+    told(f"{student}: {line}")
 
 
 def _see_that_it_can_be_graded(rubric: Rubric, source: Path, submissions: list[Path]) -> None:
