@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from datetime import UTC, datetime
+import warnings
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from textwrap import dedent
 
@@ -20,12 +22,18 @@ from nbgrader.utils import parse_utc
 
 from course_lib.atomic import write_atomically
 
+from .quoting import quote
 from .run_folder import EvidenceError, open_submission, read_plain_text
 from .verdict import Verdict
 
 __all__ = ["remove_autograded", "show_verdict", "submitted_at", "write_autograded"]
 
 TIMESTAMP = "timestamp.txt"
+# A year, and at the end perhaps a zone's name or offset: a name with a path in it would be opened as a file.
+_STAMP = re.compile(
+    r"(?=.*[0-9]{4})[0-9A-Za-z:.,+-]+( [0-9A-Za-z:.,+-]+){0,5}( ([A-Za-z]+([/_+-][A-Za-z0-9]+)*|[+-]?[0-9]{1,5}))?",
+    re.ASCII,
+)
 SECRET = "submission_secret.txt"
 
 
@@ -66,15 +74,34 @@ def remove_autograded(course: Path, verdict: Verdict) -> None:
     (folder / f"{verdict.lab}.ipynb").unlink(missing_ok=True)
 
 
-def submitted_at(submission: Path) -> datetime | None:
+def submitted_at(submission: Path, problem: Callable[[str], None] = lambda line: None) -> datetime | None:
     """When a submission was handed in, by the time stamp that ``nbgrader collect`` put there; UTC without zone.
 
-    None where there is none, or none that can be read.
+    Parameters
+    ----------
+    submission : Path
+    problem : callable
+        Gets one line where there is a file that tells no time; where there is none, nothing.
+
+    Returns
+    -------
+    datetime or None
     """
+    remedy = "so its lateness is not known; write a time as 2026-11-20 22:00:00 UTC"
     try:
-        when = parse_utc(_read(submission, TIMESTAMP).strip())
-        return when.astimezone(UTC).replace(tzinfo=None) if when.tzinfo else when
-    except (EvidenceError, OSError, ValueError, OverflowError, TypeError):  # the latter from what is no date
+        text = _read(submission, TIMESTAMP).strip()
+    except (EvidenceError, OSError) as error:
+        if os.path.lexists(submission / TIMESTAMP):
+            problem(f"{error or TIMESTAMP + ' cannot be read'}, {remedy}")
+        return None
+    try:
+        if _STAMP.fullmatch(text) is None:
+            raise ValueError
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # dateutil's, about odd zones
+            return parse_utc(text)
+    except Exception:  # dateutil lets many kinds through
+        problem(f"{TIMESTAMP} holds {quote(text)}, which is no time, {remedy}")
         return None
 
 
@@ -90,6 +117,6 @@ def _secret(submission: Path) -> str:
 def _read(submission: Path, name: str) -> str:
     folder = open_submission(submission)
     try:
-        return read_plain_text(folder, name, 200, shown=name, missing="", remedy="")
+        return read_plain_text(folder, name, 200, shown=name, missing="", remedy="hand it in as it was")
     finally:
         os.close(folder)

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,6 +24,7 @@ from .bench import Bench, course_secret, source_notebook
 from .gradebook import CourseError, ensure_assignment, nbgrader_settings, open_gradebook, record_verdict, source_path
 from .grading import failed_verdict, submission_digest
 from .held_out import check_data
+from .late_penalties import LatePenalties, LatePenaltyError
 from .pool import Finished, run_local
 from .quoting import quote
 from .rubric import RUBRICS, Rubric, find_rubric
@@ -118,7 +120,7 @@ def grade_lab(
         Folder of the rubrics: yours, or those that ship with the grader.
     begun, done, skipped, told : callable
         Told how many there are to grade, and in all; of each verdict as it comes, and whether it is a new one; of each
-        name that was left out; and how the jobs fare, with the executor ``slurm``.
+        name that was left out, and of each time stamp that is none; and how the jobs fare, with the executor ``slurm``.
 
     Returns
     -------
@@ -151,6 +153,10 @@ def grade_lab(
     _see_that_it_can_be_graded(rubric, source, [course / "submitted" / student / rubric.lab for student in wanted])
     ensure_assignment(config, rubric)
     workers = max(1, min(jobs or available_cores(), len(wanted)))
+    try:
+        penalties = LatePenalties(config)
+    except LatePenaltyError as error:
+        raise CourseError(str(error)) from None
     setting = Setting(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers), rubrics)
 
     def finished(students: list[str]) -> Iterator[Finished]:
@@ -166,11 +172,16 @@ def grade_lab(
     begun(len(to_do), len(wanted))
     verdicts: dict[str, Verdict] = {}
     unwritten: list[str] = []
+    without_penalty: list[str] = []
     # Closed at once when interrupted: jobs are then cancelled.
     with open_gradebook(config) as gradebook, closing(_results(setting, rubric, known, to_do, finished)) as results:
         for verdict, fresh in results:
             try:
-                record_verdict(gradebook, verdict, submitted_at(setting.submission(verdict.student)))
+                problem = partial(_about, skipped, verdict.student)
+                when = submitted_at(setting.submission(verdict.student), problem)
+                record_verdict(gradebook, verdict, when, penalties, kept=not fresh)
+            except LatePenaltyError as error:
+                without_penalty.append(str(error))
             except Exception as error:
                 gradebook.db.rollback()
                 unwritten.append(f"{verdict.student} ({type(error).__name__})")
@@ -183,7 +194,16 @@ def grade_lab(
             f"{len(unwritten)} of {len(wanted)} scores could not be written: {', '.join(unwritten[:5])}; "
             f"see that {course} can be written, then grade again"
         )
+    if without_penalty:
+        raise CourseError(
+            f"{len(without_penalty)} of {len(wanted)} late penalties could not be computed, their scores are written "
+            f"without a new one: {'; '.join(without_penalty[:3])}; mend the plugin, then grade again (nothing is executed anew)"
+        )
     return [verdicts[student] for student in wanted]
+
+
+def _about(told: Callable[[str], None], student: str, line: str) -> None:
+    told(f"{student}: {line}")
 
 
 def _see_that_it_can_be_graded(rubric: Rubric, source: Path, submissions: list[Path]) -> None:

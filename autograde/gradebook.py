@@ -16,7 +16,8 @@ without an error is worth full points there. So:
   must be run again; the reverse order needs nothing.
 
 A submission that is not yet in the database is added the way nbgrader adds it, with its time; an assignment that is not
-there is made by nbgrader's own ``generate_assignment``. An answer in words that is still the starter's text gets 0, as
+there is made by nbgrader's own ``generate_assignment``. The penalty for a late submission is nbgrader's, too
+(`autograde.late_penalties`). An answer in words that is still the starter's text gets 0, as
 nbgrader does it; any other waits for a person.
 
 Comments: nbgrader keeps a comment for an answer or task cell, and its feedback page shows it (through Markdown, see
@@ -29,6 +30,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Set
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -40,6 +42,7 @@ from sqlalchemy.exc import SAWarning
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
+from .late_penalties import LatePenalties
 from .rubric import Rubric
 from .verdict import Verdict
 
@@ -200,10 +203,17 @@ def lab_points(config: Config, rubric: Rubric) -> LabPoints | None:
         return LabPoints(evidence, exercises, others, by_hand)
 
 
-def record_verdict(gradebook: Gradebook, verdict: Verdict, timestamp: datetime | None = None) -> None:
+def record_verdict(
+    gradebook: Gradebook,
+    verdict: Verdict,
+    timestamp: datetime | None = None,
+    penalties: LatePenalties | None = None,
+    kept: bool = False,
+) -> None:
     """Write one verdict's scores and reasons; adds student and submission where they are not there yet.
 
-    The same verdict twice leaves the gradebook as once. All of it is one transaction.
+    The same verdict twice leaves the gradebook as once. The scores are one transaction; the penalty is a second one,
+    because it depends on the scores and on the due date, which may have changed since.
 
     Parameters
     ----------
@@ -211,11 +221,17 @@ def record_verdict(gradebook: Gradebook, verdict: Verdict, timestamp: datetime |
     verdict : Verdict
     timestamp : datetime, optional
         When the lab was handed in, UTC without zone as nbgrader has it.
+    penalties : LatePenalties, optional
+        The step that assigns the penalty for lateness; without it the penalty stays as it is.
+    kept : bool
+        The verdict was written before: what a person has graded since is not marked for another look.
 
     Raises
     ------
     nbgrader.api.MissingEntry
         If the lab or one of its cells is not in the gradebook (see `ensure_assignment`).
+    LatePenaltyError
+        If the plugin failed; the scores are written.
     """
     lab, student = verdict.lab, verdict.student
     with warnings.catch_warnings():
@@ -224,21 +240,28 @@ def record_verdict(gradebook: Gradebook, verdict: Verdict, timestamp: datetime |
         gradebook.update_or_create_student(student)
         given = {} if timestamp is None else {"timestamp": timestamp}
         gradebook.update_or_create_submission(lab, student, **given)
+    finished = {
+        grade.name
+        for grade in gradebook.find_submission_notebook(lab, lab, student).grades
+        if kept and grade.manual_score is not None and not grade.needs_manual_grade
+    }
     for cell, results in verdict.cells.items():
         grade = gradebook.find_grade(cell, lab, lab, student)
         grade.auto_score = sum(result.points for result in results)
         # As nbgrader does it: a person's score on top of a new automatic one is to be looked at again.
-        grade.needs_manual_grade = grade.manual_score is not None
+        grade.needs_manual_grade = grade.manual_score is not None and cell not in finished
         comment = _comment(gradebook, grade)
         if comment is None:
             comment = Comment(cell_id=grade.cell_id, notebook=grade.notebook)
             gradebook.db.add(comment)
         comment.auto_comment = verdict.comment(cell)
-    _record_written_answers(gradebook, verdict)
+    _record_written_answers(gradebook, verdict, finished)
     gradebook.db.commit()
+    if penalties is not None:
+        penalties.assign(lab, student)
 
 
-def _record_written_answers(gradebook: Gradebook, verdict: Verdict) -> None:
+def _record_written_answers(gradebook: Gradebook, verdict: Verdict, finished: Set[str]) -> None:
     lab, student = verdict.lab, verdict.student
     notebook = gradebook.find_submission_notebook(lab, lab, student)
     answers = {cell.name for cell in gradebook.find_notebook(lab, lab).solution_cells}
@@ -247,7 +270,7 @@ def _record_written_answers(gradebook: Gradebook, verdict: Verdict) -> None:
             continue
         blank = grade.name in verdict.unanswered
         grade.auto_score = 0.0 if blank else None
-        grade.needs_manual_grade = not blank or grade.manual_score is not None
+        grade.needs_manual_grade = (not blank or grade.manual_score is not None) and grade.name not in finished
         comment = _comment(gradebook, grade)
         if comment is not None:
             comment.auto_comment = "No response." if blank else None

@@ -116,6 +116,8 @@ def _grade(
         unanswered = tuple(bench.starter) if handed_in.absent else ()
     else:
         repaired = repair(handed_in.notebook, bench.source)
+        if left_out := handed_in.notebook.metadata.get("left_out"):
+            flags.append(Flag("limit", left_out))
         flags += _repair_flags(repaired)
         cells = cells_to_run(repaired, rubric.execution)
         notebook = autograded_notebook(handed_in.notebook, repaired)

@@ -18,12 +18,14 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from .notebook_size import TooManyTokens, without_outputs
 from .quoting import quote
-from .run_folder import EvidenceError, open_submission, read_plain_text
+from .run_folder import EvidenceError, open_submission, read_plain
 
 __all__ = ["MAX_BYTES", "MAX_CELLS", "MAX_IMAGE_BYTES", "MAX_OUTPUT_TEXT", "read_notebook", "safe_outputs"]
 
 MAX_BYTES = 20_000_000
+MAX_BYTES_WITH_OUTPUTS = 100_000_000
 MAX_CELLS = 2_000
 MAX_OUTPUTS = 500
 MAX_OUTPUT_TEXT = 20_000
@@ -32,6 +34,7 @@ MAX_IMAGE_BYTES = 2_000_000
 MAX_IMAGE_PIXELS = 50_000_000
 
 REMEDY = "hand in the notebook as Jupyter saves it"
+SMALLER = "clear the outputs of all cells, save the notebook and hand it in again"
 NBGRADER_FIELDS = (
     "schema_version", "grade", "solution", "locked", "task", "points", "grade_id", "cell_type", "checksum",
 )  # fmt: skip
@@ -57,7 +60,8 @@ def read_notebook(submission: Path, lab: str) -> NotebookNode:
     -------
     NotebookNode
         A valid nbformat 4.5 notebook of code, markdown and raw cells. An id that is missing, malformed or taken is
-        replaced by ``unnamed-N``. Metadata is empty but for nbgrader's own fields; outputs are `safe_outputs`.
+        replaced by ``unnamed-N``. Metadata is empty but for nbgrader's own fields; outputs are `safe_outputs`. A file
+        above `MAX_BYTES` is read without outputs, which ``metadata.left_out`` then says in one line.
 
     Raises
     ------
@@ -69,16 +73,44 @@ def read_notebook(submission: Path, lab: str) -> NotebookNode:
         folder = open_submission(submission)
         try:
             missing = "hand in the notebook under the name that it was released with"
-            text = read_plain_text(folder, shown, MAX_BYTES, shown=shown, missing=missing, remedy=REMEDY)
+            data = read_plain(folder, shown, MAX_BYTES_WITH_OUTPUTS, shown=shown, missing=missing, remedy=SMALLER)
         finally:
             os.close(folder)
-        return _notebook(_parse(text, shown), shown)
+        size = len(data)
+        if size > MAX_BYTES:
+            data = _small(data, shown)
+        notebook = _notebook(_parse(_text(data, shown), shown), shown)
+        if size > MAX_BYTES:
+            notebook.metadata.left_out = (
+                f"{shown} has {size:,} bytes, so it was read without its outputs; no points lost"
+            )
+        return notebook
     except EvidenceError:
         raise
     except FileNotFoundError:
         raise EvidenceError(f"no submission: expected a folder with {shown}; hand in the notebook") from None
     except Exception as error:  # fails closed: what we did not think of is no notebook and stops nothing
         raise EvidenceError(f"{shown} could not be read ({type(error).__name__}): {REMEDY}") from None
+
+
+def _small(data: bytes, shown: str) -> bytes:
+    size = len(data)
+    try:
+        data = without_outputs(data)
+    except TooManyTokens:
+        raise EvidenceError(f"{shown} has {size:,} bytes in too many pieces: {SMALLER}") from None
+    if len(data) > MAX_BYTES:
+        raise EvidenceError(
+            f"{shown} has {len(data):,} bytes, at most {MAX_BYTES:,} are read without outputs: {SMALLER}"
+        )
+    return data
+
+
+def _text(data: bytes, shown: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise EvidenceError(f"{shown} is not UTF-8 text (byte {error.start}): {REMEDY}") from None
 
 
 def _parse(text: str, shown: str) -> object:

@@ -22,12 +22,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..batch import is_student_id
+from ..late_penalties import how_late
 from ..verdict import load_verdict, verdict_path
 from .cells import neutral, number, parse_number
 from .filled import Filled, listed, match_lines
 from .matching import match_students
 from .maximum import scale_factor
-from .scores import LabScores
+from .scores import LabScores, StudentScore
 from .template import ExportError, Template
 
 __all__ = ["fill_moodle"]
@@ -86,6 +87,7 @@ def fill_moodle(
     maximum, mark = _maximum(template, rows)
     factor, lines = scale_factor(path, "Maximum Grade", maximum, scores.max_score, scale)
     match = match_students(template, rows, IDS, scores.students)
+    late = {student.student: student for student in scores.students}
     filled, locked, above, without, commented = 0, [], [], [], []
     for row, student in match.students.items():
         if student not in grades:
@@ -102,7 +104,7 @@ def fill_moodle(
             continue
         if (there := template.get(row, comments).strip()) and not there.startswith(_OURS):
             commented.append(student)
-        elif (reasons := _reasons(feedback, student, scores.lab)) is None:
+        elif (reasons := _reasons(feedback, late[student], scores.lab)) is None:
             without.append(student)
         else:
             template.set(row, comments, neutral(reasons))
@@ -132,16 +134,18 @@ def _maximum(template: Template, rows: list[int]) -> tuple[float | None, str]:
     return next(iter(values), None), "," if any("," in text for text in texts) else "."
 
 
-def _reasons(course: Path, student: str, lab: str) -> str | None:
+def _reasons(course: Path, score: StudentScore, lab: str) -> str | None:
     # The id becomes a folder's name.
-    if not is_student_id(student):
+    if not is_student_id(score.student):
         return None
-    path = verdict_path(course, student, lab)
+    path = verdict_path(course, score.student, lab)
     try:
         verdict = load_verdict(path)
     except ValueError:
         return None
     lines = [f"{_OURS}{verdict.score:g} of {verdict.max_score:g} points"]
+    if score.seconds_late:
+        lines.append(f"late by {how_late(score.seconds_late)}: a penalty of {score.penalty:g} points")
     for result in verdict.results:
         mark = "passed" if result.passed else "FAILED"
         lines.append(f"{mark} {result.points:g}/{result.max_points:g} {result.description}: {result.reason}")

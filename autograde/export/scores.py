@@ -33,6 +33,8 @@ class StudentScore:
         Points before the penalty.
     penalty : float
         Points that nbgrader takes off for lateness.
+    seconds_late : float
+        After the due date, with the student's extension; 0 where the lab has none.
     needs_hand_grading : bool
         Whether a cell waits for a person; the score is not final.
     """
@@ -45,6 +47,7 @@ class StudentScore:
     timestamp: datetime | None = None
     raw: float = 0.0
     penalty: float = 0.0
+    seconds_late: float = 0.0
     needs_hand_grading: bool = False
 
     @property
@@ -137,5 +140,6 @@ def _student(student, submission) -> StudentScore:
         timestamp=submission.timestamp,
         raw=float(submission.score),
         penalty=float(submission.late_submission_penalty),
+        seconds_late=float(submission.total_seconds_late),
         needs_hand_grading=bool(submission.needs_manual_grade),
     )

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from course_lib.atomic import write_atomically
 
+from ..export.scores import StudentScore, read_scores
 from ..gradebook import CourseError, LabPoints, lab_points, nbgrader_settings
 from ..rubric import Rubric, find_rubric
 from ..similar_submissions import answers_like_the_library, flag_library, flag_similar, read_answers, write_similarity
@@ -105,17 +106,20 @@ def _results(rubric: Rubric, course: Path, out: Path) -> ClassResults:
         unreadable = [*unreadable, f"submissions were not compared with each other: {error}"]
     except OSError as error:
         raise ReportError(f"{page} cannot be written ({error.strerror}); choose another place with -o FILE") from None
-    return ClassResults(rubric, verdicts, unreadable, _points(course, rubric))
+    return ClassResults(rubric, verdicts, unreadable, *_in_gradebook(course, rubric))
 
 
-def _points(course: Path, rubric: Rubric) -> LabPoints | None:
+def _in_gradebook(course: Path, rubric: Rubric) -> tuple[LabPoints | None, dict[str, StudentScore]]:
+    """How the lab's points divide, and the late submissions by student."""
     # A course whose gradebook is elsewhere still gets its pages, without the points that are given by hand.
     try:
         if not (course / "gradebook.db").exists():
-            return None
-        return lab_points(nbgrader_settings(course), rubric)
+            return None, {}
+        points = lab_points(nbgrader_settings(course), rubric)
+        students = read_scores(course, rubric.lab).students if points else ()
+        return points, {each.student: each for each in students if each.seconds_late > 0}
     except CourseError:
-        return None
+        return None, {}
 
 
 def _similarity_page(lab: str, out: Path) -> Path:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import median
 
 from ..batch import is_student_id
+from ..export.scores import StudentScore
 from ..gradebook import LabPoints
 from ..rubric import Rubric, RunEvidence
 from ..verdict import FLAGS, FOLDER, CriterionResult, Flag, RunSummary, Verdict, load_verdict
@@ -86,12 +88,23 @@ def read_verdicts(lab: str, course: Path) -> tuple[list[Verdict], list[str]]:
 
 @dataclass(frozen=True)
 class ClassResults:
-    """A class's verdicts on one lab; `points` is how the whole lab's points divide, where the gradebook knows it."""
+    """A class's verdicts on one lab.
+
+    `points` is how the whole lab's points divide, where the gradebook knows it; `in_gradebook` are those of its late
+    submissions, by student.
+    """
 
     rubric: Rubric
     verdicts: list[Verdict]
     unreadable: list[str]
     points: LabPoints | None
+    in_gradebook: Mapping[str, StudentScore] = field(default_factory=dict)
+
+    @cached_property
+    def late(self) -> dict[str, StudentScore]:
+        """The late submissions that have a verdict, by student."""
+        students = {verdict.student for verdict in self.verdicts}
+        return {student: score for student, score in self.in_gradebook.items() if student in students}
 
     @cached_property
     def median_score(self) -> float:

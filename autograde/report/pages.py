@@ -11,6 +11,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ..late_penalties import how_late
 from ..quoting import printable
 from ..verdict import FLAGS
 
@@ -33,7 +34,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.filters |= {"points": "{:g}".format, "share": "{:.3f}".format, "duration": _duration, "address": quote}
+    jinja.filters |= {"points": "{:g}".format, "share": "{:.3f}".format, "duration": _duration}
+    jinja.filters |= {"how_late": how_late, "address": quote}
     jinja.globals |= {
         "css": Markup((HERE / "page.css").read_text(encoding="utf-8")),
         "student_page": Markup(STUDENT_PAGE),

@@ -103,7 +103,8 @@ def test_students_stand_in_order_of_their_ids(course):
     ],
 )
 def test_what_remains_for_hand_grading_is_told(course, monkeypatch, by_hand, total, told):
-    monkeypatch.setattr(report, "_points", lambda *_: SimpleNamespace(by_hand=by_hand, total=total))
+    points = SimpleNamespace(by_hand=by_hand, total=total)
+    monkeypatch.setattr(report, "_in_gradebook", lambda *_: (points, {}))
     text = page_of(course, verdict("ada")).text
     assert "automatic: 4 points of exercises and 6 of run evidence, 10 together." in text
     assert told in text

@@ -12,8 +12,16 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from autograde.notebook_size import without_outputs
 from autograde.run_folder import EvidenceError
-from autograde.submitted_notebook import MAX_BYTES, MAX_CELLS, MAX_IMAGE_BYTES, read_notebook, safe_outputs
+from autograde.submitted_notebook import (
+    MAX_BYTES,
+    MAX_BYTES_WITH_OUTPUTS,
+    MAX_CELLS,
+    MAX_IMAGE_BYTES,
+    read_notebook,
+    safe_outputs,
+)
 
 LAB = "01_single_gpu"
 
@@ -93,6 +101,37 @@ def png(width=2, height=2):
 PICTURE = base64.b64encode(png()).decode()
 
 
+def replaced(value):
+    """A JSON value without outputs, by the plain way."""
+    if isinstance(value, dict):
+        return {
+            name: type(below)() if name in CUT and isinstance(below, (list, dict)) else replaced(below)
+            for name, below in value.items()
+        }
+    return [replaced(below) for below in value] if isinstance(value, list) else value
+
+
+CUT = ("outputs", "attachments", "widgets")
+
+
+def test_cutting_outputs_leaves_every_other_value_of_any_json():
+    chance = random.Random(5)
+    names = [*CUT, "a", "", 'q"uote', "back\\", "[", '"outputs":[', "\u00e9\n"]
+
+    def value(depth):
+        kind = chance.choice("lldds" if depth < 5 else "sn")
+        if kind == "l":
+            return [value(depth + 1) for _ in range(chance.randrange(4))]
+        if kind == "d":
+            return {chance.choice(names): value(depth + 1) for _ in range(chance.randrange(4))}
+        return chance.choice(names) if kind == "s" else chance.choice([1, None, True, -2.5])
+
+    for _ in range(2000):
+        whole = value(0)
+        text = json.dumps(whole, indent=chance.choice([None, 1]), ensure_ascii=chance.random() < 0.5).encode()
+        assert json.loads(without_outputs(text)) == replaced(whole)
+
+
 class TestFiles:
     def test_missing(self, refused):
         assert f"{LAB}.ipynb is missing" in refused()
@@ -135,6 +174,40 @@ class TestFiles:
         text = json.dumps(document(code("x = 1")))
         assert len(read(text + " " * (MAX_BYTES - len(text))).cells) == 1
         assert "bytes, at most" in refused(text + " " * (MAX_BYTES + 1 - len(text)))
+
+    def test_large_outputs_are_left_out_and_the_rest_is_read(self, read):
+        big = [{"output_type": "stream", "name": "stdout", "text": ['{"outputs": [1]} \\ "'] * 800_000}]
+        cells = [code('x = {"outputs": ["\\"]"]}', outputs=big, id="a"), code("y", id="b")]
+        cells.append({"cell_type": "markdown", "source": "z", "attachments": {"a": {"image/png": "A" * 10**7}}})
+        text = json.dumps(document(*cells, metadata={"widgets": {"state": "A" * 10**7}}), indent=1)
+        assert len(text) > 2 * MAX_BYTES
+        notebook = read(text)
+        assert [cell.source for cell in notebook.cells] == ['x = {"outputs": ["\\"]"]}', "y", "z"]
+        assert notebook.cells[0].outputs == []
+        assert notebook.metadata == {
+            "left_out": f"{LAB}.ipynb has {len(text):,} bytes, so it was read without its outputs; no points lost"
+        }
+        assert read(json.dumps(document(code("1", outputs=big[:0])))).metadata == {}
+
+    @pytest.mark.parametrize(
+        ("begin", "piece", "end", "expected"),
+        [
+            ('{"cells": "', '\\"', "", "is not JSON"),
+            ('{"cells": ', '"outputs":', "", "is not JSON"),
+            ('{"nbformat": 4, "cells": [', "[],", "1]}", "too many pieces"),
+            ('{"outputs": ', '{"outputs":[', "", "too many pieces"),
+            ("", "[", "", "too many pieces"),
+        ],
+    )
+    def test_a_large_file_of_odd_pieces_takes_seconds(self, refused, begin, piece, end, expected):
+        text = begin + piece * (25_000_000 // len(piece)) + end
+        line = refused(text)
+        assert expected in line or f"at most {MAX_BYTES:,} are read without outputs" in line
+
+    def test_the_limit_with_outputs(self, refused):
+        assert f"at most {MAX_BYTES_WITH_OUTPUTS:,} are read: clear the outputs" in refused(
+            b" " * (MAX_BYTES_WITH_OUTPUTS + 1)
+        )
 
     def test_not_utf8(self, refused):
         assert "is not UTF-8 text (byte 0)" in refused(b"\xff\xfe")

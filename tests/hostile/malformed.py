@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from exhibits import LAB, NONE_OF_THEM, Submission, World, exhibit
-from nbformat.v4 import new_code_cell
+from nbformat.v4 import new_code_cell, new_output
 
 
 def _text(submission: Submission, text: str) -> None:
@@ -42,10 +42,29 @@ def notebook_is_a_folder(submission: Submission, world: World) -> None:
     submission.path.mkdir()
 
 
-@exhibit(**NONE_OF_THEM, flags="missing", reason="at most 20,000,000 are read")
+@exhibit(**NONE_OF_THEM, flags="missing", reason="at most 100,000,000 are read")
 def notebook_of_100_megabytes(submission: Submission, world: World) -> None:
     """A notebook with 100 MB in one cell."""
     submission.add("#" * 100_000_000)
+
+
+@exhibit(flags="limit")
+def outputs_of_25_megabytes(submission: Submission, world: World) -> None:
+    """An honest notebook whose outputs are large: points stay, and the size is told."""
+    plot = new_output("display_data", {"image/png": "iVBORw0KGgo" + "A" * 1_000_000, "text/plain": "<Figure>"})
+    submission.cell("ex-train-step").outputs = [plot] * 25
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="is not JSON")
+def escaped_quotes_without_end(submission: Submission, world: World) -> None:
+    """30 MB of escaped quotes: each could be taken for the beginning of a string."""
+    _text(submission, '{"cells": [' + '\\"' * 15_000_000)
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="too many pieces")
+def empty_lists_without_end(submission: Submission, world: World) -> None:
+    """30 MB of empty lists, which are gigabytes when they are parsed."""
+    _text(submission, '{"nbformat": 4, "cells": [' + "[]," * 10_000_000 + "[]]}")
 
 
 @exhibit(**NONE_OF_THEM, flags="missing", reason="nested too deeply")

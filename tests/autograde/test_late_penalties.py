@@ -1,0 +1,258 @@
+"""Penalties for lateness: those of stock ``nbgrader autograde``, with none of our steps in it, are the oracle."""
+
+import csv
+import shutil
+
+import pytest
+from click.testing import CliRunner
+from conftest import hand_in_to
+from fake_class import Page
+from fake_runs import LAB, REPOSITORY, released_notebook, source_notebook
+from nbgrader.api import Gradebook
+from nbgrader.apps.api import NbGraderAPI
+from nbgrader.converters import Autograde
+from nbgrader.coursedir import CourseDirectory
+
+from autograde.autograded import submitted_at
+from autograde.batch import grade_lab
+from autograde.cli import report
+from autograde.export_command import export
+from autograde.gradebook import CourseError, nbgrader_settings, open_gradebook, record_verdict
+from autograde.late_penalties import LatePenalties
+from autograde.notebook_repair import release_of
+from autograde.verdict import CriterionResult, Verdict
+
+DUE = "2026-11-20 22:00:00"
+LATENESS = {
+    "early": "2026-11-19 22:00:00 UTC",
+    "exact": "2026-11-20 22:00:00 UTC",
+    "second": "2026-11-20 22:00:01 UTC",
+    "half": "2026-11-20 23:30:00 CET",
+    "days": "2026-11-22 22:00:00 UTC",
+    "unknown": None,
+    "extended": "2026-11-22 22:00:00 UTC",  # by three days
+    "hour": "2026-11-20 23:00:00 UTC",  # extended by half an hour
+}
+PLUGIN = """
+from nbgrader.plugins import BasePlugin
+
+class PerHour(BasePlugin):
+    def late_submission_penalty(self, student_id, score, total_seconds_late):
+        # A part of the score, more than there is, less than nothing, none.
+        odd = {"second": -3, "half": None}
+        return odd.get(student_id, 0.1 * score + 5 * total_seconds_late / 3600)
+
+c.AssignLatePenalties.plugin_class = PerHour
+"""
+METHODS = {
+    "none": "c.LateSubmissionPlugin.penalty_method = 'none'\n",
+    "zero": "c.LateSubmissionPlugin.penalty_method = 'zero'\n",
+    "own": PLUGIN,
+    "subclass": """
+class Half(stock.AssignLatePenalties):
+    def _check_late_penalty(self, notebook, penalty):
+        return super()._check_late_penalty(notebook, penalty) / 2
+
+c.LateSubmissionPlugin.penalty_method = "zero"
+c.Autograde.autograde_preprocessors = [stock.SaveAutoGrades, KeepVerdict, Half]
+""",
+}
+
+
+def book(course):
+    return Gradebook(f"sqlite:///{course / 'gradebook.db'}", "distributed-training")
+
+
+def penalties(course):
+    with book(course) as gradebook:
+        return {
+            submission.student.id: (submission.score, submission.notebooks[0].late_submission_penalty)
+            for submission in gradebook.assignment_submissions(LAB)
+        }
+
+
+def by_stock(course, tmp_path, steps=None):
+    """The same submissions with the same scores, given by hand, under nbgrader's own steps alone."""
+    root = tmp_path / "stock"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    for name in ("nbgrader_config.py", "labs", "course"):
+        (shutil.copytree if (course.parent / name).is_dir() else shutil.copy)(course.parent / name, root / name)
+    config = nbgrader_settings(root / "course")
+    default = [step for step in Autograde().autograde_preprocessors if step.__name__ != "Execute"]
+    config.Autograde.autograde_preprocessors = [
+        next((own for own in steps or () if issubclass(own, step)), step) for step in default
+    ]
+    with book(root / "course") as gradebook:
+        for submission in gradebook.assignment_submissions(LAB):
+            for grade in submission.notebooks[0].grades:
+                grade.manual_score = grade.score
+            submission.notebooks[0].late_submission_penalty = 7.0  # to be reset
+        gradebook.db.commit()
+    converter = Autograde(coursedir=CourseDirectory(config=config, assignment_id=LAB), config=config)
+    converter.force = True
+    converter.start()
+    return penalties(root / "course")
+
+
+def configure(course, method):
+    path = course.parent / "nbgrader_config.py"
+    path.write_text((REPOSITORY / "nbgrader_config.py").read_text() + METHODS[method])
+
+
+def due(course, date):
+    with book(course) as gradebook:
+        gradebook.update_or_create_assignment(LAB, duedate=date)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_penalties_are_those_of_stock_nbgrader(course, tmp_path, method):
+    for student, stamp in LATENESS.items():
+        folder = hand_in_to(course, student, released_tiny(), None)
+        if stamp:
+            (folder / "timestamp.txt").write_text(stamp)
+    configure(course, method)
+    config = nbgrader_settings(course)
+    steps = config.Autograde.autograde_preprocessors[2:] if method == "subclass" else None
+    due(course, DUE)
+
+    def grade(points):
+        part = CriterionResult("run-evidence", "final", "final_accuracy", "Final", True, points, 20, "reached")
+        with open_gradebook(config) as gradebook:
+            steps_of_ours = LatePenalties(config)
+            for student in LATENESS:
+                verdict = Verdict(LAB, "Tiny", student, "2026-11-23T10:00:00+00:00", (part,), (), unanswered=("q-why",))
+                when = submitted_at(course / "submitted" / student / LAB)
+                record_verdict(gradebook, verdict, when, steps_of_ours)
+        return {student: penalty for student, (_, penalty) in penalties(course).items()}
+
+    def grade_and_compare(points):
+        found = grade(points)
+        assert penalties(course) == by_stock(course, tmp_path, steps)
+        return found
+
+    grade(20)
+    with book(course) as gradebook:
+        gradebook.grant_extension(LAB, "extended", days=3)
+        gradebook.grant_extension(LAB, "hour", minutes=30)
+    first = grade_and_compare(20)
+    if method == "none":
+        assert set(first.values()) == {None}
+    elif method == "own":
+        assert first == dict.fromkeys(LATENESS) | {"second": 0, "days": 20, "hour": 4.5}
+    else:
+        late = {"second", "half", "days", "hour"}
+        assert first == dict.fromkeys(LATENESS) | dict.fromkeys(late, 20 if method == "zero" else 10)
+    # Another score, by the grader and by hand; then another due date: nobody is late, everybody is.
+    with book(course) as gradebook:
+        gradebook.find_grade("q-why", LAB, LAB, "days").manual_score = 2
+        gradebook.db.commit()
+    again = grade_and_compare(17)
+    assert again["days"] == {"none": None, "zero": 19, "own": 19, "subclass": 9.5}[method]
+    due(course, "2026-12-24 22:00:00")
+    assert set(grade(17).values()) == {None}
+    due(course, "2026-11-01 22:00:00")
+    found = grade_and_compare(17)
+    assert {student for student in found if found[student] is None} == {
+        "none": set(LATENESS),
+        "own": {"unknown", "half"},
+    }.get(method, {"unknown"})
+
+
+@pytest.fixture
+def late_class(lab_course, hand_in):
+    """Two days late: bob; in time: ada. Both have 20 points of 50."""
+    for student, day in (("ada", 20), ("bob", 22)):
+        folder = hand_in(student, released_notebook())
+        (folder / "timestamp.txt").write_text(f"2026-11-{day} 22:00:00 UTC")
+    due(lab_course, DUE)
+    configure(lab_course, "zero")
+    return lab_course
+
+
+def test_a_penalty_reaches_gradebook_report_feedback_and_exports(late_class, graded_here, tmp_path):
+    grade_lab("1", late_class)
+    assert penalties(late_class) == {"ada": (20, None), "bob": (20, 20)}
+
+    config = nbgrader_settings(late_class)
+    assert NbGraderAPI(config=config).generate_feedback(LAB)["success"]
+    pages = {name: (late_class / "feedback" / name / LAB / f"{LAB}.html").read_text() for name in ("ada", "bob")}
+    assert "Late submission penalty (Score: -20.0)" in pages["bob"] and "Late submission" not in pages["ada"]
+
+    exported = export_scores(late_class, "nbgrader")
+    assert [(row["student_id"], row["late_submission_penalty"], row["score"]) for row in exported] == [
+        ("ada", "0.0", "20.0"),
+        ("bob", "20.0", "0.0"),
+    ]
+    canvas = tmp_path / "canvas.csv"
+    canvas.write_text("Student,ID,SIS Login ID,Section,Lab 1 (7)\nPoints Possible,,,,50\nA,1,ada,S,\nB,2,bob,S,\n")
+    filled = export_scores(late_class, "canvas", "--template", str(canvas))
+    assert [row["Lab 1 (7)"] for row in filled] == ["50", "20.00", "0.00"]
+    moodle = tmp_path / "moodle.csv"
+    moodle.write_text(
+        "Identifier,Full name,Username,Grade,Maximum Grade,Grade can be changed,Last modified (grade),"
+        "Feedback comments\nParticipant 1,A,ada,,50,Yes,-,\nParticipant 2,B,bob,,50,Yes,-,\n"
+    )
+    filled = export_scores(late_class, "moodle", "--template", str(moodle), "--feedback")
+    assert [row["Grade"] for row in filled] == ["20.00", "0.00"]
+    assert "late by 2 days: a penalty of 20 points" in filled[1]["Feedback comments"]
+    assert "late" not in filled[0]["Feedback comments"]
+
+    assert CliRunner().invoke(report, ["1", "--course", str(late_class)]).exit_code == 0
+    page = Page(late_class / "reports" / f"{LAB}.html").text
+    assert "1 late, 1 with a penalty" in page and "2 days −20" in page
+    own = Page(late_class / "reports" / LAB / "bob.html").text
+    assert "Late 2 days Penalty 20 points" in own
+    assert "Penalty" not in Page(late_class / "reports" / LAB / "ada.html").text
+
+
+def test_hand_grading_that_came_between_is_in_the_penalty_and_stays_done(late_class, graded_here):
+    grade_lab("1", late_class)
+    with book(late_class) as gradebook:
+        for student in ("ada", "bob"):
+            grade = gradebook.find_grade("q-knee", LAB, LAB, student)
+            grade.manual_score, grade.needs_manual_grade = 4, False
+        gradebook.db.commit()
+    graded_here.clear()
+    grade_lab("1", late_class)
+    assert penalties(late_class) == {"ada": (24, None), "bob": (24, 24)} and graded_here == []
+    with book(late_class) as gradebook:
+        assert not gradebook.find_grade("q-knee", LAB, LAB, "bob").needs_manual_grade
+    # As nbgrader has it: what was handed in anew is to be looked at again.
+    grade_lab("1", late_class, ["bob"], force=True)
+    with book(late_class) as gradebook:
+        assert gradebook.find_grade("q-knee", LAB, LAB, "bob").needs_manual_grade
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("c.AssignLatePenalties.plugin_class = 'no_such_module.Plugin'", "cannot be loaded .*plugin_class"),
+        ("c.LateSubmissionPlugin.penalty_method = 'half'", "cannot be loaded .*LateSubmissionPlugin"),
+    ],
+)
+def test_a_plugin_that_cannot_be_loaded_is_told_before_anybody_is_graded(late_class, graded_here, settings, expected):
+    path = late_class.parent / "nbgrader_config.py"
+    path.write_text((REPOSITORY / "nbgrader_config.py").read_text() + settings)
+    with pytest.raises(CourseError, match=expected):
+        grade_lab("1", late_class)
+    assert graded_here == []
+
+
+def test_a_plugin_that_fails_loses_no_score(late_class, graded_here):
+    path = late_class.parent / "nbgrader_config.py"
+    path.write_text(path.read_text() + PLUGIN.replace("odd = {", "odd = {'bob': 1 / 0 if student_id == 'bob' else 0, "))
+    with pytest.raises(CourseError, match=r"1 of 2 late penalties .* bob: PerHour failed .*ZeroDivisionError"):
+        grade_lab("1", late_class)
+    assert {student: score for student, (score, _) in penalties(late_class).items()} == {"ada": 20, "bob": 20}
+
+
+def export_scores(course, target, *options):
+    path = course / f"{target}.csv"
+    done = CliRunner().invoke(export, ["1", "--to", target, "--course", str(course), "-o", str(path), *options])
+    assert done.exit_code == 0, done.output
+    return list(csv.DictReader(path.open()))
+
+
+def released_tiny():
+    return release_of(source_notebook())
