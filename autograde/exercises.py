@@ -135,7 +135,9 @@ class ExerciseJudge:
         check = find_check(exercise.check)
         limits = limits_of(self.rules)
         stream = np.random.default_rng([*self.seed, *exercise.cell.encode()])
-        with self.warm.execute(limits, check.ranks, self.data, withheld=self.rules.withheld) as execution:
+        with self.warm.execute(
+            limits, check.ranks, self.data, withheld=self.rules.withheld, network=check.network
+        ) as execution:
             try:
                 outcomes = execution.cells(self.cells)
             except Exceeded as error:
