@@ -165,7 +165,14 @@ def furnish(folder: str, disk_bytes: int, files: int) -> None:
     for point, descriptor in held.items():
         os.makedirs(point, mode=0o755, exist_ok=True)
         _call(libc.mount, f"/proc/self/fd/{descriptor}".encode(), point.encode(), None, MS_BIND | MS_REC, None)
-    _call(libc.mount, b"proc", b"/proc", b"proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
+    own = os.open("/proc/self", os.O_PATH)
+    try:
+        _call(libc.mount, b"proc", b"/proc", b"proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
+    except PermissionError:  # of an unprivileged user, where part of the old one is covered: this process alone
+        _call(libc.mount, b"tmpfs", b"/proc", b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=755")
+        os.mkdir("/proc/self")
+        os.fchdir(own)
+        _call(libc.mount, b".", b"/proc/self", None, MS_BIND, None)
     os.makedirs(folder, exist_ok=True)
     os.chmod(folder, 0o1777)
 

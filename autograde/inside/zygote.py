@@ -230,16 +230,15 @@ STATUS = struct.Struct(">QQ")
 
 def _become_runner(request: dict[str, Any], channel: int, output: int) -> None:
     try:
-        apart = request["join"] and request["apart"]
-        if apart:
-            confine_module.part(request["network"])
-            confine_module.furnish(request["folder"], request["limits"]["file"], request["limits"]["files"])
         null = os.open("/dev/null", os.O_RDONLY)
         for source, target in ((null, 0), (output, 1), (output, 2)):
             os.dup2(source, target)
         channel = os.dup(channel) if channel <= 2 else channel
         if request["join"]:
-            network = request["network"]
+            apart, network = request["apart"], request["network"]
+            if apart:
+                confine_module.part(network)
+                confine_module.furnish(request["folder"], request["limits"]["file"], request["limits"]["files"])
             confine_module.confine(
                 {0, 1, 2, channel}, request["folder"], request["uid"], request["limits"], apart, network
             )
