@@ -148,7 +148,9 @@ class ExerciseJudge:
         limits = limits_of(self.rules)
         limits = replace(limits, seconds=share * limits.seconds, processors=max(limits.processors, check.ranks))
         stream = np.random.default_rng([*self.seed, *exercise.cell.encode()])
-        with self.warm.execute(limits, check.ranks, self.data, withheld=self.rules.withheld) as execution:
+        with self.warm.execute(
+            limits, check.ranks, self.data, withheld=self.rules.withheld, network=check.network
+        ) as execution:
             outcomes = execution.cells(self.cells)
             execution.allow(share * check.seconds)
             ask = _SandboxAsk(exercise.check, execution, outcomes[0], stream, self._left_out)

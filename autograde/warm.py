@@ -32,6 +32,7 @@ __all__ = ["WarmInterpreter"]
 _INSIDE = Path(__file__).resolve().parent / "inside"
 # What the kernel's count may lie above ours: the group also holds the processes that wait, and their files' pages.
 _SPARE = 256 << 20
+_WORKERS = 512  # at most: the users of a worker's ranks are so far apart
 START_SECONDS = 120.0
 FORK_SECONDS = 60.0  # far more than it takes, for a machine that is busy with other things
 
@@ -97,14 +98,18 @@ class WarmInterpreter:
         threads: int = 1,
         fork_server: bool = False,
         withheld: tuple[str, ...] = (),
+        network: bool = True,
     ) -> Execution:
         """Fork into a fresh sandbox, once per rank.
+
+        Several ranks have the sandbox's limits and its end together, and nothing else: each has its own processes,
+        ``/tmp`` and ``/dev/shm``.
 
         Parameters
         ----------
         limits : Limits
         ranks : int
-            Processes, each told its rank and the world's size as torchrun does it; they share the sandbox.
+            Processes, each told its rank and the world's size as torchrun does it.
         data : mapping of str to Path
             Staged data sets to show.
         threads : int
@@ -113,6 +118,8 @@ class WarmInterpreter:
             Whether the code will call `course_lib.distributed.launch`.
         withheld : tuple of str
             What is not there of the course's library, as a rubric says it. Without a sandbox it is still in the files.
+        network : bool
+            Whether several ranks have one loopback device. Without it they have none, and only the grader to talk to.
 
         Raises
         ------
@@ -131,7 +138,7 @@ class WarmInterpreter:
         execution = Execution(place, limits, group)
         try:
             for rank in range(ranks):
-                execution.ranks.append(self._fork(execution, rank, ranks, threads, fork_server, redacted))
+                execution.ranks.append(self._fork(execution, rank, ranks, threads, fork_server, redacted, network))
         except BaseException:
             execution.close()
             raise
@@ -170,6 +177,7 @@ class WarmInterpreter:
         threads: int,
         fork_server: bool,
         redacted: list[tuple[str, str, str]],
+        network: bool,
     ) -> Rank:
         place, limits, group = execution.place, execution.limits, execution.group
         ours, theirs = socket.socketpair()
@@ -193,7 +201,10 @@ class WarmInterpreter:
         request = {
             "user_namespace": place.user_namespace,
             "join": place.pidfd >= 0,
-            "uid": place.uid,
+            "apart": ranks > 1,
+            "network": network,
+            # A user of its own each, so that none counts the others' processes.
+            "uid": None if place.uid is None else place.uid + _WORKERS * rank,
             "folder": place.folder,
             "threads": threads,
             "fork_server": fork_server,
@@ -201,7 +212,8 @@ class WarmInterpreter:
             "environment": environment,
             "limits": {
                 "memory": int(1.25 * limits.memory_bytes),
-                "file": limits.disk_bytes,
+                "file": limits.disk_bytes // ranks,
+                "files": limits.files // ranks,
                 "processes": limits.tasks,
                 "open_files": 1024,
             },

@@ -20,6 +20,7 @@ CHECKS = {
         },
         ranks=RANKS,
         process_group=False,
+        network=False,
         seconds=SECONDS,
     ),
     "tree-broadcast": HiddenCheck(
@@ -31,6 +32,7 @@ CHECKS = {
         },
         ranks=RANKS,
         process_group=False,
+        network=False,
         seconds=SECONDS,
     ),
     "ring": HiddenCheck(
@@ -43,6 +45,7 @@ CHECKS = {
         },
         ranks=RANKS,
         process_group=False,
+        network=False,
         seconds=SECONDS,
     ),
     "fit": HiddenCheck(

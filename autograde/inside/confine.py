@@ -2,26 +2,30 @@
 
 The fork enters the namespaces that bubblewrap made (`enter`), and its child then (`confine`) closes every descriptor
 but its own, bounds its resources, becomes an unprivileged user without capabilities, and refuses system calls that
-training code has no use for. Linux only; everything through ``ctypes``, since Python 3.11 wraps neither setns nor
-seccomp.
+training code has no use for. Where several ranks run, each first leaves the others behind (`part`, `furnish`): it keeps
+the sandbox's limits and its end, and shares no process, folder or memory with another rank. Linux only; everything
+through ``ctypes``, since Python 3.11 wraps neither setns nor seccomp.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import platform
 import resource
+import signal
 import struct
 
-__all__ = ["confine", "enter"]
+__all__ = ["confine", "enter", "furnish", "part"]
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 CLONE_NEWCGROUP = 0x02000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_DUMPABLE = 38, 22, 24, 4
 
 # Denied outright: (x86-64, aarch64) numbers. Namespaces and mounts (the kernel's most attacked corner), other
@@ -66,15 +70,28 @@ _DENIED = {
     "finit_module": (313, 273),
     "syslog": (103, 116),
 }
-# Address families that a lab needs: local, IPv4 and IPv6 on loopback, and netlink for listing the interfaces. Others
-# (vsock above all) are not bound by a network namespace.
-_FAMILIES = (1, 2, 10, 16)
+# Denied where ranks are apart: read-only files are all that they share, and each of these leaves a mark on a shared file
+# that another rank can read, or watches what another rank opens.
+_DENIED_APART = {
+    "flock": (73, 32),
+    "inotify_init": (253, 26),
+    "inotify_init1": (294, 26),
+    "fanotify_init": (300, 262),
+    "fadvise64": (221, 223),
+    "mincore": (27, 232),
+    "preadv2": (327, 286),
+    "cachestat": (451, 451),
+}
+_FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030, 1031, 1032)  # descriptors, their flags, a pipe's size: no locks, leases or hints
+# Address families that a lab needs: local, IPv4 and IPv6 on loopback, and netlink's routes for listing the interfaces.
+# Others (vsock above all) are not bound by a network namespace.
+_FAMILIES, NETLINK = (1, 2, 10), 16
 _NEW_NAMESPACES = (
     CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWCGROUP
 )
-_MACHINES = {  # audit architecture, and the numbers of clone, clone3, socket
-    "x86_64": (0xC000003E, 0, 56, 435, 41),
-    "aarch64": (0xC00000B7, 1, 220, 435, 198),
+_MACHINES = {  # audit architecture, and the numbers of clone, clone3, socket, socketpair, fcntl
+    "x86_64": (0xC000003E, 0, 56, 435, 41, 53, 72),
+    "aarch64": (0xC00000B7, 1, 220, 435, 198, 199, 25),
 }
 
 
@@ -92,7 +109,82 @@ def enter(pidfd: int, user_namespace: bool) -> None:
     _call(libc.setns, pidfd, flags)
 
 
-def confine(keep: set[int], folder: str, uid: int | None, limits: dict[str, int]) -> None:
+def part(network: bool) -> int:
+    """Leave the namespaces that the ranks of a sandbox share; what is left is this process's own.
+
+    Parameters
+    ----------
+    network : bool
+        Whether the loopback device stays shared: ranks that use Gloo talk over it.
+
+    Returns
+    -------
+    int
+        0 in a child, the first process of a process namespace of its own. The calling process does not return: it ends
+        as the child ended.
+    """
+    _call(libc.unshare, CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | (0 if network else CLONE_NEWNET))
+    child = os.fork()
+    if child == 0:
+        return 0
+    os.closerange(0, 65536)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        with contextlib.suppress(OSError):  # the handler of SIGKILL cannot be set, and need not
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.WEXITSTATUS(status))
+
+
+def furnish(folder: str, disk_bytes: int, files: int) -> None:
+    """Give a process that has parted a ``/proc``, a ``/tmp`` and a ``/dev/shm`` of its own; what lay there is out of reach.
+
+    Parameters
+    ----------
+    folder : str
+        Working folder, below ``/tmp``; made anew.
+    disk_bytes, files : int
+        What each of the two may hold.
+
+    Raises
+    ------
+    OSError
+        The kernel refuses.
+    """
+    _call(libc.mount, None, b"/", None, MS_REC | MS_PRIVATE, None)
+    with open("/proc/self/mountinfo") as table:
+        points = sorted({line.split()[4] for line in table})
+    # The Python environment may itself lie below /tmp: that stays, as it was mounted, read-only.
+    below = [point for point in points if point.startswith("/tmp/")]
+    outer = [point for point in below if not any(point.startswith(f"{other}/") for other in below)]
+    held = {point: os.open(point, os.O_PATH) for point in outer}
+    options = f"mode=1777,size={disk_bytes},nr_inodes={files}".encode()
+    for place in (b"/tmp", b"/dev/shm"):
+        _call(libc.mount, b"tmpfs", place, b"tmpfs", MS_NOSUID | MS_NODEV, options)
+    for point, descriptor in held.items():
+        os.makedirs(point, mode=0o755, exist_ok=True)
+        _call(libc.mount, f"/proc/self/fd/{descriptor}".encode(), point.encode(), None, MS_BIND | MS_REC, None)
+    own = os.open("/proc/self", os.O_PATH)
+    try:
+        _call(libc.mount, b"proc", b"/proc", b"proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
+    except PermissionError:  # of an unprivileged user, where part of the old one is covered: this process alone
+        _call(libc.mount, b"tmpfs", b"/proc", b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=755")
+        os.mkdir("/proc/self")
+        os.fchdir(own)
+        _call(libc.mount, b".", b"/proc/self", None, MS_BIND, None)
+    os.makedirs(folder, exist_ok=True)
+    os.chmod(folder, 0o1777)
+
+
+def confine(
+    keep: set[int],
+    folder: str,
+    uid: int | None,
+    limits: dict[str, int],
+    apart: bool = False,
+    network: bool = True,
+) -> None:
     """Give up all that student code must not have. The calling process cannot take it back.
 
     Parameters
@@ -105,6 +197,8 @@ def confine(keep: set[int], folder: str, uid: int | None, limits: dict[str, int]
         User and group to become; None inside a user namespace, where the process is nobody already.
     limits : dict
         ``memory`` (beyond what the interpreter holds already), ``file`` in bytes; ``processes``, ``open_files``.
+    apart, network : bool
+        Whether it is one of several ranks, and whether these have a loopback device together.
 
     Raises
     ------
@@ -142,7 +236,7 @@ def confine(keep: set[int], folder: str, uid: int | None, limits: dict[str, int]
     _call(libc.prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     os.umask(0o022)
     os.chdir(folder)
-    _filter_system_calls()
+    _filter_system_calls(apart, network)
 
 
 def _data_size() -> int:
@@ -157,11 +251,11 @@ def _call(function: ctypes._CFuncPtr, *args: object) -> None:  # type: ignore[na
         raise OSError(number, f"{function.__name__}: {os.strerror(number)}")
 
 
-def _filter_system_calls() -> None:
+def _filter_system_calls(apart: bool, network: bool) -> None:
     machine = platform.machine()
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no system-call filter is written for {machine}")
-    audit, column, clone, clone3, socket = _MACHINES[machine]
+    audit, column, clone, clone3, socket, socketpair, fcntl = _MACHINES[machine]
 
     # Classic BPF over struct seccomp_data: number at 0, architecture at 4, low halves of the arguments from 16 by 8.
     def load(offset: int) -> bytes:
@@ -184,13 +278,21 @@ def _filter_system_calls() -> None:
     program = [load(4), jump_if_equal(audit, 1, 0), kill, load(0)]
     if machine == "x86_64":  # the x32 numbers would walk past the list
         program += [jump_if_at_least(0x40000000, 0, 1), refuse]
-    for numbers in _DENIED.values():
+    for numbers in (_DENIED | (_DENIED_APART if apart else {})).values():
         program += [jump_if_equal(numbers[column], 0, 1), refuse]
+    if not network:  # what lies in sockets' buffers is seen in the sandbox's network only
+        program += [jump_if_equal(socket, 1, 0), jump_if_equal(socketpair, 0, 1), refuse]
+    if apart:
+        allowed = [jump_if_equal(command, len(_FCNTL_COMMANDS) - i, 0) for i, command in enumerate(_FCNTL_COMMANDS)]
+        program += [jump_if_equal(fcntl, 0, len(allowed) + 3), load(24), *allowed, refuse, allow]
     # clone3's flags lie in memory, where a filter cannot look: libraries fall back to clone.
     program += [jump_if_equal(clone3, 0, 1), unknown]
     program += [jump_if_equal(clone, 0, 4), load(16), jump_if_any_bit(_NEW_NAMESPACES, 0, 1), refuse, allow]
-    families = [jump_if_equal(family, len(_FAMILIES) - i, 0) for i, family in enumerate(_FAMILIES)]
-    program += [jump_if_equal(socket, 0, len(_FAMILIES) + 3), load(16), *families, refuse, allow]
+    # Sockets with a name, in the file system or beside it, reach another rank uncounted; so does netlink between users.
+    known = _FAMILIES[1:] if apart else _FAMILIES
+    families = [jump_if_equal(family, len(known) - i, 0) for i, family in enumerate(known)]
+    routes_only = [jump_if_equal(NETLINK, 0, 2), load(32), jump_if_equal(0, len(known) + 1, len(known))]
+    program += [jump_if_equal(socket, 0, len(known) + 6), load(16), *routes_only, *families, refuse, allow]
     program.append(allow)
 
     code = b"".join(program)

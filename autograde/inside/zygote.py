@@ -238,7 +238,13 @@ def _become_runner(request: dict[str, Any], channel: int, output: int) -> None:
             os.dup2(source, target)
         channel = os.dup(channel) if channel <= 2 else channel
         if request["join"]:
-            confine_module.confine({0, 1, 2, channel}, request["folder"], request["uid"], request["limits"])
+            apart, network = request["apart"], request["network"]
+            if apart:
+                confine_module.part(network)
+                confine_module.furnish(request["folder"], request["limits"]["file"], request["limits"]["files"])
+            confine_module.confine(
+                {0, 1, 2, channel}, request["folder"], request["uid"], request["limits"], apart, network
+            )
         else:  # the instructor insisted on no sandbox
             os.setsid()
             os.chdir(request["folder"])

@@ -430,6 +430,85 @@ def test_ranks_meet_on_loopback_and_the_kernel_counts_their_bytes(warm):
     assert quiet < 1000
 
 
+LEAVE = """
+import fcntl, subprocess
+for name in ("/tmp/note", "/dev/shm/note", "/tmp/lab/note"):
+    open(name, "w").write("from " + os.environ["RANK"])
+sys.kept = [subprocess.Popen(["sleep", "60"])]
+shared = open(os.__file__)
+for lock in (lambda: fcntl.flock(shared, fcntl.LOCK_EX), lambda: fcntl.lockf(shared, fcntl.LOCK_SH)):
+    try:
+        lock()
+        sys.kept.append(shared)
+    except OSError:
+        pass
+for family, kind, address in (
+    (socket.AF_UNIX, socket.SOCK_STREAM, "\\0note"),
+    (socket.AF_UNIX, socket.SOCK_STREAM, "/tmp/lab/socket"),
+    (socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 23456)),
+    (socket.AF_NETLINK, socket.SOCK_RAW, (4711, 0)),
+):
+    try:
+        there = socket.socket(family, kind, 2 if family == socket.AF_NETLINK else 0)
+        there.bind(address)
+        there.listen() if family != socket.AF_NETLINK else None
+        sys.kept.append(there)
+    except OSError:
+        pass
+return len(sys.kept)
+"""
+FIND = """
+import ctypes, fcntl, struct
+libc = ctypes.CDLL(None, use_errno=True)
+found = [open(name).read() for name in ("/tmp/note", "/dev/shm/note", "/tmp/lab/note") if os.path.exists(name)]
+found += [name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+shared = open(os.__file__)
+request = struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0)
+try:
+    if struct.unpack("hhqqi", fcntl.fcntl(shared, fcntl.F_GETLK, request))[0] != fcntl.F_UNLCK:
+        found.append("lock")
+except OSError:
+    pass
+try:
+    fcntl.flock(shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except PermissionError:
+    pass
+except OSError:
+    found.append("flock")
+for family, address in ((socket.AF_UNIX, "\\0note"), (socket.AF_INET, ("127.0.0.1", 23456))):
+    try:
+        with socket.socket(family) as there:
+            there.connect(address)
+        found.append("unix" if family == socket.AF_UNIX else "loopback")
+    except OSError:
+        pass
+if libc.syscall(294 if os.uname().machine == "x86_64" else 26, 0) >= 0:
+    found.append("inotify")
+return found
+"""
+
+
+@pytest.mark.parametrize("network", [True, False])
+def test_ranks_share_nothing_but_the_network(warm, network):
+    with warm.execute(Limits(seconds=30.0), ranks=2, network=network) as execution:
+        left = execution.call(probe("if not given:\n    return 0" + LEAVE), "probe", [True, False])
+        replies = execution.call(probe("if not given:\n    return 0" + FIND), "probe", [False, True])
+        processes = [name for name in os.listdir(f"/proc/{execution.place.pid}/root/proc") if name.isdigit()]
+    assert left[0]["value"] == (2 if network else 1)  # a process, and a listener
+    found = replies[1]["value"]
+    assert found == (["loopback"] if network else [])
+    assert len(processes) >= 5  # all of them are seen, and ended, by the grader
+
+
+def test_the_end_of_a_rank_is_told_as_it_was(warm):
+    for body, told in (
+        ("os._exit(3)", "ended itself with exit code 3"),
+        ("import ctypes\nctypes.string_at(0)", "ended by signal 11"),
+    ):
+        with warm.execute(Limits(seconds=20.0), ranks=2) as execution, pytest.raises(Exceeded, match=told):
+            execution.call(probe(f"if given:\n    {body.replace(chr(10), chr(10) + '    ')}\ntime.sleep(9)"), "probe", [0, 1])
+
+
 def test_one_thing_that_is_broken_is_seen(warm, monkeypatch):
     """The tests above can fail: without its network namespace the sandbox shows the host's interfaces."""
     arguments = Sandbox._arguments
