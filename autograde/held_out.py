@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from course_lib.run_evidence.run_record import RunRecord
 from data_prep.errors import DataError
 from data_prep.staged import StagedDataset, read
 
@@ -26,7 +27,6 @@ from .networks import DRIVER, NETWORKS, Network
 from .quoting import quote
 from .rubric import ModelEvidence
 from .run_folder import EvidenceError
-from .run_record import RunRecord
 from .turns import in_turn
 from .warm import WarmInterpreter
 

@@ -11,6 +11,8 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from course_lib.run_evidence.course import course_criteria
+
 from .criteria import KINDS, NEEDS_MODEL
 from .rubric_form import Criterion, Execution, Exercise, ModelEvidence, Rerun, Rubric, RunEvidence
 
@@ -122,7 +124,7 @@ def load_rubric(path: Path) -> Rubric:
         exercises=exercises,
         execution=_table(Execution, whole, "execution", fail) or Execution(),
         rerun=_table(Rerun, whole, "rerun", fail),
-        digest=hashlib.sha256(text.encode()).hexdigest(),
+        digest=hashlib.sha256((text + repr(runs)).encode()).hexdigest(),  # criteria may be of another file
     )
 
 
@@ -131,7 +133,7 @@ def _runs(whole: Mapping[str, Any], fail: Fail) -> tuple[RunEvidence, ...]:
     tables = _tables(whole, "run", fail)
     # The top level is a run of its own, in run/; it may be left out where there are others.
     if not tables or any(name in whole for name in ("cell", "max_points", "criterion", "model")):
-        found.append(_run(whole, {}, fail))
+        found.append(_run(whole, {}, course_criteria(whole["lab"]), fail))
     for number, entry in enumerate(tables, start=1):
         if not isinstance(entry.get("id"), str) or not _NAME.fullmatch(entry["id"]):
             raise fail(f"run {number}: id must be a name of letters, digits, _ and -")
@@ -147,19 +149,20 @@ def _runs(whole: Mapping[str, Any], fail: Fail) -> tuple[RunEvidence, ...]:
                 raise fail_here(f"{key} is {name!r}, a plain name of letters, digits, _ and - was expected")
         if unknown := set(entry) - set(_RUN_KEYS):
             raise fail_here(f"unknown key {sorted(unknown)[0]!r}; known are {', '.join(_RUN_KEYS)}")
-        found.append(_run(entry, names, fail_here))
+        found.append(_run(entry, names, course_criteria(whole["lab"], entry["id"]), fail_here))
     for key in ("id", "folder"):
         if twice := _twice(getattr(run, key) for run in found):
             raise fail(f"run {key} {twice!r} is there twice")
     return tuple(found)
 
 
-def _run(entry: Mapping[str, Any], names: Mapping[str, str], fail: Fail) -> RunEvidence:
+def _run(entry: Mapping[str, Any], names: Mapping[str, str], course: list[dict[str, Any]], fail: Fail) -> RunEvidence:
     if not isinstance(entry.get("cell"), str) or not entry["cell"]:
         raise fail("cell must be a string")
     if not _is_points(entry.get("max_points")):
         raise fail("max_points must be a number of at least 0")
-    criteria = tuple(_criterion(each, n, fail) for n, each in enumerate(_tables(entry, "criterion", fail), start=1))
+    tables = _tables(entry, "criterion", fail) or course
+    criteria = tuple(_criterion(each, n, fail) for n, each in enumerate(tables, start=1))
     if not criteria:
         raise fail("at least one [[criterion]] is needed")
     if twice := _twice(criterion.id for criterion in criteria):

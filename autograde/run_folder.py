@@ -13,11 +13,9 @@ import os
 import stat
 from pathlib import Path
 
+from course_lib.run_evidence.errors import EvidenceError
+
 __all__ = ["EvidenceError", "RunFolder", "is_handed_in", "open_submission", "read_plain_text"]
-
-
-class EvidenceError(Exception):
-    """Evidence that cannot be used; the message is one line: what, where, remedy."""
 
 
 class RunFolder:

@@ -12,7 +12,7 @@ from torch import nn
 from course_lib.checks.lab05_blocks import EXPANSION, MISTAKES, arrangements, block_output, layers_of, wanted_layers
 from course_lib.checks.lab05_input import crop_flip, validation_set
 from course_lib.checks.lab05_network import network
-from course_lib.checks.lab05_training import program_run, recipe, transfer
+from course_lib.checks.lab05_training import recipe, transfer
 from course_lib.checks.registry import CheckFailed
 from course_lib.checks.run_evidence import check_run
 
@@ -163,8 +163,8 @@ CHECKS = {
     "validation-set": validation_set,
     "recipe": recipe,
     "transfer": transfer,
-    "run": lambda folder: check_run(folder, lab="05_resnet_hw", threshold=0.06, min_world_size=1),
-    "resnet-cifar100": lambda folder: program_run(folder, "resnet_cifar100", 0.60, 12),
-    "resnet-tinyimagenet": lambda folder: program_run(folder, "resnet_tinyimagenet", 0.50, 4),
-    "pretrained-cifar100": lambda folder: program_run(folder, "pretrained_cifar100", 0.70, 4),
+    "run": lambda folder: check_run(folder, "05_resnet_hw"),
+    "resnet-cifar100": lambda folder: check_run(folder, "05_resnet_hw", "resnet_cifar100"),
+    "resnet-tinyimagenet": lambda folder: check_run(folder, "05_resnet_hw", "resnet_tinyimagenet"),
+    "pretrained-cifar100": lambda folder: check_run(folder, "05_resnet_hw", "pretrained_cifar100"),
 }

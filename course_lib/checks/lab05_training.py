@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import numbers
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from course_lib.checks.registry import CheckFailed
-from course_lib.records import read_learning_curve
 
-__all__ = ["Pretrained", "factor", "program_run", "recipe", "transfer"]
+__all__ = ["Pretrained", "factor", "recipe", "transfer"]
 
 Answer = Callable[..., Any]
 
@@ -154,36 +151,6 @@ def transfer(answer: Answer) -> None:
             elif not parameter.requires_grad:
                 raise CheckFailed(f"{case}: {name} is to be trained and asks for no gradient")
     print("transfer: a new head, two learning rates, and a frozen body where its rate is 0")
-
-
-def program_run(folder: str | Path, program: str, threshold: float, points: int) -> float:
-    """Score a hand-in program's run folder: a quarter for the complete record, the rest for the final test accuracy.
-
-    That is the one which the weights back up. Prints what was found. A folder that is not there yet is 0 points and no error: the programs may run later, elsewhere.
-    """
-    folder = Path(folder)
-    try:
-        record = json.loads((folder / "run.json").read_text())
-        final = float(read_learning_curve(folder / "learning_curve.csv")["val_accuracy"].iloc[-1])
-    except (OSError, ValueError, IndexError):  # the last: a curve without a row
-        print(f"0 of {points}: no finished run of {program}.py in {folder.name}/ beside this notebook's results")
-        return 0.0
-    if record.get("program") != program or record.get("ended") is None:
-        print(
-            f"0 of {points}: run.json tells of {record.get('program')!r}, ended {record.get('ended')}, not of {program}"
-        )
-        return 0.0
-    share = points // 4
-    provenance = record.get("data", {}).get("provenance")
-    if provenance == "synthetic":
-        print(f"0 of {points}: a run on a made-up data set counts for nothing; its accuracy is {final:.1%}")
-        return 0.0
-    reached = final >= threshold
-    print(f"{share} of {share}: a finished run of {program}.py, data provenance {provenance}")
-    print(
-        f"{points - share if reached else 0} of {points - share}: final test accuracy {threshold:.0%}; it is {final:.1%}"
-    )
-    return float(points if reached else share)
 
 
 def _is_number(value: Any) -> bool:

@@ -187,5 +187,5 @@ CHECKS = {
     "local-sgd": local_sgd,
     "interpolate": interpolate,
     "speedup-table": speedup_table,
-    "run": lambda folder: check_run(folder, lab="08_parallel_sgd_mpi", threshold=0.95, min_world_size=2),
+    "run": lambda folder: check_run(folder, "08_parallel_sgd_mpi"),
 }

@@ -1,17 +1,28 @@
-"""Finding a check by its exercise's id."""
+"""Finding a check by its exercise's id, and showing what it says."""
 
 from __future__ import annotations
 
 import importlib
+import re
+import sys
+import textwrap
+import traceback
+import types
+from pathlib import Path
 from typing import Any
 
 __all__ = ["CheckFailed", "check"]
 
 LABS = ("lab01", "lab02", "lab03", "lab04", "lab05", "lab06", "lab07", "lab08", "lab09", "lab10", "lab11", "lab12")
+COLUMNS = 96  # JupyterLab shows about so many at 1280 pixels
 
 
 class CheckFailed(AssertionError):
     """The answer is not right yet; the message says what was expected, what came, and the likeliest reason."""
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython calls this instead of rendering the frames: those of the checker's code help nobody.
+        return [f"✗ {line}" if n == 0 else f"  {line}" for n, line in enumerate(_wrapped(str(self)))]
 
 
 def check(exercise: str, answer: Any, **context: Any) -> float | None:
@@ -32,6 +43,9 @@ def check(exercise: str, answer: Any, **context: Any) -> float | None:
     Raises
     ------
     CheckFailed
+        Also where the answer is still blank, and where the check cannot read what the answer returned.
+    Exception
+        What the student's code raised. A notebook shows the frames of that code and no others.
     KeyError
         No such exercise.
     """
@@ -41,4 +55,66 @@ def check(exercise: str, answer: Any, **context: Any) -> float | None:
     checks = importlib.import_module(f"course_lib.checks.{lab}").CHECKS
     if name not in checks:
         raise KeyError(f"{lab} has no exercise {name!r}; it has {', '.join(checks)}")
-    return checks[name](answer, **context)
+    notebook = sys._getframe(1).f_globals
+    try:
+        return checks[name](answer, **context)
+    except CheckFailed as failed:
+        if _RAISED_BLANK.search(str(failed)):
+            raise CheckFailed(_BLANK.format(what=exercise)) from None
+        raise
+    except Exception as error:
+        *_, innermost = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        frames = _frames_of(error.__traceback__, notebook)
+        if type(error) is NotImplementedError and not error.args:  # as nbgrader's stub raises it
+            raise CheckFailed(_BLANK.format(what=f"{innermost.f_code.co_name} ({exercise})")) from None
+        if _RAISED_BLANK.search(getattr(error, "reason", "")):
+            raise CheckFailed(_BLANK.format(what=exercise)) from None
+        if Path(innermost.f_code.co_filename).parent == Path(__file__).parent:
+            raise CheckFailed(_UNREADABLE.format(what=f"{type(error).__name__}: {error}")) from error
+        _show_only(error, frames)
+        raise
+
+
+_BLANK = (
+    "{what} is not answered yet: its cell still raises NotImplementedError. Write your code in the place of that line, "
+    "run the cell, then this one again"
+)
+_UNREADABLE = (
+    "the check cannot use what your answer returned or left behind ({what}). Compare its type and shape with what the "
+    "docstring asks for"
+)
+_OUR_FRAMES = re.compile(
+    r'^ +File "[^"\n]*[/\\]course_lib[/\\].*\n(?: {4}.*\n)*', re.MULTILINE
+)  # in a rank's traceback
+_RAISED_BLANK = re.compile(r"NotImplementedError:?\s*$", re.MULTILINE)  # in a rank's report
+
+
+def _wrapped(text: str) -> list[str]:
+    lines = _OUR_FRAMES.sub("", text).splitlines() or [""]
+    return [part for line in lines for part in textwrap.wrap(line, COLUMNS - 2, replace_whitespace=False) or [""]]
+
+
+def _frames_of(entry: types.TracebackType | None, notebook: dict[str, Any]) -> list[types.TracebackType]:
+    """The entries of a traceback whose code was written in the notebook that called `check`."""
+    frames = []
+    while entry is not None:
+        if entry.tb_frame.f_globals is notebook:
+            frames.append(entry)
+        entry = entry.tb_next
+    return frames
+
+
+def _show_only(error: Exception, frames: list[types.TracebackType]) -> None:
+    """Have IPython show `error` with these frames; other programs show it as always."""
+    kept = None
+    for entry in reversed(frames):
+        kept = types.TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+
+    def render() -> list[str]:
+        if kept is None:  # raised on a rank, whose own report is in the message
+            return _wrapped(f"{type(error).__name__}: {error}")
+        from IPython import get_ipython
+
+        return get_ipython().InteractiveTB.structured_traceback(type(error), error, kept)
+
+    error._render_traceback_ = render

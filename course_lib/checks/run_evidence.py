@@ -1,44 +1,91 @@
-"""The visible check of a run folder: what a student can see before handing in."""
+"""The visible check of a run folder: the grader's own criteria and points, but for the trial of the weights."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from course_lib.checks.registry import CheckFailed
-from course_lib.records import read_learning_curve
+from course_lib.run_evidence.course import course_criteria
+from course_lib.run_evidence.criteria import KINDS, NEEDS_MODEL
+from course_lib.run_evidence.errors import EvidenceError
+from course_lib.run_evidence.evidence import Evidence, parse_evidence
 
 __all__ = ["check_run"]
 
+FILES = ("run.json", "learning_curve.csv", "assessment.out")
+WEIGHTS = "model.safetensors"
 
-def check_run(folder: str | Path, lab: str, threshold: float, min_world_size: int) -> float:
-    """Score a run folder out of 20: 6 for a complete record, 7 for the best accuracy, 7 for the final one.
 
-    Prints a line per part. The instructor's grader looks closer (`autograde`), at the same run folder.
+def check_run(folder: str | Path, lab: str, program: str = "") -> float:
+    """Print a line for each criterion of the run, with its points.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The run folder.
+    lab : str
+        The lab's full name.
+    program : str
+        The hand-in program whose run it is; empty for the notebook's own.
+
+    Returns
+    -------
+    float
+        The points so far. Only the grader tries the weights on held-out images: those points are missing in a sum that
+        is not full, and counted in one that is, because nbgrader's *Validate* calls a cell failed that has fewer points
+        than it is worth.
 
     Raises
     ------
     CheckFailed
-        There is no finished run.
+        There is no finished run of the notebook. A program's run may come later; its absence is 0 points.
     """
-    folder = Path(folder)
+    folder, criteria = Path(folder), course_criteria(lab, program)
+    total = sum(criterion["points"] for criterion in criteria)
+    missing = [name for name in ("run.json", "learning_curve.csv", WEIGHTS) if not (folder / name).is_file()]
+    if missing and program:
+        print(
+            f"0 of {total:g} points: no finished run of {program}.py in {folder}: there is no {' and no '.join(missing)}"
+        )
+        return 0.0
+    if missing:
+        raise CheckFailed(
+            f"no finished run in {folder}: there is no {' and no '.join(missing)}. Run the notebook from its top to its end"
+        )
+    evidence = parse_evidence(lab, {name: _read(folder / name) for name in FILES})
+    refused = _other_program(evidence, program)
+    earned = open_points = 0.0
+    for criterion in criteria:
+        points, passed, reason = criterion["points"], False, refused
+        if criterion["kind"] in NEEDS_MODEL:
+            open_points += points
+            print(f" ? of {points:2g}  {criterion['description']}: checked by the grader")
+            continue
+        if refused is None:
+            try:
+                finding = KINDS[criterion["kind"]].check(evidence, criterion)
+                passed, reason = finding.passed, finding.reason
+            except EvidenceError as error:
+                reason = str(error)
+        earned += points if passed else 0
+        print(f"{points if passed else 0:2g} of {points:2g}  {criterion['description']}: {reason}")
+    print(f"{earned:g} of {total - open_points:g} points", end="")
+    print(
+        f"; the other {open_points:g} are the grader's, who tries the weights on held-out images" if open_points else ""
+    )
+    return float(total if earned == total - open_points else earned)
+
+
+def _read(path: Path) -> bytes | EvidenceError:
     try:
-        record = json.loads((folder / "run.json").read_text())
-        curve = read_learning_curve(folder / "learning_curve.csv")
-    except (OSError, ValueError) as error:
-        raise CheckFailed(f"no finished run in {folder} ({error}); run the notebook from its top to its end") from None
-    points = 0.0
-    points += _line(
-        record.get("lab") == lab and record.get("ended") is not None and record.get("world_size", 0) >= min_world_size,
-        6, f"a finished run of {lab} on at least {min_world_size} rank(s)",
-        f"run.json says lab {record.get('lab')}, ended {record.get('ended')}, {record.get('world_size')} rank(s)",
-    )  # fmt: skip
-    best, final = curve["val_accuracy"].max(), curve["val_accuracy"].iloc[-1]
-    points += _line(best >= threshold, 7, f"best validation accuracy {threshold:.0%}", f"it is {best:.1%}")
-    points += _line(final >= threshold, 7, f"final validation accuracy {threshold:.0%}", f"it is {final:.1%}")
-    return points
+        return path.read_bytes()
+    except OSError as error:
+        return EvidenceError(f"{path.name} cannot be read ({error.strerror})")
 
 
-def _line(passed: bool, points: int, wanted: str, found: str) -> float:
-    print(f"{points if passed else 0} of {points}: {wanted}; {found}")
-    return float(points) if passed else 0.0
+def _other_program(evidence: Evidence, program: str) -> str | None:
+    try:
+        found = evidence.record.program
+    except EvidenceError as error:
+        return str(error) if program else None
+    return f"run.json is of {found}, not of {program}.py" if program and found != program else None

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from autograde.early_stopping import stopping_epoch
+from course_lib.run_evidence.early_stopping import stopping_epoch
 
 
 def document_001(accuracies, target, patience):

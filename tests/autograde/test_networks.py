@@ -15,10 +15,10 @@ from autograde.limits import Limits
 from autograde.networks import NETWORKS
 from autograde.rubric import ModelEvidence
 from autograde.run_folder import EvidenceError
-from autograde.run_record import RunRecord
 from course_lib.data import Batches, Split, load
 from course_lib.models import HomeworkResNet, ParallelSGDNet, SmallCNN, WideResNet, cifar_resnet
 from course_lib.records import RunFolder
+from course_lib.run_evidence.run_record import RunRecord
 from course_lib.torchvision_import import import_torchvision
 
 SEED = 1

@@ -1,7 +1,6 @@
 """Lab 04's visible checks: the reference passes, and typical mistakes are told apart."""
 
 import csv
-import json
 import math
 
 import numpy as np
@@ -390,10 +389,3 @@ def test_no_file_and_other_right_files(tmp_path):
         path.write_text("\n".join(lines) + "\n")
 
     check("lab04.curve", (NAME, by_hand))
-
-
-@pytest.mark.parametrize("lab, points", [("04_momentum_warmup_novograd", 20), ("02_ddp", 14)])
-def test_the_run_is_this_labs(tmp_path, lab, points):
-    (tmp_path / "run.json").write_text(json.dumps({"lab": lab, "ended": "2026-01-01T00:00:00+00:00", "world_size": 1}))
-    (tmp_path / "learning_curve.csv").write_text("time,val_accuracy\n0,0\n1,0.86\n")
-    assert check("lab04.run", tmp_path) == points

@@ -1,7 +1,6 @@
 """Lab 12's visible checks: the reference passes, and typical mistakes are told apart."""
 
 import inspect
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -132,13 +131,12 @@ def test_augmentations_that_are_not_drawn_for_each_sample_and_epoch(crop, word, 
     refused("batches", REFERENCE["make_batches"], word)
 
 
-def test_a_blank_stays_a_blank():
+def test_a_blank_is_said():
     def blank(*given):
         raise NotImplementedError
 
     for exercise in ("batches", "optimizer", "schedule"):
-        with pytest.raises(NotImplementedError):
-            check(f"lab12.{exercise}", blank)
+        refused(exercise, blank, "not answered yet")
 
 
 # Worker
@@ -198,45 +196,3 @@ def test_scripts(tmp_path, capsys):
     ):
         with pytest.raises(CheckFailed, match=word):
             check("lab12.script", done, folder=folder)
-
-
-LINES = [f"Epoch = {n:2d}: …" for n in (1, 2, 3)]
-
-
-def leave(folder, accuracies=(0.8, 0.86, 0.87), stopped=True, seconds=200.0, lines=None, **record):
-    folder.mkdir(exist_ok=True)
-    told = {"lab": "12_assessment", "ended": "2026-01-01T00:00:00+00:00", "stopped_early": stopped, "device": "cpu",
-            "data": {"name": "cifar10", "provenance": "official"}, "world_size": 2,
-            "parameters": {"epochs": 5, "target_accuracy": 0.85, "patience": 2}} | record  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(told))
-    rows = [f"{i * seconds},{a}" for i, a in enumerate((0.0, *accuracies))]
-    (folder / "learning_curve.csv").write_text("time,val_accuracy\n" + "\n".join(rows) + "\n")
-    lines = LINES[: len(accuracies)] + ["Early stopping after epoch 3"] * stopped if lines is None else lines
-    (folder / "assessment.out").write_text("\n".join(lines) + "\n")
-    return folder
-
-
-@pytest.mark.parametrize(
-    "given, points",
-    [
-        ({}, 20),
-        ({"accuracies": (0.8, 0.84, 0.83), "stopped": False, "parameters": {"epochs": 3, "target_accuracy": 0.85, "patience": 2}}, 14),
-        ({"seconds": 301}, 17),
-        ({"seconds": 250, "device": "cuda:0"}, 17),
-        ({"lines": LINES + LINES}, 16),
-        ({"lines": LINES}, 16),
-        ({"accuracies": (0.86, 0.87, 0.88)}, 17),
-        ({"stopped": False, "lines": LINES}, 17),
-        ({"data": {"name": "cifar10-synthetic", "provenance": "synthetic"}}, 16),
-        ({"lab": "02_ddp"}, 16),
-    ],
-    ids=["right", "below the target", "too slow", "too slow for a GPU", "told twice", "no stop line", "stopped late", "stop not recorded",
-         "synthetic", "another lab's"],
-)  # fmt: skip
-def test_points_of_a_run(given, points, tmp_path):
-    assert check("lab12.run", leave(tmp_path / "run", **given)) == points
-
-
-def test_no_run(tmp_path):
-    with pytest.raises(CheckFailed, match="no finished run"):
-        check("lab12.run", tmp_path)

@@ -12,8 +12,8 @@ import math
 import re
 from dataclasses import dataclass
 
+from .errors import EvidenceError
 from .quoting import quote
-from .run_folder import EvidenceError
 
 __all__ = ["COLUMNS", "MAX_BYTES", "CurveRow", "LearningCurve", "parse_learning_curve"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from .errors import EvidenceError
 from .quoting import quote
-from .run_folder import EvidenceError
 
 __all__ = ["MAX_BYTES", "RunRecord", "parse_run_record"]
 

@@ -12,9 +12,9 @@ import math
 import re
 from dataclasses import dataclass
 
+from .errors import EvidenceError
 from .learning_curve import CurveRow, LearningCurve
 from .quoting import quote
-from .run_folder import EvidenceError
 
 __all__ = ["EPOCH_FORMAT", "STOP_FORMAT", "Transcript", "TranscriptRow", "disagreement", "parse_transcript"]
 

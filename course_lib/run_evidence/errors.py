@@ -1,0 +1,9 @@
+"""The error of evidence that cannot be used."""
+
+from __future__ import annotations
+
+__all__ = ["EvidenceError"]
+
+
+class EvidenceError(Exception):
+    """Evidence that cannot be used; the message is one line: what, where, remedy."""
