@@ -1,4 +1,4 @@
-"""`from assessment_print import assessment_print`, as document 001 spells it."""
+"""`from assessment_print import assessment_print`, as the multi-GPU tutorial spells it."""
 
 from course_lib.records import assessment_print
 

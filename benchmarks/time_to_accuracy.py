@@ -1,8 +1,8 @@
 """Time to 85 % validation accuracy on FashionMNIST: the labs' recipe against the source's.
 
-The source's recipe is document 001's, at the same network width: DataLoader over torchvision-style samples with ToTensor
+The source's recipe is the multi-GPU tutorial's, at the same network width: DataLoader over torchvision-style samples with ToTensor
 for each, float32, channels first, nn.Dropout, batch 32, SGD with a constant learning rate of 0.01, the whole training set,
-validation after each epoch. Ours is lab 01's laptop profile. Both count training time only (document 001's
+validation after each epoch. Ours is lab 01's laptop profile. Both count training time only (the multi-GPU tutorial's
 "Cumulative Time") up to the end of the first epoch at or above the target; the whole time, validation included, is
 given too. They run in one process, one after the other, with the same threads.
 

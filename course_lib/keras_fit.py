@@ -1,4 +1,4 @@
-"""Train and tell it as Keras's ``model.fit(verbose=2)`` does: a line an epoch, with its seconds (document 003)."""
+"""Train and tell it as Keras's ``model.fit(verbose=2)`` does: a line an epoch, with its seconds (the UPC article)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def keras_fit(
     epochs: int,
     verbose: bool = True,
 ) -> list[KerasEpoch]:
-    """Train on the mean cross-entropy; nothing is validated, as in document 003.
+    """Train on the mean cross-entropy; nothing is validated, as in the UPC article.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ def steady_throughput(images: int, epoch_seconds: Sequence[Sequence[float]]) -> 
     """Images a second of all ranks together, once a training runs steadily.
 
     An epoch lasts as long as its slowest rank's. The first is left out ("it has to create structures in memory and
-    initialize them", document 003, section 4.3); of the others the median counts.
+    initialize them", the UPC article, section 4.3); of the others the median counts.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def steady_throughput(images: int, epoch_seconds: Sequence[Sequence[float]]) -> 
 
 
 def speedup(times: Mapping[int, float]) -> dict[int, float]:
-    """Strong scaling: S(N) = T(1) / T(N) for the same work (document 003, section 1.1).
+    """Strong scaling: S(N) = T(1) / T(N) for the same work (the UPC article, section 1.1).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""ResNet-50 on ImageNet in minutes: the runs that document 002 lists under “Previous Work”."""
+"""ResNet-50 on ImageNet in minutes: the runs that the TACC slides list under “Previous Work”."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 __all__ = ["IMAGENET_EPOCHS", "IMAGENET_IMAGES", "PUBLISHED_RUNS", "PublishedRun"]
 
-IMAGENET_IMAGES = 1_300_000  # document 002: “1.3 million small image files for ImageNet x 90 epochs”
-IMAGENET_EPOCHS = 90  # some of the runs needed fewer; the document does not say
+IMAGENET_IMAGES = 1_300_000  # the TACC slides: “1.3 million small image files for ImageNet x 90 epochs”
+IMAGENET_EPOCHS = 90  # some of the runs needed fewer; the slides do not say
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ EARLY_STOP_LINE = "Early stopping after epoch {}"
 class EpochRecord:
     """One row of the learning curve.
 
-    ``time`` is cumulative training time in seconds (validation excluded, as in document 001),
+    ``time`` is cumulative training time in seconds (validation excluded, as in the multi-GPU tutorial),
     ``images_per_sec`` is summed over ranks, accuracies are in 0…1.
     """
 
@@ -249,7 +249,7 @@ def assessment_print(*values: object) -> None:
     """Print, and append the same line to ``assessment.out``.
 
     The file is the current run's (``$ASSESSMENT_OUT``, set by `RunFolder.start`), else ``assessment.out``
-    in the working folder, as in document 001.
+    in the working folder, as in the multi-GPU tutorial.
     """
     line = " ".join(str(value) for value in values)
     print(line, flush=True)
@@ -262,7 +262,7 @@ def assessment_print(*values: object) -> None:
 def read_learning_curve(path: str | Path):
     """Read a learning curve as a pandas frame.
 
-    Any CSV with at least ``time`` and ``val_accuracy`` is a learning curve (document 001 wrote just these).
+    Any CSV with at least ``time`` and ``val_accuracy`` is a learning curve (the multi-GPU tutorial wrote just these).
 
     Raises
     ------

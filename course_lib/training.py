@@ -114,7 +114,7 @@ def _add(totals: torch.Tensor | None, loss: torch.Tensor, logits: torch.Tensor, 
 
 @dataclass
 class EarlyStopping:
-    """Document 001's rule: stop once the last `patience` epochs all reached the target.
+    """The multi-GPU tutorial's rule: stop once the last `patience` epochs all reached the target.
 
     ``target_accuracy`` in 0…1; 0 or None never stops.
     """
@@ -287,7 +287,7 @@ def fit(
 def _over_ranks(
     elapsed: float, trained: Sequence[float], validated: Sequence[float], device: torch.device
 ) -> tuple[float, float, list[float], list[float]]:
-    """Slowest epoch time, summed images/s, summed counts: the same numbers on every rank (document 001, step 8–9)."""
+    """Slowest epoch time, summed images/s, summed counts: the same numbers on every rank (the multi-GPU tutorial, step 8–9)."""
     throughput = trained[2] / elapsed
     if not dist.is_initialized():
         return elapsed, throughput, list(trained), list(validated)

@@ -259,11 +259,11 @@ def curve(ask: Ask) -> Findings:
     texts = texts if isinstance(texts, list | tuple) and len(texts) == 3 else [None] * 3
     rows = [_is_curve(text, times, accuracies) for text, (_, times, accuracies) in zip(texts, curves, strict=True)]
     written, again = rows[0] and rows[1], rows[0] and rows[2]
-    look = "open the file that you wrote, in a text editor, beside document 001's two functions"
+    look = "open the file that you wrote, in a text editor, beside the multi-GPU tutorial's two functions"
     return {
-        "name": Finding(named, "the names are document 001's" if named else "a name is not document 001's", look),
-        "rows": Finding(written, "header, first row and rows are document 001's" if written else
-                        "no file" if texts[0] is None else "header, first row, rounding or rows are not document 001's", look),
+        "name": Finding(named, "the names are the multi-GPU tutorial's" if named else "a name is not the multi-GPU tutorial's", look),
+        "rows": Finding(written, "header, first row and rows are the multi-GPU tutorial's" if written else
+                        "no file" if texts[0] is None else "header, first row, rounding or rows are not the multi-GPU tutorial's", look),
         "again": Finding(again, "a second curve replaces the first" if again else
                          "a second curve under the same name does not replace the first, or is wrong itself",
                          "call write_curve twice with the same path and look at the file"),

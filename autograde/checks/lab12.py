@@ -77,7 +77,7 @@ def metrics(ask: Ask) -> Findings:
     }
 
 
-EPOCH_LINE = (  # document 001's
+EPOCH_LINE = (  # the multi-GPU tutorial's
     "Epoch = {:2d}: Cumulative Time = {:5.3f}, Epoch Time = {:5.3f}, Images/sec = {}, "
     "Training Accuracy = {:5.3f}, Validation Loss = {:5.3f}, Validation Accuracy = {:5.3f}"
 )
@@ -108,7 +108,7 @@ def report(ask: Ask) -> Findings:
     stops = all(one[1:] == stop for one, stop in zip(lines[0], wanted, strict=True)) and not silent[0]
     return {
         "alone": Finding(alone, told_alone, look),
-        "format": Finding(epochs, "in document 001's format" if epochs else "the epoch's line is not in document 001's format", look),
+        "format": Finding(epochs, "in the multi-GPU tutorial's format" if epochs else "the epoch's line is not in the multi-GPU tutorial's format", look),
         "stop": Finding(stops, "the second line stands where training stops" if stops else
                         "there should be a second line where training stops, and only there", look),
     }  # fmt: skip

@@ -481,7 +481,7 @@ def curve_csv(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> None:
         for times, accuracies in (([12.345, 24.06], [0.71236, 0.80004]), ([3.21, 6.5, 9.99], [0.5, 0.65433, 0.7])):
             write(path, times, accuracies)
             _check_curve(path, times, accuracies)
-    print("learning curve: named and written as in document 001")
+    print("learning curve: named and written as in the multi-GPU tutorial")
 
 
 def _why_name(found: Any, expected: str) -> str:
@@ -531,7 +531,7 @@ def _check_curve(path: Path, times: list[float], accuracies: list[float]) -> Non
             continue
         if all(math.isclose(a, b, abs_tol=1e-9) for a, b in zip(row, exact, strict=True)):
             raise CheckFailed(
-                f"document 001 rounds: seconds to 1 digit, accuracy to 4, which is {time},{accuracy}; yours is {row[0]},{row[1]}"
+                f"the multi-GPU tutorial rounds: seconds to 1 digit, accuracy to 4, which is {time},{accuracy}; yours is {row[0]},{row[1]}"
             )
         raise CheckFailed(f"the row {time},{accuracy} is {row[0]},{row[1]} in your file")
 

@@ -140,7 +140,7 @@ def _why_layers(found: Counter, wanted: Counter, projects: bool, in_channels: in
         return "The 1×1 convolution of the shortcut is missing"
     if not projects and not missing:
         return "Nothing has to match here: the shortcut is the identity, without parameters"
-    return "Compare them with the picture"
+    return "Compare them with the description above the exercise"
 
 
 def _list(shapes: Counter) -> str:

@@ -116,7 +116,7 @@ def _why_kron(found: torch.Tensor, a: torch.Tensor, g: torch.Tensor, x: torch.Te
     left, right = ("G⁻¹", "A⁻¹") if inverse else ("G", "A")
     reasons = {
         f"Yours is {left} X {right}: the second factor is transposed, {left} X ({right})ᵀ. For symmetric A nobody sees it": ig @ x @ ia,
-        f"Yours is ({left})ᵀ X {right}, document 002's Bᵀ c A, which holds for symmetric factors only; in general {left} X ({right})ᵀ": ig.T @ x @ ia,
+        f"Yours is ({left})ᵀ X {right}, the TACC slides' Bᵀ c A, which holds for symmetric factors only; in general {left} X ({right})ᵀ": ig.T @ x @ ia,
         f"Yours transposes both factors; only {right} is transposed": ig.T @ x @ ia.T,
         "Yours multiplies; solve asks for the inverses of both factors": g @ x @ a.T,
         "Only G is inverted; (A ⊗ G)⁻¹ = A⁻¹ ⊗ G⁻¹": torch.linalg.inv(g) @ x @ a.T,

@@ -134,7 +134,7 @@ _NUMBERS = (
     ("images per second", 400.0, {650.0: "1000/2 + 600/4 adds rates over different times", 500.0: "it is rank 0's own"}),
     ("seconds", 4.0, {6.0: "the ranks train at the same time; do not add (ReduceOp.MAX)", 2.0: "it is rank 0's own", 3.0: "it is the mean"}),
     ("training loss", 950 / 1600, {0.5: "it is rank 0's own", 0.625: "it is the mean of the ranks' means", 950.0: "divide by the images"}),
-    ("training accuracy", 490 / 1600, {0.4: "it is rank 0's own, as in document 001", 0.275: "it is the mean of the ranks' accuracies"}),
+    ("training accuracy", 490 / 1600, {0.4: "it is rank 0's own, as in the multi-GPU tutorial", 0.275: "it is the mean of the ranks' accuracies"}),
     ("validation loss", 0.75, {0.5: "it is rank 0's own", 1.25: "it is the mean of the ranks' means", 90.0: "divide by the images"}),
     ("validation accuracy", 0.8, {0.9: "it is rank 0's own", 0.6: "(90 % + 30 %)/2 is the mean of the ranks' accuracies; 96 of 120 are right"}),
 )  # fmt: skip
@@ -190,7 +190,7 @@ def report(answer: Callable[..., Any]) -> None:
                 else f"the transcript should hold\n  {wanted}\nit holds\n  {first}"
             )
             raise CheckFailed(f"stopped = {stopped}: {why}")
-    print("report: rank 0 alone, in document 001's format")
+    print("report: rank 0 alone, in the multi-GPU tutorial's format")
 
 
 def worker(answer: Callable[..., Any], args: argparse.Namespace | None = None) -> None:

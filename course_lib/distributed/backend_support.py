@@ -1,4 +1,4 @@
-"""Which backend carries which operation on which device: tried out here, beside what document 000 says."""
+"""Which backend carries which operation on which device: tried out here, beside what the HW4 slides say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["DOCUMENT_000", "measured_support", "support_table"]
 RANKS = 2
 TIMEOUT = 20.0  # seconds, for all operations of a backend
 
-# Backend and device → what document 000 (PyTorch 0.3 and 1.0) says of its operations, in the order of `_OPERATIONS`.
+# Backend and device → what the HW4 slides (PyTorch 0.3 and 1.0) say of its operations, in the order of `_OPERATIONS`.
 DOCUMENT_000: Mapping[tuple[str, str], str] = {
     ("gloo", "CPU"): "✓✓✓✓✓✓✓✓✓",
     ("gloo", "GPU"): "XX✓✓XXXXX",
@@ -83,7 +83,7 @@ def _barrier(mine: torch.Tensor, rank: int) -> torch.Tensor:
 
 
 # Name → (what to run on [1.] of rank 0 and [2.] of rank 1, what rank 0 has then, what rank 1 has then). The first nine are
-# document 000's, where send and recv are two rows.
+# the HW4 slides', where send and recv are two rows.
 _OPERATIONS: dict[str, tuple[Callable[[torch.Tensor, int], torch.Tensor], list[float], list[float] | None]] = {
     "send": (_send, [1], [1]),
     "recv": (_send, [1], [1]),
@@ -160,7 +160,7 @@ def _missing(backend: str, device: str) -> str:
 
 
 def support_table() -> pd.DataFrame:
-    """Document 000's table and this machine's, side by side: a row for each operation.
+    """The HW4 slides' table and this machine's, side by side: a row for each operation.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Broadcast: one rank's tensor to all, built from messages. First in a line, then by a tree."""
+"""Broadcast: one rank's tensor to all, built from messages. First one after the other, then by a tree."""
 
 from __future__ import annotations
 

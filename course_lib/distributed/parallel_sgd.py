@@ -1,4 +1,4 @@
-"""Parallel SGD (Zinkevich et al. 2010; document 004) and its cure, local SGD.
+"""Parallel SGD (Zinkevich et al. 2010; the parallel SGD lab) and its cure, local SGD.
 
 Each of P workers trains its own copy of the model on its own share of the data, without a word to the others. At the end the
 parameters are averaged, once. For a convex loss that is sound. A network's loss is not convex: the average of two good networks

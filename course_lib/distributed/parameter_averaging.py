@@ -1,4 +1,4 @@
-"""The mean of the workers' models: document 004's way through the master, and one all-reduce.
+"""The mean of the workers' models: the parallel SGD lab's way through the master, and one all-reduce.
 
 The workers may be ranks of an MPI communicator (`MPIPeers`) or of torch.distributed (`TorchPeers`).
 """
@@ -71,7 +71,7 @@ class TorchPeers:
 
 @torch.no_grad()
 def average_on_master(comm: Any, model: nn.Module) -> None:
-    """Document 004's way, to read and not to use: every worker sends rank 0 its parameters, which averages them.
+    """The parallel SGD lab's way, to read and not to use: every worker sends rank 0 its parameters, which averages them.
 
     All of it passes through one rank, pickled, P − 1 models one after the other; only rank 0 has the average afterwards;
     unequal shares count alike; and what is no parameter (batch norm's running statistics) is forgotten.

@@ -1,4 +1,4 @@
-"""Reduce: the sum of all ranks' tensors on one rank, built from messages. First in a line, then by a tree."""
+"""Reduce: the sum of all ranks' tensors on one rank, built from messages. First one after the other, then by a tree."""
 
 from __future__ import annotations
 

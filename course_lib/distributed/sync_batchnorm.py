@@ -82,7 +82,7 @@ class GlooSyncBatchNorm2d(nn.BatchNorm2d):
 def convert_sync_batchnorm(model: nn.Module, device: torch.device | str) -> nn.Module:
     """Replace every `nn.BatchNorm2d` by a synchronised one, keeping parameters and statistics.
 
-    On a GPU this is ``torch.nn.SyncBatchNorm.convert_sync_batchnorm``, as in document 001. Call it before
+    On a GPU this is ``torch.nn.SyncBatchNorm.convert_sync_batchnorm``, as in the multi-GPU tutorial. Call it before
     wrapping the model in DistributedDataParallel, and use what it returns.
     """
     if torch.device(device).type == "cuda":

@@ -1,4 +1,4 @@
-"""Synchronous SGD by all_reduce (document 000, Algorithm 1): one initialisation, and the mean of the gradients at every step.
+"""Synchronous SGD by all_reduce (the HW4 slides, Algorithm 1): one initialisation, and the mean of the gradients at every step.
 
 synchronise_initial_state(model)                      # once
 for images, labels in batches:                        # each rank its own
@@ -30,7 +30,7 @@ def synchronise_initial_state(model: nn.Module, src: int = 0) -> None:
 
 
 def average_gradients_one_by_one(model: nn.Module) -> None:
-    """Replace each gradient by its mean over the ranks, one all_reduce a parameter: document 000's listing.
+    """Replace each gradient by its mean over the ranks, one all_reduce a parameter: the HW4 slides' listing.
 
     It shows the idea and is not used: a hundred parameters are a hundred messages, each of which waits for the one
     before, and every rank's mean counts as much as any other's, however few images it was taken over.

@@ -1,4 +1,4 @@
-"""What the hand-in programs of the ResNet homework (document 000) share: options, recipe, checkpoints, run folder."""
+"""What the hand-in programs of the ResNet homework (the HW4 slides) share: options, recipe, checkpoints, run folder."""
 
 from course_lib.homework.asynchronous_program import train_asynchronously
 from course_lib.homework.options import check_options, program_options

@@ -1,4 +1,4 @@
-"""The homework's residual network for CIFAR-100 and TinyImageNet (document 000)."""
+"""The homework's residual network for CIFAR-100 and TinyImageNet (the HW4 slides)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network of document 004: two convolutions, three poolings, three linear layers, for MNIST."""
+"""The network of the parallel SGD lab: two convolutions, three poolings, three linear layers, for MNIST."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ParallelSGDNet"]
 
 
 class ParallelSGDNet(nn.Module):
-    """Document 004's network for parallel SGD.
+    """The parallel SGD lab's network for parallel SGD.
 
     Parameters
     ----------
@@ -17,16 +17,16 @@ class ParallelSGDNet(nn.Module):
     in_channels : int
         1 for MNIST and FashionMNIST.
     dropout : float
-        Share that is dropped between the second and the third pooling; the document's program takes 0.4.
+        Share that is dropped between the second and the third pooling; that lab's program takes 0.4.
 
     Notes
     -----
-    Input ``(batch, in_channels, 28, 28)``, or 32×32, to which the document enlarges the images: either way the last map
+    Input ``(batch, in_channels, 28, 28)``, or 32×32, to which that lab enlarges the images: either way the last map
     has 32 channels of 2×2 (28→24→12→8→4→2 and 32→28→14→10→5→2), so the weights are the same. Output: logits
-    ``(batch, num_classes)``, to be given to the cross-entropy; the document applies the log-softmax in the network and takes
+    ``(batch, num_classes)``, to be given to the cross-entropy; that lab applies the log-softmax in the network and takes
     the negative log-likelihood, which is the same number.
 
-    As it stands it has 213,194 parameters, all of them trained, and no buffers. As in the document nothing bends between the
+    As it stands it has 213,194 parameters, all of them trained, and no buffers. As in that lab nothing bends between the
     second linear layer and the output, so these two together are one linear map.
     """
 

@@ -1,4 +1,4 @@
-"""The two building blocks of residual networks (He et al. 2016, figure 5; document 000)."""
+"""The two building blocks of residual networks (He et al. 2016, figure 5; the HW4 slides)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResNet50V2 and ResNet152V2 as Keras builds them (document 003; He et al. 2016, “Identity Mappings”)."""
+"""ResNet50V2 and ResNet152V2 as Keras builds them (the UPC article; He et al. 2016, “Identity Mappings”)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wide residual network of the data-parallel tutorial (document 001)."""
+"""The wide residual network of the multi-GPU tutorial."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ResidualBlock(nn.Module):
     """Two convolutions around a dropout of 0.01, added to the input.
 
     A stage's first block projects its shortcut by a 1×1 convolution *with* bias, whether or not the number of
-    channels changes, as in document 001. There is no ReLU after the addition.
+    channels changes, as in the multi-GPU tutorial. There is no ReLU after the addition.
     """
 
     def __init__(self, in_channels: int, out_channels: int, project: bool) -> None:
@@ -45,7 +45,7 @@ class WideResNet(nn.Module):
     Parameters
     ----------
     widths : three ints
-        Channels of the three stages. Document 001 uses (160, 320, 640), which is width factor
+        Channels of the three stages. The multi-GPU tutorial uses (160, 320, 640), which is width factor
         10; (16, 32, 64) is width factor 1 and trains at about 2,000 images/s on two cores.
     in_channels : int
         1 for FashionMNIST and MNIST, 3 for CIFAR.
@@ -54,7 +54,7 @@ class WideResNet(nn.Module):
     Notes
     -----
     Input ``(batch, in_channels, height, width)``, output logits ``(batch, num_classes)``. The last pooling
-    averages whatever is left, so that 28×28 (document 001's 7×7 map) and 32×32 both fit.
+    averages whatever is left, so that 28×28 (the multi-GPU tutorial's 7×7 map) and 32×32 both fit.
     """
 
     def __init__(

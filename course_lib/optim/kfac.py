@@ -1,7 +1,7 @@
 """K-FAC: the gradient multiplied by an approximate inverse Fisher matrix, before any optimiser's step.
 
 Martens and Grosse 2015 (arXiv 1503.05671) for linear layers, Grosse and Martens 2016 (arXiv 1602.01407) for convolutions,
-Pauloski et al. 2020 (arXiv 2007.00784; document 002) for many ranks. `kronecker_factors` has the factors,
+Pauloski et al. 2020 (arXiv 2007.00784; the TACC slides) for many ranks. `kronecker_factors` has the factors,
 `kronecker_inverse` the damped inverses, `kfac_distribution` and `kfac_inverses` the division of work.
 """
 

@@ -1,7 +1,7 @@
 """K-FAC on many ranks: who inverts what, and what is sent.
 
 Each rank sees its own samples, so the factors are averaged like gradients are. The inverses cost n³ and are dealt out.
-What follows is the trade-off of document 002 and of Pauloski et al. (2020, arXiv 2007.00784; 2021, arXiv 2107.01739):
+What follows is the trade-off of the TACC slides and of Pauloski et al. (2020, arXiv 2007.00784; 2021, arXiv 2107.01739):
 
 - ``comm-opt``: an owner for each factor. It sends the result to all ranks, which then precondition all gradients
   themselves: messages only when the inverses are renewed, and every rank keeps all of them.

@@ -5,7 +5,7 @@ factors are worth having: two small inverses for one of size fan_in · fan_out. 
 singular, so damping γ is added, in one of two ways:
 
 - *eigen*: exactly (A ⊗ G + γI)⁻¹. With A = Q_A Λ_A Q_Aᵀ and G likewise, γ is added to each product of an eigenvalue of A
-  and one of G (Pauloski et al. 2020, arXiv 2007.00784; document 002). γ may change at every step, for free.
+  and one of G (Pauloski et al. 2020, arXiv 2007.00784; the TACC slides). γ may change at every step, for free.
 - *cholesky*: γ split between the factors, (A + π√γ I)⁻¹ ⊗ (G + √γ/π I)⁻¹ (Martens and Grosse 2015, section 6.3).
   Multiplied out there are two terms more, π√γ (I ⊗ G) and √γ/π (A ⊗ I), so it damps more than γ says; π, the root of the
   ratio of the factors' mean eigenvalues, balances the two. Cheaper to compute and to apply.
@@ -64,5 +64,5 @@ def damped_inverse(factor: Tensor, damping: float) -> Tensor:
 
 
 def precondition_by_inverse(gradient: Tensor, A: Tensor, G: Tensor) -> Tensor:
-    """G⁻¹ V A⁻¹ from the two inverses: document 002's update."""
+    """G⁻¹ V A⁻¹ from the two inverses: the TACC slides' update."""
     return G @ gradient @ A

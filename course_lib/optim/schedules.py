@@ -23,7 +23,7 @@ __all__ = ["linear_warmup", "warmup_then"]
 
 
 def linear_warmup(optimizer: torch.optim.Optimizer, world_size: int, warmup_epochs: int) -> LinearLR:
-    """Rise from lr / world size to lr, the optimiser's own; step it once per epoch (document 001, warm-up).
+    """Rise from lr / world size to lr, the optimiser's own; step it once per epoch (the multi-GPU tutorial, warm-up).
 
     Epoch e (from 0) has lr·(1/N + (1 − 1/N)·e / warmup_epochs), and lr from epoch `warmup_epochs` on. Give the
     optimiser the rate already scaled to N ranks (`course_lib.optim.linear_scaling`).

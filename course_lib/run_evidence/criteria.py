@@ -88,7 +88,7 @@ def curve_schema(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
 def monotone(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """Cumulative time grows strictly, epochs by one."""
     rows = evidence.curve.rows
-    # Document 001 writes tenths of a second, in which two short epochs may end at the same time.
+    # The multi-GPU tutorial writes tenths of a second, in which two short epochs may end at the same time.
     tenths = "epoch" not in evidence.curve.columns
     for before, row in pairwise(rows):
         if row.time < before.time or (row.time == before.time and not tenths):

@@ -1,4 +1,4 @@
-"""Document 001's early-stopping rule, as a function of the accuracies alone.
+"""The multi-GPU tutorial's early-stopping rule, as a function of the accuracies alone.
 
 ``len(val_accuracy) >= patience and all(acc >= target for acc in val_accuracy[-patience:])``, asked after every epoch.
 """

@@ -1,6 +1,6 @@
 """``learning_curve.csv``: one row per epoch, after a row of zeros.
 
-Any CSV with at least ``time,val_accuracy`` is read, since document 001 wrote just those two; the other columns of the
+Any CSV with at least ``time,val_accuracy`` is read, since the multi-GPU tutorial wrote just those two; the other columns of the
 labs' own files are checked where they are there.
 """
 
@@ -137,7 +137,7 @@ def _parse_row(header: tuple[str, ...], fields: list[str], line: int, index: int
         else:
             values[name] = None
             problems.append(f"learning_curve.csv line {line}: {trouble}: run the lab again")
-    # Document 001's two columns count the epochs by their position.
+    # The multi-GPU tutorial's two columns count the epochs by their position.
     values["epoch"] = int(values.get("epoch", index))
     return CurveRow(line=line, **values)
 

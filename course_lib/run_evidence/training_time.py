@@ -15,7 +15,7 @@ def more_than_wall_clock(curve: LearningCurve, record: RunRecord) -> str | None:
     """Why the cumulative training time of the curve's last row cannot be, by ``started`` and ``ended``; else None.
 
     Training is a part of the run, so its time is at most ``ended - started``, but for what the files round away: whole
-    seconds in ``run.json``, six significant digits in the CSV, tenths of a second in document 001's.
+    seconds in ``run.json``, six significant digits in the CSV, tenths of a second in the multi-GPU tutorial's.
     """
     if record.ended is None:
         return "run.json has no end: the run was not finished when it was handed in"

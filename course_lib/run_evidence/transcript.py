@@ -1,6 +1,6 @@
-"""``assessment.out``: what `assessment_print` wrote, in document 001's format and no other.
+"""``assessment.out``: what `assessment_print` wrote, in the multi-GPU tutorial's format and no other.
 
-A line is taken apart, put together again by document 001's own format string and compared, so "exactly" means what the
+A line is taken apart, put together again by the multi-GPU tutorial's own format string and compared, so "exactly" means what the
 document's program would have printed, padding included. Rewritten figures are caught by comparing with the CSV.
 
 `assessment_print` appends: a file may hold several runs, each of which begins at epoch 1. The last one counts.
@@ -69,7 +69,7 @@ def parse_transcript(text: str) -> Transcript:
     Raises
     ------
     EvidenceError
-        A line is not in document 001's format, or out of place; quotes it with its number and what was expected.
+        A line is not in the multi-GPU tutorial's format, or out of place; quotes it with its number and what was expected.
     """
     lines = text.split("\n")
     if lines and lines[-1] == "":
@@ -118,7 +118,9 @@ def _parse_epoch(number: int, line: str) -> TranscriptRow:
         row.epoch, row.time, row.epoch_time, match["images"], row.train_accuracy, row.val_loss, row.val_accuracy
     )
     if again != line:
-        raise _malformed(number, line, f"the same figures printed by document 001's format, {quote(again, 300)}")
+        raise _malformed(
+            number, line, f"the same figures printed by the multi-GPU tutorial's format, {quote(again, 300)}"
+        )
     for name, value in vars(row).items():
         if not math.isfinite(value):
             raise _malformed(number, line, f"a finite {name.replace('_', ' ')}")
@@ -129,10 +131,10 @@ def disagreement(transcript: Transcript, curve: LearningCurve) -> str | None:
     """The first place where transcript and learning curve tell of different runs, or None.
 
     Figures may differ by half a unit of the format's last place and by what the CSV rounds away: the labs write six
-    significant digits, document 001 wrote seconds to one place and accuracies to four.
+    significant digits, the multi-GPU tutorial wrote seconds to one place and accuracies to four.
     """
-    document_001 = "epoch" not in curve.columns
-    seconds = 0.0506 if document_001 else 0.00101
+    tutorial = "epoch" not in curve.columns
+    seconds = 0.0506 if tutorial else 0.00101
     fraction = 0.00056
     if len(transcript.rows) != len(curve.epochs):
         return (

@@ -1,6 +1,6 @@
 """Six ways to train the same network on the same number of samples, run and measured by one harness.
 
-`single`, `synchronous` (document 000, Algorithm 1), `parameter server` (Algorithm 2), `parallel SGD` (document 004:
+`single`, `synchronous` (the HW4 slides, Algorithm 1), `parameter server` (Algorithm 2), `parallel SGD` (the parallel SGD lab:
 average once), `local SGD` (average every few steps) and `HogWild` (shared memory, no lock).
 """
 

@@ -1,4 +1,4 @@
-"""Asynchronous SGD with a parameter server (document 000, Algorithm 2)."""
+"""Asynchronous SGD with a parameter server (the HW4 slides, Algorithm 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Synchronous SGD: every step is the mean gradient of all workers (document 000, Algorithm 1)."""
+"""Synchronous SGD: every step is the mean gradient of all workers (the HW4 slides, Algorithm 1)."""
 
 from __future__ import annotations
 

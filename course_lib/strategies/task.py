@@ -46,7 +46,7 @@ class Task:
         Images to train on and to evaluate on; 0: all. Training images are cut to whole batches of all workers, so that
         everybody trains on the same number (`images`).
     network : {"parallel_sgd_net", "small_cnn", "logistic_regression"}
-        Document 004's network, with dropout; labs 03 and 04's small one, with batch norm; or a single linear layer, whose
+        The parallel SGD lab's network, with dropout; labs 03 and 04's small one, with batch norm; or a single linear layer, whose
         loss is convex. All strategies start from the same weights for the same seed.
     points : int
         Points of a learning curve, evenly spaced in samples.

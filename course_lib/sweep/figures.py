@@ -85,7 +85,7 @@ def scaling_table(done: pd.DataFrame, kind: str) -> pd.DataFrame:
     kind : {"weak", "strong"}
         Weak: the batch *of a rank* stays the same, so that a step's work grows with the ranks. Strong: the *effective*
         batch stays. Either way the speed-up is the ratio of images/s to those of the fewest ranks measured, times
-        their number (document 003: S(N) = T(1)/T(N) for the same number of images).
+        their number (the UPC article: S(N) = T(1)/T(N) for the same number of images).
 
     Returns
     -------

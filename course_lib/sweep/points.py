@@ -13,7 +13,7 @@ from course_lib.sweep.grid import grid
 
 __all__ = ["Point", "plan"]
 
-# Document 001 names its learning curves so: {}ranks-{}bs-{}lr-{}m-{}w.csv.
+# The multi-GPU tutorial names its learning curves so: {}ranks-{}bs-{}lr-{}m-{}w.csv.
 NAMED = {"num_gpus": "ranks", "batch_size": "bs", "base_lr": "lr", "momentum": "m", "warmup_epochs": "w"}
 MOST_POINTS = 100_000
 

@@ -30,7 +30,7 @@ def collect(sweep: SweepFolder, points: Sequence[Point], axes: Sequence[str]) ->
     DataFrame
         A row for each point that has ended, in the grid's order: the parameters that name its folder or were varied,
         ``seed``, and `MEASURED`. ``images_per_sec`` is the median over epochs, the first left out where there are
-        more (document 001: "Wait until epoch 2"), summed over ranks; ``train_seconds`` leaves validation out;
+        more (the multi-GPU tutorial: "Wait until epoch 2"), summed over ranks; ``train_seconds`` leaves validation out;
         ``seconds`` is the whole notebook's; accuracies are in 0…1.
     """
     rows = []

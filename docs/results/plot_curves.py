@@ -1,4 +1,4 @@
-"""Draw every learning curve of this folder: test accuracy against epoch, as document 000 asks for it.
+"""Draw every learning curve of this folder: test accuracy against epoch, as the HW4 slides ask for it.
 
 python docs/results/plot_curves.py
 """

@@ -1,4 +1,4 @@
-"""A pre-trained ResNet-18, fine-tuned on CIFAR-100 with the images scaled up to 224×224 (document 000: 70 % test accuracy).
+"""A pre-trained ResNet-18, fine-tuned on CIFAR-100 with the images scaled up to 224×224 (the HW4 slides: 70 % test accuracy).
 
 The ImageNet weights are torchvision's: from --weights, torch hub's cache, or weights/ in the data root. Where there are
 none, the program first trains the network on --pretrain-dataset, says so, and run.json says so too.

@@ -1,4 +1,4 @@
-"""The homework ResNet on TinyImageNet, 64×64 images of 200 classes (document 000: 50 % accuracy on its validation images)."""
+"""The homework ResNet on TinyImageNet, 64×64 images of 200 classes (the HW4 slides: 50 % accuracy on its validation images)."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The homework ResNet on CIFAR-100 by asynchronous SGD, document 000's Algorithm 2 (60 % test accuracy): rank 0 serves."""
+"""The homework ResNet on CIFAR-100 by asynchronous SGD, the HW4 slides' Algorithm 2 (60 % test accuracy): rank 0 serves."""
 
 from course_lib.homework import (
     KNOWN_ERRORS,

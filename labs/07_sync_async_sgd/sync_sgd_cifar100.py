@@ -1,4 +1,4 @@
-"""The homework ResNet on CIFAR-100 by synchronous SGD, document 000's Algorithm 1 (60 % test accuracy)."""
+"""The homework ResNet on CIFAR-100 by synchronous SGD, the HW4 slides' Algorithm 1 (60 % test accuracy)."""
 
 from course_lib.homework import KNOWN_ERRORS, check_options, exit_in_one_line, on_ranks, program_options, train_program
 

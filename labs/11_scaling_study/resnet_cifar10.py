@@ -1,4 +1,4 @@
-"""Document 003's baseline: ResNet50V2 on CIFAR-10 scaled up to 128×128, plain SGD, a line an epoch as Keras prints it.
+"""The UPC article's baseline: ResNet50V2 on CIFAR-10 scaled up to 128×128, plain SGD, a line an epoch as Keras prints it.
 
 One process trains sequentially. Under torchrun each rank takes `--batch_size` images a step of its own share (weak
 scaling); divide it by the ranks yourself for strong scaling.

@@ -22,7 +22,7 @@ LAB = "01_single_gpu"
 # A real run of lab 01 on the shipped 5,000 images, with its weights: 8 of 16 epochs, 0.871 in the last one.
 HONEST_RUN = Path(__file__).resolve().parent / "honest_run"
 
-# Document 001's own string (its assessment, `assessment_print(...)`), typed here a second time: the oracle.
+# The multi-GPU tutorial's own string (its assessment, `assessment_print(...)`), typed here a second time: the oracle.
 DOCUMENT_001 = (
     "Epoch = {:2d}: Cumulative Time = {:5.3f}, Epoch Time = {:5.3f}, Images/sec = {}, "
     "Training Accuracy = {:5.3f}, Validation Loss = {:5.3f}, Validation Accuracy = {:5.3f}"

@@ -1,4 +1,4 @@
-"""The early-stopping rule against a direct run of document 001's training loop."""
+"""The early-stopping rule against a direct run of the multi-GPU tutorial's training loop."""
 
 import random
 
@@ -7,7 +7,7 @@ import pytest
 from course_lib.run_evidence.early_stopping import stopping_epoch
 
 
-def document_001(accuracies, target, patience):
+def tutorial(accuracies, target, patience):
     """The document's own lines, with its training replaced by a given sequence."""
     val_accuracy = []
     for epoch, accuracy in enumerate(accuracies):
@@ -26,7 +26,7 @@ def test_the_rule_equals_the_document_s_loop():
         accuracies = [
             rng.choice([target - 0.01, target, target + 0.01, rng.random()]) for _ in range(rng.randint(1, 12))
         ]
-        expected = document_001(accuracies, target, patience)
+        expected = tutorial(accuracies, target, patience)
         assert stopping_epoch(accuracies, target, patience) == expected
         stops += expected is not None
     assert 500 < stops < 2900  # both outcomes were tried

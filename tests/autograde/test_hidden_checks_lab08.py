@@ -30,7 +30,7 @@ def test_points_are_the_notebooks(lab):
 RIGHT = {
     "averaging": [
         """
-def average_models(comm, model, samples):  # document 004's way, and a broadcast
+def average_models(comm, model, samples):  # the parallel SGD lab's way, and a broadcast
     state = {name: samples * p.data.detach() for name, p in model.named_parameters()}
     if comm.rank != 0:
         comm.send((samples, state), 0)

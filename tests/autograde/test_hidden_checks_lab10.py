@@ -115,7 +115,7 @@ WRONG = {
         "value order mean", "not the Fisher",
     ),
     "no transpose": ("kron", "G @ X @ A.T", "G @ X @ A", "times size", "not (A ⊗ G) vec(X)"),
-    "document 002's": ("kron", "G @ X @ A.T", "G.T @ X @ A", "times size", "not (A ⊗ G) vec(X)"),
+    "the TACC slides'": ("kron", "G @ X @ A.T", "G.T @ X @ A", "times size", "not (A ⊗ G) vec(X)"),
     "symmetric solve": ("kron", SOLVE, "return torch.linalg.inv(G) @ X @ torch.linalg.inv(A)", "solve size", "not (A ⊗ G)⁻¹"),
     "one inverse": ("kron", SOLVE, "return torch.linalg.solve(G, X) @ A.T", "solve size", "not (A ⊗ G)⁻¹"),
     "the product itself": (
@@ -166,7 +166,7 @@ MORE = {
     "multiplied",
     "divided by N",
     "mean over positions",
-    "document 002's",
+    "the TACC slides'",
     "one inverse",
     "bias first",
     "covariance",

@@ -173,7 +173,7 @@ WRONG = {
     "every rank reports": ("report", "dist.get_rank() == 0", "True", "alone", "other ranks report too"),
     "printed": ("report", "assessment_print(", "print(", "alone format stop", "reports nothing"),
     "no stop line": ("report", "if stopped", "if False", "stop", "second line"),
-    "rounded": ("report", "EPOCH_LINE.format(epoch, total_time,", "EPOCH_LINE.format(epoch, round(total_time),", "format", "document 001's"),
+    "rounded": ("report", "EPOCH_LINE.format(epoch, total_time,", "EPOCH_LINE.format(epoch, round(total_time),", "format", "the multi-GPU tutorial's"),
     "no set_epoch": ("worker", "train_batches.set_epoch(epoch)", "pass", "order", "same order"),
     "bare model trained": ("worker", "train_epoch(model,", "train_epoch(model.module,", "training", "weights differ"),
     "no schedule": ("worker", ", scheduler=schedule", "", "training", "the schedule's"),

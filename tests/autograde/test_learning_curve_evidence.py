@@ -20,7 +20,7 @@ def test_a_lab_s_own_file_is_read_without_a_problem(make_run):
     assert [row.epoch for row in curve.rows] == [0, 1, 2]
 
 
-def test_document_001_s_two_columns_are_read():
+def test_the_tutorial_s_two_columns_are_read():
     # as its on_train_begin and on_epoch_end write them, csv's own line ends included
     text = io.StringIO()
     writer = csv.writer(text)

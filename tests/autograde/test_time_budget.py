@@ -98,7 +98,7 @@ def test_without_a_transcript_there_is_no_time(judge, make_run):
         judge(run)
 
 
-def test_document_001_s_two_columns_are_enough(judge, make_run):
+def test_the_tutorial_s_two_columns_are_enough(judge, make_run):
     run = lasting(make_run, 12.5, 49)
     run.csv = lambda: "time,val_accuracy\n0.0,0.0\n12.5,0.2\n25.0,0.4\n37.5,0.6\n50.0,0.8\n"
     assert judge(run, 50).passed

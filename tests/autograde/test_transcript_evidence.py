@@ -1,4 +1,4 @@
-"""assessment.out against document 001's own format string, which is the oracle."""
+"""assessment.out against the multi-GPU tutorial's own format string, which is the oracle."""
 
 import random
 
@@ -132,7 +132,7 @@ def test_both_ends_of_a_long_epoch_are_rounded():
     assert disagreement(parse_transcript("\n".join(lines)), parse_learning_curve("\n".join(rows))) is None
 
 
-def test_document_001_s_rounded_curve_agrees_with_its_transcript():
+def test_the_tutorial_s_rounded_curve_agrees_with_its_transcript():
     rng = random.Random(2)
     rows, lines, total = ["time,val_accuracy", "0.0,0.0"], [], 0.0
     for epoch in range(1, 30):

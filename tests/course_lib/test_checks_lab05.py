@@ -131,7 +131,7 @@ def test_another_style_passes():
         ({"second": "self.c2(y)", "out": "torch.relu(self.n2(y + self.way(x)))"}, ("before the addition, on F(x)",)),
         ({"out": "torch.relu(y + x if type(self.way) is nn.Identity else y + self.way[0](x))"}, ("a batch norm, and yours",)),
         ({"conv1": "nn.Conv2d(cin, c, 3, stride, 1)"}, ("has a bias", "bias=False")),
-        ({"conv2": "nn.Conv2d(c, c, 1, bias=False)"}, ("should have convolutions", "2 × (6, 6, 3, 3)")),
+        ({"conv2": "nn.Conv2d(c, c, 1, bias=False)"}, ("should have convolutions", "2 × (6, 6, 3, 3)", "description above")),
         ({"conv1": "nn.Conv2d(cin, c, 3, 1, 1, bias=False)"}, ("cannot be added",)),
         ({"conv1": "nn.Conv2d(cin, c, 3, stride, bias=False)"}, ("padding 1",)),
         ({"way": "nn.Identity()"}, ("cannot be added", "channels")),

@@ -185,7 +185,7 @@ class Stays:
         raise TypeError("stays here")
 
 
-def test_averaging_document_004s_way_and_by_buffers_passes():
+def test_averaging_the_parallel_sgd_lab_s_way_and_by_buffers_passes():
     @torch.no_grad()
     def by_messages(comm, model, samples):
         mine = {name: samples * p.detach().clone() for name, p in model.named_parameters()}

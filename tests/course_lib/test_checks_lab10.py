@@ -146,7 +146,7 @@ def solve(A, G, X):
     "pair, words",
     [
         ((lambda A, G, X: G @ X @ A, solve), ("kron_times", "transposed", "(A)ᵀ")),
-        ((lambda A, G, X: G.T @ X @ A, solve), ("document 002's",)),
+        ((lambda A, G, X: G.T @ X @ A, solve), ("the TACC slides'",)),
         ((lambda A, G, X: G.T @ X @ A.T, solve), ("transposes both",)),
         ((lambda A, G, X: (torch.kron(A, G) @ X.flatten()).view(3, 4), solve), ("stacked by rows",)),
         ((lambda A, G, X: (torch.kron(A, G) @ vec(X)).view(3, 4), solve), ("unstacked by rows",)),

@@ -104,7 +104,7 @@ WRONG = {
     "not reduced": ("metrics", "dist.all_reduce(sums)", "pass", "images per second"),
     "own time": ("metrics", "dist.all_reduce(slowest, op=dist.ReduceOp.MAX)", "pass", "images per second"),
     "times added": ("metrics", ", op=dist.ReduceOp.MAX", "", "images per second"),
-    "own training accuracy": ("metrics", "correct / images,", "trained[1] / trained[2],", "document 001"),
+    "own training accuracy": ("metrics", "correct / images,", "trained[1] / trained[2],", "the multi-GPU tutorial"),
     "mean of accuracies": ("metrics", "val_correct / val_images\n", "(lambda t: (dist.all_reduce(t), t.item() / 2)[1])(torch.tensor(validated[1] / validated[2]))\n",
                            "mean of the ranks' accuracies"),
     "five numbers": ("metrics", "images / epoch_time, epoch_time,", "images / epoch_time,", "six numbers"),
@@ -162,7 +162,7 @@ def reference_arguments(words):
     return namespace["parse_arguments"](words)
 
 
-def test_document_001s_defaults():
+def test_the_tutorial_s_defaults():
     args = vars(reference_arguments([]))
     document = {
         "batch_size": 256,

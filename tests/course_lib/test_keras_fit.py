@@ -1,4 +1,4 @@
-"""Training as Keras tells it, and document 003's baseline program: alone, and on two ranks by torchrun."""
+"""Training as Keras tells it, and the UPC article's baseline program: alone, and on two ranks by torchrun."""
 
 import importlib.util
 import json
@@ -95,7 +95,8 @@ def test_what_the_program_cannot_do_is_one_line(monkeypatch, capsys):
     program = imported()
     monkeypatch.setattr(sys, "argv", ["x"])
     options = program.parse()
-    assert (options.epochs, options.batch_size, options.network) == (5, 2048, "resnet50v2")  # document 003's defaults
+    # The UPC article's defaults.
+    assert (options.epochs, options.batch_size, options.network) == (5, 2048, "resnet50v2")
     monkeypatch.setattr(sys, "argv", ["x", "--epochs", "0"])
     with pytest.raises(SystemExit) as ended:
         program.parse()

@@ -1,4 +1,4 @@
-"""The wide residual network against document 001's list of layers, and the sparse dropout against its distribution."""
+"""The wide residual network against the multi-GPU tutorial's list of layers, and the sparse dropout against its distribution."""
 
 import copy
 import math
@@ -11,7 +11,7 @@ from course_lib.models import SparseDropout, WideResNet
 
 
 def parameters_by_hand(widths, in_channels, classes):
-    """Document 001: cbrblock = 3×3 conv without bias + BN; a stage = a block with a 1×1 shortcut with bias, one without."""
+    """The multi-GPU tutorial: cbrblock = 3×3 conv without bias + BN; a stage = a block with a 1×1 shortcut with bias, one without."""
 
     def conv_bn(cin, cout):
         return 9 * cin * cout + 2 * cout
@@ -52,7 +52,7 @@ def test_shapes(channels, size, classes):
     maps = []
     model.stage3.register_forward_hook(lambda module, args, output: maps.append(tuple(output.shape)))
     model(torch.randn(2, channels, size, size))
-    assert maps == [(2, 8, size // 4, size // 4)]  # two poolings: the document's 7×7 map for 28×28
+    assert maps == [(2, 8, size // 4, size // 4)]  # two poolings: the tutorial's 7×7 map for 28×28
 
 
 @pytest.mark.parametrize("size", [28, 32])

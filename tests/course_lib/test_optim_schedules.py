@@ -26,7 +26,7 @@ def rates_of(optimizer, schedule, count):
 
 
 @pytest.mark.parametrize("world_size, epochs", [(4, 5), (1, 2), (8, 1)])
-def test_linear_warmup_is_document_001s(world_size, epochs):
+def test_linear_warmup_is_the_tutorial_s(world_size, epochs):
     optimizer = optimizer_of(0.8, 0.2)
     found = rates_of(optimizer, linear_warmup(optimizer, world_size, epochs), epochs + 3)
     start = 1 / world_size

@@ -84,7 +84,7 @@ def test_a_weight_of_nothing_counts_for_nothing():
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in models[0].state_dict().items())
 
 
-def test_document_004s_way_gives_the_master_the_mean_and_nobody_else():
+def test_the_parallel_sgd_lab_s_way_gives_the_master_the_mean_and_nobody_else():
     models = [network(seed) for seed in range(3)]
     before = states(models)
     run_threads(lambda comm: average_on_master(comm, models[comm.rank]), 3)
@@ -335,7 +335,7 @@ def test_torch_distributed_gives_what_mpi_gives():
 
 
 @pytest.mark.parametrize("size", [28, 32])
-def test_the_network_is_document_004s(size):
+def test_the_network_is_the_parallel_sgd_lab_s(size):
     torch.manual_seed(0)
     model = ParallelSGDNet().eval()
     conv1, conv2 = (model.features[i] for i in (0, 3))

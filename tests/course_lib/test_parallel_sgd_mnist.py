@@ -1,4 +1,4 @@
-"""The effect of document 004 under `mpirun -n 1 … 5` on real MNIST, and its cure."""
+"""The effect of the parallel SGD lab under `mpirun -n 1 … 5` on real MNIST, and its cure."""
 
 import math
 import statistics
@@ -57,12 +57,12 @@ def test_averaging_once_is_fast_and_bad_and_local_sgd_is_neither_bad_nor_slow():
         )
     single, _, alone = mean["one start", 1]
     assert single > 0.95
-    # As the document's graphs: the speed-up rises, the averaged accuracy falls.
+    # As that lab's graphs: the speed-up rises, the averaged accuracy falls.
     gains = [alone / mean["own starts", workers][2] for workers in (2, 4)]
     assert 1.4 < gains[0] < gains[1]
     fallen = [mean["own starts", workers][0] for workers in (1, 3, 5)]
     assert fallen[0] > 0.95 and fallen[1] < 0.6 and fallen[2] < 0.4
-    assert mean["own starts", 2][1] > 1.0  # a loss near that of guessing, as the document's 1.94
+    assert mean["own starts", 2][1] > 1.0  # a loss near that of guessing, as that lab's 1.94
     # One start helps, averaging often helps more.
     assert fallen[2] + 0.3 < mean["one start", 5][0] < mean["local SGD", 5][0]
     assert all(mean["local SGD", workers][0] > single - 0.04 for workers in found)

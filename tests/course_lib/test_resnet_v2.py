@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from course_lib.models import ResNetV2, keras_parameter_count, resnet50v2, resnet152v2
 
-# keras.io/api/applications, and document 003 for the first; with 10 classes as Keras 3 counted them.
+# keras.io/api/applications, and the UPC article for the first; with 10 classes as Keras 3 counted them.
 PUBLISHED = [
     (resnet50v2, 1000, 25_613_800),
     (resnet50v2, 10, 23_585_290),

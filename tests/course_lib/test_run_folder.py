@@ -26,7 +26,7 @@ from course_lib.records import EpochRecord, RunFolder, assessment_print, read_le
 FILES = {"learning_curve.csv", "model.safetensors", "assessment.out", "run.json"}
 HEADER = "epoch,time,images_per_sec,train_loss,train_accuracy,val_loss,val_accuracy,lr"
 
-# Document 001's own lines.
+# The multi-GPU tutorial's own lines.
 DOCUMENT_LINE = (
     "Epoch = {:2d}: Cumulative Time = {:5.3f}, Epoch Time = {:5.3f}, Images/sec = {}, "
     "Training Accuracy = {:5.3f}, Validation Loss = {:5.3f}, Validation Accuracy = {:5.3f}"

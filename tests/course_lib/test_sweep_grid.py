@@ -65,7 +65,7 @@ def toy(tmp_path, monkeypatch):
     return find_lab("1")
 
 
-def test_points_are_named_as_document_001_names_its_curves(toy):
+def test_points_are_named_as_the_tutorial_names_its_curves(toy):
     points = plan(toy, "laptop", {"num_gpus": [2], "batch_size": [128]}, {}, repeats=2)
     assert [point.folder for point in points] == [
         "2ranks-128bs-0.1lr-0.9m-5w/seed-0",

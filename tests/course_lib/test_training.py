@@ -112,7 +112,7 @@ def test_early_stopping_is_the_documents_rule():
         rule, seen = EarlyStopping(target, patience), []
         for _ in range(10):
             seen.append(chance.choice([target - 1e-9, target, target + 0.1, 0.0]))
-            # Document 001: len(val_accuracy) >= patience and all(acc >= target for acc in val_accuracy[-patience:])
+            # The multi-GPU tutorial: len(val_accuracy) >= patience and all(acc >= target for acc in val_accuracy[-patience:])
             expected = len(seen) >= patience and all(accuracy >= target for accuracy in seen[-patience:])
             assert rule.update(seen[-1]) is expected, (seen, target, patience)
             if expected:

@@ -1,4 +1,4 @@
-"""Asynchronous SGD with a parameter server (document 000, Algorithm 2).
+"""Asynchronous SGD with a parameter server (the HW4 slides, Algorithm 2).
 
 Some ranks serve, the others work. A worker computes a gradient, sends it, and gets the parameters back; the server applies
 gradients in the order in which they come. Nobody waits for anybody else, so a gradient may have been computed on

@@ -1,4 +1,4 @@
-"""A worker's side of asynchronous SGD (document 000, Algorithm 2)."""
+"""A worker's side of asynchronous SGD (the HW4 slides, Algorithm 2)."""
 
 from __future__ import annotations
 
