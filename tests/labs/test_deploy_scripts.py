@@ -246,7 +246,7 @@ def test_the_scaling_job_s_program_is_the_student_s_copy_else_the_source(job, wh
     (job.folder / where).mkdir(parents=True)
     (job.folder / where / "resnet_cifar10.py").touch()
     said = job("slurm/scaling.sbatch", SLURM_GPUS_ON_NODE="1")
-    assert any(f"{where}/resnet_cifar10.py" in line for line in said if line.startswith("python "))
+    assert any(f" {where}/resnet_cifar10.py" in line for line in said if line.startswith("python "))
 
 
 def test_a_scaling_job_without_its_program_is_one_line(job):
