@@ -45,10 +45,10 @@ WITH_PATH := PATH="$(CURDIR)/$(BIN):$$PATH"
 
 jupyter: $(STAMP)
 	@$(BIN)/lab start --all -o $(MY_LABS)
-	$(WITH_PATH) jupyter lab --notebook-dir=$(MY_LABS)
+	$(WITH_PATH) $(BIN)/jupyter lab --notebook-dir=$(MY_LABS)
 
 authors: $(STAMP)
-	$(WITH_PATH) jupyter lab --notebook-dir=labs
+	$(WITH_PATH) $(BIN)/jupyter lab --notebook-dir=labs
 
 # Installs into /opt/course-hub: students must be able to read their environment, and not this checkout.
 HUB_PORT ?= 8000

@@ -46,7 +46,9 @@ def run(lab: str, dataset: str, parameters: dict[str, int]) -> Path:
     from course_lib.run_lab import run_lab
 
     say(f"run lab {lab} on {dataset}, {parameters['num_gpus']} rank(s)")
-    return run_lab(str(ROOT / "labs" / lab), profile="laptop", parameters={"dataset": dataset, **parameters}, output=DEMO / lab)
+    return run_lab(
+        str(ROOT / "labs" / lab), profile="laptop", parameters={"dataset": dataset, **parameters}, output=DEMO / lab
+    )
 
 
 def submit(lab: str, run_folder: Path) -> None:

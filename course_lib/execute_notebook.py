@@ -79,6 +79,8 @@ def execute_notebook(
             )
         except papermill.PapermillExecutionError as error:
             reason = str(error.evalue).strip().splitlines()
+            if not reason and error.ename == "NotImplementedError":
+                reason = ["an exercise is not filled in yet"]  # nbgrader's stub says nothing
             line = f"failed in cell {error.cell_index + 1}: {error.ename}: {reason[0] if reason else ''}"
             raise NotebookFailedError(line, _plain("\n".join(error.traceback))) from None
         except DeadKernelError:

@@ -1,5 +1,6 @@
 """The three lists of packages agree, and the wheel holds what a student needs and no more."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import tomllib
 import zipfile
 
+import nbformat
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -116,19 +118,26 @@ def test_this_environment_is_the_pinned_one(pinned, wanted):
     assert {name: found.public for name, found in installed.items()} == {name: str(pinned[name]) for name in wanted}
 
 
-def test_the_wheel_holds_the_students_packages_only(repository, tmp_path):
-    copy = tmp_path / "source"  # building leaves build/ and *.egg-info beside the sources
+@pytest.fixture(scope="module")
+def wheel(repository, tmp_path_factory):
+    """The students' wheel, built as `pip wheel --no-build-isolation .` builds it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = folder / "source"  # building leaves build/ and *.egg-info beside the sources
     unneeded = shutil.ignore_patterns(
-        ".*", "data", "runs", "course", "build", "*.egg-info", "__pycache__", "tests", "docs"
+        ".*", "data", "runs", "course", "build", "*.egg-info", "__pycache__", "tests", "docs", "my_labs"
     )
     shutil.copytree(repository, copy, ignore=unneeded)
     done = subprocess.run(
-        [sys.executable, "-c", f"import setuptools.build_meta as b; b.build_wheel({str(tmp_path)!r})"],
+        [sys.executable, "-c", f"import setuptools.build_meta as b; b.build_wheel({str(folder)!r})"],
         cwd=copy, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
+    (wheel,) = folder.glob("*.whl")
+    return zipfile.ZipFile(wheel)
+
+
+def test_the_wheel_holds_the_students_packages_only(wheel):
+    names = wheel.namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"course_lib", "data_prep", "assessment_print.py"}
     for needed in (
@@ -138,7 +147,107 @@ def test_the_wheel_holds_the_students_packages_only(repository, tmp_path):
     ):
         assert needed in names
     assert any(name.startswith("data_prep/fashion_mnist_small/") for name in names)
-    assert not [name for name in names if re.search(r"autograde|rubric|\.ipynb|/tests?/", name)]
+    assert not [name for name in names if re.search(r"autograde|rubric|/tests?/|/grade\.", name)]
     points = next(name for name in names if name.endswith("entry_points.txt"))
-    text = zipfile.ZipFile(wheel).read(points).decode()
+    text = wheel.read(points).decode()
     assert "lab = course_lib.cli:main" in text and "autograde" not in text
+
+
+def test_its_labs_are_release_copies(repository, wheel):
+    """Every file of every lab that Git knows, and no solution."""
+    listed = subprocess.run(["git", "ls-files", "-z", "labs"], cwd=repository, capture_output=True, text=True)
+    sources = sorted(name for name in listed.stdout.split("\0") if name)
+    prefix = "course_lib/release_copies/"
+    copies = [name for name in wheel.namelist() if re.match(prefix + r"\d\d_", name)]
+    assert sorted(name.replace(prefix, "labs/") for name in copies) == sources
+    assert [name for name in wheel.namelist() if name.endswith(".ipynb") and name not in copies] == []
+    notebooks = [name for name in copies if name.endswith(".ipynb")]
+    assert len(notebooks) == 12
+    for name in notebooks:
+        text = wheel.read(name).decode()
+        assert "YOUR CODE HERE" in text and "YOUR ANSWER HERE" in text
+        assert "SOLUTION" not in text and "Model answer" not in text
+
+
+@pytest.fixture(scope="module")
+def student(wheel, tmp_path_factory):
+    """Runs commands with the wheel's packages, as a student without a checkout; in a folder below an empty home."""
+    home = tmp_path_factory.mktemp("home")
+    wheel.extractall(home / "site")
+    command = "import sys; from course_lib.cli import main; sys.argv[0] = 'lab'; sys.exit(main())"
+
+    def run(*words, folder="labs", **variables):
+        (home / folder).mkdir(exist_ok=True)
+        environment = {
+            **{name: value for name, value in os.environ.items() if name not in ("LAB_DATA", "XDG_DATA_HOME")},
+            "HOME": str(home), "PYTHONPATH": str(home / "site"), "PYTHONSAFEPATH": "1", **variables,
+        }  # fmt: skip
+        python = [sys.executable, "-c", command, *words]
+        return subprocess.run(
+            python,
+            cwd=home / folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=120,
+        )
+
+    run.home = home
+    return run
+
+
+NOTEBOOK = """
+import course_lib
+from data_prep.root import data_root
+print("library:", course_lib.__file__, "data:", data_root())
+"""
+
+
+def notebook(path):
+    cells = [
+        nbformat.v4.new_code_cell("num_gpus = 1\nseed = 0\noutput_dir = 'run'"),
+        nbformat.v4.new_code_cell(NOTEBOOK),
+    ]
+    cells[0].metadata["tags"] = ["parameters"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    python3 = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=python3), path)
+
+
+def test_a_student_without_a_checkout_starts_and_runs_a_lab(student):
+    """From the installed package alone: `lab start`, then `lab run` and `lab sweep` on the student's own notebook."""
+    assert (started := student("start", "01")).returncode == 0, started.stderr
+    lab = student.home / "labs" / "01_single_gpu"
+    assert "YOUR CODE HERE" in (lab / "01_single_gpu.ipynb").read_text() and (lab / "profiles.yaml").is_file()
+    notebook(lab / "01_single_gpu.ipynb")  # the student's work, which is short
+    done = student("run", "01")
+    assert done.returncode == 0, done.stderr
+    assert f"notebook: {lab / '01_single_gpu.ipynb'}" in done.stdout
+    assert f"library: {student.home / 'site'}" in done.stdout
+    planned = student("sweep", "01_single_gpu/01_single_gpu.ipynb", "-g", "seed=0,1", "--dry-run")
+    assert planned.returncode == 0 and f"notebook: {lab / '01_single_gpu.ipynb'}" in planned.stdout, planned.stderr
+
+
+def test_a_terminal_and_a_notebook_elsewhere_agree_where_the_data_are(student):
+    """Without $LAB_DATA: neither the folder of `lab data fetch` nor that of the kernel decides."""
+    fetched = student("data", "fetch", "fashion-mnist-small", folder="somewhere")
+    assert fetched.returncode == 0, fetched.stderr
+    root = student.home / ".local" / "share" / "distributed-training-labs"
+    assert (root / "fashion-mnist-small" / "dataset.json").is_file()
+    notebook(student.home / "elsewhere" / "mine.ipynb")
+    done = student("run", "mine.ipynb", folder="elsewhere")
+    assert f"data: {root}\n" in done.stdout, done.stderr
+    assert f"data root: {root}" in student("data", "list", folder="labs").stdout
+    told = student("doctor", "--json", folder="labs").stdout
+    assert str(root) in told and "your own data folder" in told
+
+
+def test_make_jupyter_opens_copies_and_make_authors_the_sources(repository):
+    def recipe(target):
+        told = subprocess.run(["make", "-n", target], cwd=repository, capture_output=True, text=True, check=True)
+        return told.stdout.splitlines()[-2:]
+
+    start, opened = recipe("jupyter")
+    assert "lab start --all -o my_labs" in start and opened.endswith("--notebook-dir=my_labs")
+    assert recipe("authors")[-1].endswith("--notebook-dir=labs")

@@ -265,12 +265,20 @@ def test_too_few_open_files(monkeypatch):
 def test_data_that_is_staged(root):
     [finding] = data_checks.staged()
     assert finding.state == "fine" and "fashion-mnist-small (official)" in finding.found
+    assert f"{root} ($LAB_DATA)" in finding.found
 
 
 def test_a_data_root_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("LAB_DATA", str(tmp_path / "none"))
     told = problem(data_checks.staged)
     assert str(tmp_path / "none") in told.found and "$LAB_DATA" in told.found and "lab data fetch" in told.remedy
+
+
+def test_a_data_root_that_depends_on_the_working_folder(root, monkeypatch):
+    monkeypatch.chdir(root.parent)
+    monkeypatch.setenv("LAB_DATA", root.name)
+    told = problem(data_checks.staged)
+    assert f"LAB_DATA={root.name} " in told.found and told.remedy == f"export LAB_DATA={root}"
 
 
 def test_a_data_root_without_the_labs_set(tmp_path, monkeypatch):

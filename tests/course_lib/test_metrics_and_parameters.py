@@ -175,10 +175,11 @@ def test_labs_of_the_working_folder_come_first(tmp_path, monkeypatch):
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
     assert find_lab("1").notebook == tmp_path / "labs" / "01_mine" / "01_mine.ipynb"
-    monkeypatch.setattr(labs, "labs_folder", lambda: None)
+    monkeypatch.chdir(tmp_path.parent)
+    monkeypatch.setattr(labs, "__file__", str(tmp_path / "site-packages" / "course_lib" / "labs.py"))
     with pytest.raises(UnknownLabError) as raised:
         find_lab("1")
-    one_line(raised, "labs/")
+    one_line(raised, "no lab in", "lab start 1")
 
 
 def test_profiles_overlay_defaults_and_given_overlays_profiles():

@@ -160,14 +160,25 @@ def test_what_is_cleared_is_what_nbgrader_clears(source, marks, left):
     (mine,) = release_notebook(notebook)["cells"]
     assert "".join(mine["source"]) == left
     theirs = nbformat.from_dict(notebook)
-    for step in (stock.LockCells, stock.ClearSolutions, stock.ClearHiddenTests, stock.ClearMarkScheme, stock.ComputeChecksums):
+    for step in (
+        stock.LockCells,
+        stock.ClearSolutions,
+        stock.ClearHiddenTests,
+        stock.ClearMarkScheme,
+        stock.ComputeChecksums,
+    ):
         theirs, _ = step().preprocess(theirs, {})
     assert "".join(mine["source"]) == theirs.cells[0].source
     assert mine["metadata"] == theirs.cells[0].metadata
 
 
 @pytest.mark.parametrize(
-    "source", ["### BEGIN SOLUTION\nanswer", "### BEGIN SOLUTION\n### BEGIN SOLUTION\n### END SOLUTION", "### BEGIN HIDDEN TESTS"]
+    "source",
+    [
+        "### BEGIN SOLUTION\nanswer",
+        "### BEGIN SOLUTION\n### BEGIN SOLUTION\n### END SOLUTION",
+        "### BEGIN HIDDEN TESTS",
+    ],
 )
 def test_a_region_that_is_not_closed_makes_no_copy(source):
     with pytest.raises(ReleaseError, match="BEGIN"):

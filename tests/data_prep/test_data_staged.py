@@ -204,10 +204,15 @@ def test_data_root_order(tmp_path, monkeypatch):
     assert data_root() == tmp_path / "env"
     monkeypatch.delenv("LAB_DATA")
     checkout = tmp_path / "checkout"
-    for module, expected in (
-        (checkout / "data_prep", checkout / "data"),
-        (tmp_path / "lib", tmp_path / "cwd" / "data"),
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    share = "distributed-training-labs"
+    for module, xdg, expected in (
+        (checkout / "data_prep", "/ignored", checkout / "data"),
+        (tmp_path / "lib", "", tmp_path / "home" / ".local" / "share" / share),
+        (tmp_path / "lib", "relative", tmp_path / "home" / ".local" / "share" / share),
+        (tmp_path / "lib", str(tmp_path / "xdg"), tmp_path / "xdg" / share),
     ):
+        monkeypatch.setenv("XDG_DATA_HOME", xdg)
         (module / "..").resolve().mkdir(exist_ok=True)
         monkeypatch.setattr(root_module, "__file__", str(module / "root.py"))
         (checkout / "pyproject.toml").touch()

@@ -82,6 +82,17 @@ def test_settings_by_group(configure):
     assert of("formgrade-distributed-training") == "instructors"
 
 
+def test_an_empty_home_gets_a_page_of_welcome_and_no_other_home(deploy, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    start = deploy / "config/students/jupyter_server_config.py"
+    (tmp_path / ".bashrc").touch()
+    runpy.run_path(str(start))
+    assert "Assignment List" in (tmp_path / "WELCOME.md").read_text()
+    (tmp_path / "WELCOME.md").rename(tmp_path / "work.md")
+    runpy.run_path(str(start))
+    assert not (tmp_path / "WELCOME.md").exists()
+
+
 def test_a_local_server_has_its_limits(configure):
     config = configure("[servers]\nmemory_gib = 3\nprocesses = 99\nat_most = 25\n[network]\nserver_ports = 21000\n")
     assert config.JupyterHub.spawner_class == "local_spawner.CourseSpawner"

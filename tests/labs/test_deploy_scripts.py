@@ -229,6 +229,31 @@ def test_a_lab_runs_with_its_options_into_a_folder_of_its_own(job):
     assert job("pbs/lab.pbs", NUMBER="02_ddp", OPTIONS="-o there") == ["lab run 02_ddp -o there"]
 
 
+def test_a_student_s_notebook_is_run_by_its_path(job):
+    (job.folder / "01_single_gpu").mkdir()
+    path = "01_single_gpu/my first try.ipynb"
+    (job.folder / path).touch()
+    assert job("slurm/lab.sbatch", path)[-1] == f"lab run {path} -o runs/labmy first try-12345"
+    path = "01_single_gpu/01_single_gpu.ipynb"
+    (job.folder / path).touch()
+    assert job("slurm/lab.sbatch", path, "--profile", "gpu")[-1] == f"lab run {path} --profile gpu -o runs/lab01-12345"
+    assert job("pbs/lab.pbs", NUMBER=path) == [f"lab run {path} -o runs/lab01-1234"]
+    assert "which lab?" in job("slurm/lab.sbatch", "absent.ipynb", code=2)[0]
+
+
+@pytest.mark.parametrize("where", ["11_scaling_study", "labs/11_scaling_study"])
+def test_the_scaling_job_s_program_is_the_student_s_copy_else_the_source(job, where):
+    (job.folder / where).mkdir(parents=True)
+    (job.folder / where / "resnet_cifar10.py").touch()
+    said = job("slurm/scaling.sbatch", SLURM_GPUS_ON_NODE="1")
+    assert any(f" {where}/resnet_cifar10.py" in line for line in said if line.startswith("python "))
+
+
+def test_a_scaling_job_without_its_program_is_one_line(job):
+    assert "lab start 11" in job("slurm/scaling.sbatch", code=2)[0]
+    assert "no program mine.py" in job("slurm/scaling.sbatch", code=2, PROGRAM="mine.py")[0]
+
+
 def test_a_lab_without_gpus_in_its_request_sees_none(job):
     stand_in(job.folder / "commands", "lab", 'echo "devices ${CUDA_VISIBLE_DEVICES-all}"')
     given = {"CUDA_VISIBLE_DEVICES": "0,1"}

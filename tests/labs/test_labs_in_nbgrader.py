@@ -1,5 +1,6 @@
 """The labs themselves through stock nbgrader: release, validate, autograde, feedback. Trainings at the smoke profile."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from nbgrader.apps.api import NbGraderAPI
 from nbgrader.validator import Validator
 
 from autograde.gradebook import nbgrader_settings
+from course_lib.release_copy import release_notebook
 from course_lib.warm_kernels import WarmServer
 
 BIN = Path(sys.executable).parent
@@ -58,6 +60,10 @@ def test_the_release_holds_no_answer(root, lab, nothing_staged):
     assert made["success"], made
     release = (root / "course" / "release" / lab / f"{lab}.ipynb").read_text()
     assert "YOUR CODE HERE" in release and "YOUR ANSWER HERE" in release
+    ours = release_notebook(json.loads((root / "labs" / lab / f"{lab}.ipynb").read_text()))
+    assert nbformat.from_dict(ours) == nbformat.from_dict(
+        json.loads(release)
+    )  # cell for cell: `lab start` gives the same
     for answer in ("BEGIN SOLUTION", "Model answer", "optimizer.step()\\n    return loss.detach(), logits"):
         assert answer not in release
 
