@@ -8,6 +8,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,9 @@ def execute_notebook(
     from nbclient.exceptions import DeadKernelError
     from traitlets.config import Config
 
+    from course_lib.records import divergence
+
+    began = datetime.now(UTC).isoformat(timespec="seconds")
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns on stderr otherwise
     # On a machine that others use, what the kernel says should not pass over a TCP port. The sockets' folder is ours
     # to remove: jupyter_client would leave them in the working folder.
@@ -82,6 +86,7 @@ def execute_notebook(
             if not reason and error.ename == "NotImplementedError":
                 reason = ["an exercise is not filled in yet"]  # nbgrader's stub says nothing
             line = f"failed in cell {error.cell_index + 1}: {error.ename}: {reason[0] if reason else ''}"
+            line = divergence(parameters.get("output_dir", ""), began) or line  # whatever process and rank it came from
             raise NotebookFailedError(line, _plain("\n".join(error.traceback))) from None
         except DeadKernelError:
             raise NotebookFailedError("the kernel died, as it does when memory runs out") from None

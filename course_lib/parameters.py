@@ -21,6 +21,7 @@ wherever the notebook is run, also by plain papermill and in a student's copy, a
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import io
 import math
@@ -39,7 +40,7 @@ from course_lib.hardware import available_cores
 
 __all__ = ["ParameterError", "Rule", "check_parameters", "check_values", "did_you_mean", "read_rules"]
 
-_COMMENT = re.compile(r"#\s*([\[(][^\[\](){}]*,[^\[\](){}]*[\])]|\{[^{}]*\}):?\s*(.*)")
+_COMMENT = re.compile(r"#\s*([\[(][^\[\](){}]*,[^\[\](){}]*[\])]|\{[^{}]+\}):?\s*(.*)")
 _DATA = re.compile(r"(?:(grey|colour) )?data(?: up to (\d+)x\d+)?")
 
 
@@ -84,8 +85,9 @@ class Rule:
     def _bounds(self) -> tuple[str, str]:
         low, high = (bound.strip() for bound in self.text[1:-1].split(","))
         float(low)
-        if not all(re.fullmatch(r"[\w.+-]+", atom.strip()) for atom in high.split("/")):
-            raise ValueError(f"{high!r} is no bound")
+        for atom in high.split("/"):
+            if not re.fullmatch(r"[^\W\d]\w*(\.train|\.test)?", atom.strip()):
+                float(atom)
         return low, high
 
     def check(self, name: str, value: Any, values: Mapping[str, Any], rules: Mapping[str, Rule], machine: bool) -> None:
@@ -171,7 +173,8 @@ def read_rules(cell: str) -> dict[str, Rule]:
         while (more := comments.get(line := line + 1)) is not None and line not in lines:
             text += more.string.removeprefix("#")
         if found := _COMMENT.fullmatch(text):
-            rules[name] = Rule(found[1], found[2].split(";")[0].strip("… "))
+            with contextlib.suppress(ValueError):  # a comment like any other: (see above, please)
+                rules[name] = Rule(found[1], found[2].split(";")[0].strip("… "))
     return rules
 
 

@@ -12,6 +12,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import os
 import platform
 import shutil
@@ -28,7 +29,10 @@ from safetensors.torch import save as safetensors_bytes
 from course_lib.atomic import write_atomically
 from course_lib.live_view import own_loop
 
-__all__ = ["EpochRecord", "RunFolder", "assessment_print", "differences", "read_learning_curve"]
+__all__ = [
+    "EpochRecord", "RunFolder", "TrainingDivergedError", "assessment_print", "differences", "divergence",
+    "raise_if_diverged", "read_learning_curve",
+]  # fmt: skip
 
 RESULTS = ("learning_curve.csv", "model.safetensors", "assessment.out", "run.json")  # published in this order
 
@@ -37,6 +41,10 @@ EPOCH_LINE = (
     "Training Accuracy = {:5.3f}, Validation Loss = {:5.3f}, Validation Accuracy = {:5.3f}"
 )
 EARLY_STOP_LINE = "Early stopping after epoch {}"
+
+
+class TrainingDivergedError(RuntimeError):
+    """A recorded training's loss is no number any more: what follows would only take time. One line."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +175,13 @@ class RunFolder:
         write_atomically(self.unfinished / "assessment.out", "".join(lines))
 
     def append(self, row: EpochRecord, epoch_time: float | None = None) -> None:
-        """Add an epoch to the learning curve, and to the transcript; without its time the caller has reported it."""
+        """Add an epoch to the learning curve, and to the transcript; without its time the caller has reported it.
+
+        Raises
+        ------
+        TrainingDivergedError
+            The epoch's loss is not finite. The curve and ``run.json`` say so and stay in `unfinished`.
+        """
         self.rows.append(row)
         self._write_curve()
         with self._shown() as loop:
@@ -175,6 +189,12 @@ class RunFolder:
                 assessment_print(_epoch_line(row, epoch_time))
         if loop is not None:
             loop.epoch_done(row)
+        try:
+            raise_if_diverged(row)
+        except TrainingDivergedError as error:
+            self._record["diverged"] = str(error)
+            self._write_record()
+            raise
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[own_loop.OwnLoop | None]:
@@ -228,6 +248,22 @@ class RunFolder:
                 os.replace(self.unfinished / name, Path(self.path) / name)
         if not any(self.unfinished.iterdir()):
             shutil.rmtree(self.unfinished)
+
+
+def raise_if_diverged(row: EpochRecord) -> None:
+    """Raise `TrainingDivergedError` where a loss of this epoch is nan or infinite."""
+    for name, loss in (("training", row.train_loss), ("validation", row.val_loss)):
+        if not math.isfinite(loss):
+            raise TrainingDivergedError(
+                f"the training diverged: its {name} loss is {loss:g} in epoch {row.epoch}; take a lower base_lr or a "
+                "longer warm-up"
+            )
+
+
+def divergence(path: str | Path, since: str) -> str:
+    """Why the run in the folder `path` that was started at or after `since` (ISO, UTC) diverged; empty if it did not."""
+    record = _read_record(Path(path) / "unfinished" / "run.json") or {}
+    return str(record.get("diverged", "")) if str(record.get("started", "")) >= since else ""
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

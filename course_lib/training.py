@@ -18,7 +18,7 @@ from torch import nn
 from course_lib.checkpoint import Checkpoint
 from course_lib.live_view import own_loop
 from course_lib.live_view.training_view import view_of_training
-from course_lib.records import EpochRecord, RunFolder
+from course_lib.records import EpochRecord, RunFolder, raise_if_diverged
 
 __all__ = ["EarlyStopping", "History", "evaluate", "fit", "train_epoch", "train_step", "warmup_then_decay"]
 
@@ -212,6 +212,8 @@ def fit(
     ------
     CheckpointError
         There is a checkpoint that does not fit, or not all ranks see the same.
+    TrainingDivergedError
+        The loss of an epoch of a recorded training (one with a `run`) is not finite.
     """
     loss_fn = loss_fn or nn.CrossEntropyLoss()
     bare = getattr(model, "module", model)
@@ -275,6 +277,8 @@ def fit(
                         flush=True,
                     )
             view.epoch_done(record)
+            if run is not None:
+                raise_if_diverged(record)  # on the ranks that do not write; rank 0 has put it on record
             if checkpoint is not None and (not distributed or dist.get_rank() == 0):
                 checkpoint.save(bare, optimizer, scheduler, records, epoch_times)
             if stopped_early:

@@ -60,7 +60,8 @@ class Entry:
         read where it lies.
     pack : callable, optional
         For a set too large for the memory: turns the folder with the files, or with a link to the unpacked folder,
-        into the arrays, mapped from files in that folder, and the class names.
+        into the arrays, mapped from files in that folder, and the class names. It takes minutes, and is given a
+        function for lines about its progress.
     synthesize : callable, optional
         Writes a small made-up set, in the publisher's layout, into a folder: see `data_prep.synthetic`.
     """
@@ -80,7 +81,9 @@ class Entry:
     class_names: Callable[[OpenFile], dict[str, tuple[str, ...]]] | None = None
     archive: Archive | None = None
     tree: Tree | None = None
-    pack: Callable[[Path], tuple[dict[str, np.ndarray], dict[str, tuple[str, ...]]]] | None = None
+    pack: Callable[[Path, Callable[[str], object]], tuple[dict[str, np.ndarray], dict[str, tuple[str, ...]]]] | None = (
+        None
+    )
     synthesize: Callable[[Path], None] | None = None
 
 

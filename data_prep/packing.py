@@ -1,5 +1,6 @@
 """From the files that a source delivered to the staged form: which provenance they have, and what is in them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -20,15 +21,15 @@ def provenance(entry: Entry, folder: Path, source: Source) -> str:
     return published.provenance(entry.files, folder, source.label, must_be_official=not named)
 
 
-def pack(entry: Entry, raw: Path, packed: Path, source: str) -> None:
-    """Write the collected files in the staged form into the new folder `packed`."""
+def pack(entry: Entry, raw: Path, packed: Path, source: str, say: Callable[[str], object]) -> None:
+    """Write the collected files in the staged form into the new folder `packed`; `say` takes lines about the progress."""
 
     def open_file(name: str) -> BinaryIO:
         return (raw / name).open("rb")
 
     try:
         if entry.pack is not None:
-            arrays, names = entry.pack(raw)
+            arrays, names = entry.pack(raw, say)
             staged.write(packed, _with_class_names(entry, names), arrays, source)
             return
         if entry.class_names is not None:

@@ -115,7 +115,7 @@ def _stage(
             with _working_folder(root, name) as work:
                 packed = work / "packed"
                 source, provenance = fill(work)
-                packing.pack(replace(entry, provenance=provenance), work / "raw", packed, source)
+                packing.pack(replace(entry, provenance=provenance), work / "raw", packed, source, say)
                 _publish(packed, root / name, work)
     except OSError as error:
         megabytes = 2 * sum(file.size for file in entry.files) / 1e6

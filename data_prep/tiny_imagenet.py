@@ -16,13 +16,14 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from data_prep.errors import DataError
 from data_prep.mapped import release
+from data_prep.progress import counted
 
 FOLDER = "tiny-imagenet-200"
 ARCHIVE = f"{FOLDER}.zip"
@@ -67,7 +68,7 @@ class _Zip:
             return stream.read(_MOST_BYTES)
 
 
-def pack(raw: Path) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, ...]]]:
+def pack(raw: Path, say: Callable[[str], object]) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, ...]]]:
     """Pack the data set; the validation images are the ``test`` split.
 
     Parameters
@@ -75,6 +76,8 @@ def pack(raw: Path) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, ...]]]:
     raw : Path
         A folder that holds the archive `ARCHIVE`, or the unpacked tree under the name `FOLDER`. The arrays are
         written there too.
+    say : callable
+        Is given lines about the progress where there is no terminal for a bar.
 
     Returns
     -------
@@ -112,7 +115,7 @@ def pack(raw: Path) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, ...]]]:
     for split, items in splits.items():
         path = raw / f"{split}_images.npy"
         images = np.lib.format.open_memmap(path, "w+", np.uint8, (len(items), SIDE, SIDE, 3))
-        for position, (name, _) in enumerate(items):
+        for position, (name, _) in enumerate(counted(items, f"packing the {split} images", say)):
             images[position] = _decoded(tree, name)
             if position % 2_000 == 0:
                 release(images)

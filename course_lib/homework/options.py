@@ -31,8 +31,8 @@ _OPTIONS: dict[str, tuple[type, str, str]] = {  # type, rule (see course_lib.par
     "pretrain_dataset": (str, "{data}", "staged data set to pre-train on where no ImageNet weights are found"),
     "pretrain_epochs": (int, "[1, 10000]", "passes over it"),
     "body_lr_factor": (float, "[0.0, 1.0]", "learning rate of the pre-trained layers, as a share of the head's"),
-    "train_samples": (int, "[0, dataset.train]", "training images to use; 0 = all"),
-    "test_samples": (int, "[0, dataset.test]", "test images to use; 0 = all"),
+    "train_samples": (int, "[0, inf)", "training images to use; 0 = all"),
+    "test_samples": (int, "[0, inf)", "test images to use; 0 = all"),
     "ranks": (int, "[1, 4096]", "processes to start here, one of them the server where there is one; under torchrun that decides"),
     "seed": (int, "[0, 2147483647]", "of the data order, the initialisation and the augmentation"),
 }  # fmt: skip
@@ -77,7 +77,7 @@ def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) 
     if "small_epochs" in given and given["small_epochs"] is None:
         given["small_epochs"] = given["epochs"] // 2
     try:
-        check_values(given, {name: Rule(_OPTIONS[name][1]) for name in given})
+        check_values(given, {name: Rule(rule) for name, (_, rule, _) in _OPTIONS.items()})
     except ParameterError as error:
         name, _, why = str(error).partition(" ")
         parser.exit(2, f"{parser.prog}: error: --{name.replace('_', '-')} {why}\n")

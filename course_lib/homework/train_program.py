@@ -27,7 +27,7 @@ from course_lib.homework.program_ranks import ProgramError
 from course_lib.homework.progressive_resize import ProgressiveResize
 from course_lib.homework.recipe import Recipe, one_cycle_recipe
 from course_lib.precision import accelerate_model
-from course_lib.records import RunFolder, differences
+from course_lib.records import RunFolder, TrainingDivergedError, differences
 from course_lib.training import Step, fit, train_step
 from data_prep.errors import DataError
 
@@ -42,6 +42,7 @@ class RunMismatchError(RuntimeError):
 
 
 KNOWN_ERRORS = (
+    TrainingDivergedError,
     DataError, CheckpointError, RunMismatchError, ParameterServerError, ProgramError, ValueError, OSError,
 )  # fmt: skip
 

@@ -45,7 +45,7 @@ def LARS(
 
     For each tensor, with λ the weight decay and η the trust coefficient::
 
-        r = η ‖w‖ / (‖g‖ + λ ‖w‖)
+        r = η ‖w‖ / (‖g‖ + λ ‖w‖ + ε)      ε = 1e-8 is timm's, against a division by 0
         m ← momentum·m + r (g + λ w)
         w ← w − lr m
 

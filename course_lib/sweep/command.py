@@ -88,10 +88,11 @@ def sweep(
     for item in {item for point in plan.points for item in point.parameters.items() if item[0].endswith("dataset")}:
         check_data(dict([item]))
     click.echo(f"notebook: {lab.notebook}")
-    if dry_run:
-        _show(plan, machine, jobs or 1, retry, executor)
-        return
     try:
+        if dry_run:
+            plan.check_folder()
+            _show(plan, machine, jobs or 1, retry, executor)
+            return
         result = plan.run(executor, jobs or (1 if executor == "local" else 0), retry, options)
     except SweepFolderError as error:
         raise click.UsageError(str(error)) from None
@@ -117,7 +118,7 @@ def _show(plan: Sweep, machine: Machine, jobs: int, retry: bool, executor: str) 
         return
     seconds, unknown = plan.estimate(left, jobs, machine)
     if seconds is None:
-        click.echo("estimated time: unknown, no past run is like these")
+        click.echo("estimated time: unknown, no past run is like these; once a point has ended, --dry-run has one")
     else:
         told = f" ({unknown} points are like no past run and were taken for average)" if unknown else ""
         click.echo(f"estimated time: {duration(seconds)}, from past runs{told}")

@@ -56,6 +56,7 @@ def draw_results(folder: Path, table: pd.DataFrame, axes: Sequence[str], lab: st
     ]  # fmt: skip
     done["variant"] = [_label(row, variants) for _, row in done.iterrows()]
     about = _about(done, lab)
+    about += _left_out(table)
     drawn = [
         ("throughput.png", _throughput(done, about)),
         ("speedup.png", _scaling(done, about, "speedup")),
@@ -286,6 +287,15 @@ def _legend(axes: Axes, **where: Any) -> None:
 def _mean(series: pd.DataFrame, by: str, value: str) -> tuple[pd.Series, pd.Series, pd.Series]:
     groups = series.groupby(by)[value]
     return groups.mean(), groups.std(ddof=1).fillna(0.0), groups.size()
+
+
+def _left_out(table: pd.DataFrame) -> str:
+    """A line about the runs that diverged, for the caption."""
+    lost = [
+        row.folder for row in table.itertuples() if str(getattr(row, "error", "")).startswith("the training diverged")
+    ]
+    more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+    return f"\n{len(lost)} run(s) diverged and are left out: {', '.join(lost[:3])}{more}" if lost else ""
 
 
 def _about(done: pd.DataFrame, lab: str) -> str:

@@ -83,20 +83,23 @@ class SweepFolder:
     path: Path
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
-    @contextmanager
-    def hold(
-        self,
-        lab: str,
-        profile: str,
-        axes: Mapping[str, Sequence[Any]],
-        fixed: Mapping[str, Any],
-        repeats: int,
-        seed: int,
-    ) -> Iterator[None]:
-        """Hold the folder for this sweep, or refuse.
+    def check(self, mine: Mapping[str, Any]) -> None:
+        """Raise `SweepFolderError` unless the folder is, or can become, that of the sweep `mine` describes.
 
         A folder of the same lab, profile and fixed parameters whose axes are all here, with all their values, is this
         sweep's: more values or repeats extend it.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise SweepFolderError(f"{self.path} is a file; choose a folder by -o DIR")
+        # A sweep that was killed while it wrote its first file has left that under a temporary name.
+        strangers = [path.name for path in self.path.glob("*") if not path.name.startswith((".lock", ".sweep.json."))]
+        if strangers and not (self.path / "sweep.json").exists():
+            raise SweepFolderError(f"{self.path} holds {strangers[0]} and is no sweep's; choose another by -o DIR")
+        self._agree(mine)
+
+    @contextmanager
+    def hold(self, mine: Mapping[str, Any]) -> Iterator[None]:
+        """Hold the folder for the sweep `mine` (lab, profile, fixed, seed, axes, repeats), or refuse as `check` does.
 
         Raises
         ------
@@ -104,18 +107,8 @@ class SweepFolder:
             Another sweep's, another folder altogether, in use, or not to be written.
         DiskFullError
         """
-        mine = {"lab": lab, "profile": profile, "fixed": dict(fixed), "seed": seed, "axes": {name: list(values) for name, values in axes.items()}, "repeats": repeats}  # fmt: skip
         try:
-            if self.path.exists() and not self.path.is_dir():
-                raise SweepFolderError(f"{self.path} is a file; choose a folder by -o DIR")
-            strangers = (
-                []
-                if not self.path.exists()
-                # A sweep that was killed while it wrote its first file has left that under a temporary name.
-                else [path.name for path in self.path.iterdir() if not path.name.startswith((".lock", ".sweep.json."))]
-            )
-            if strangers and not (self.path / "sweep.json").exists():
-                raise SweepFolderError(f"{self.path} holds {strangers[0]} and is no sweep's; choose another by -o DIR")
+            self.check(mine)
             self.path.mkdir(parents=True, exist_ok=True)
             try:
                 held = FileLock(self.path / ".lock").acquire(timeout=0)

@@ -72,6 +72,18 @@ class Sweep:
         self.points = plan(self.lab, self.profile, self.axes, self.fixed, self.repeats)
         self._sweep = SweepFolder(self.folder)
 
+    def check_folder(self) -> None:
+        """Raise `SweepFolderError` where `run` would find a folder that is not this sweep's."""
+        self._sweep.check(self._description())
+
+    def _description(self) -> dict[str, Any]:
+        """What ``sweep.json`` holds."""
+        return {
+            "lab": self.lab.name, "profile": self.profile, "fixed": dict(self.fixed),
+            "seed": int(self.points[0].parameters["seed"]),
+            "axes": {name: list(values) for name, values in self.axes.items()}, "repeats": self.repeats,
+        }  # fmt: skip
+
     def to_do(self, retry: bool = False) -> list[Point]:
         """Points that have not ended; with `retry` those that failed too."""
         self._sweep.read(self.points)
@@ -148,8 +160,7 @@ class Sweep:
             share = shares(self.points, machine, jobs)  # refuses before anything is written
         else:
             check_slurm()
-        seed = int(self.points[0].parameters["seed"])
-        with self._sweep.hold(self.lab.name, self.profile, self.axes, self.fixed, self.repeats, seed):
+        with self._sweep.hold(self._description()):
             left = self.to_do(retry)
             if executor == "slurm":
                 left = self._with_handed_over(left)

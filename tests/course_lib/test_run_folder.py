@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from torch import nn
 
 from course_lib import atomic
 from course_lib.atomic import write_atomically
-from course_lib.records import EpochRecord, RunFolder, assessment_print, read_learning_curve
+from course_lib.records import EpochRecord, RunFolder, TrainingDivergedError, assessment_print, read_learning_curve
 
 FILES = {"learning_curve.csv", "model.safetensors", "assessment.out", "run.json"}
 HEADER = "epoch,time,images_per_sec,train_loss,train_accuracy,val_loss,val_accuracy,lr"
@@ -100,6 +101,20 @@ def test_a_finished_run(tmp_path, capsys):
     twin.load_state_dict(load_file(folder / "model.safetensors"))
     assert all(torch.equal(a, b) for a, b in zip(twin.state_dict().values(), model.state_dict().values(), strict=True))
     assert "ASSESSMENT_OUT" not in os.environ
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+@pytest.mark.parametrize("which", ["train_loss", "val_loss"])
+def test_a_loss_that_is_not_finite_ends_the_run_and_is_on_record(tmp_path, which, loss):
+    run = started(tmp_path)
+    run.append(record(1), 2.5)
+    with pytest.raises(TrainingDivergedError, match=f"{loss:g} in epoch 2; take a lower base_lr") as raised:
+        run.append(replace(record(2), **{which: loss}), 2.5)
+    said = json.loads((tmp_path / "unfinished" / "run.json").read_text())
+    assert said["diverged"] == str(raised.value) and said["ended"] is None and visible(tmp_path) == {}
+    assert len((tmp_path / "unfinished" / "learning_curve.csv").read_text().splitlines()) == 4
+    started(tmp_path)
+    assert "diverged" not in json.loads((tmp_path / "unfinished" / "run.json").read_text())
 
 
 def test_channels_last_weights_are_stored_as_they_are(tmp_path):

@@ -154,6 +154,23 @@ def test_a_point_that_fails_keeps_its_traceback_and_does_not_stop_the_rest(toy):
     assert dict(table().set_index("rule")["status"]) == {"raises": "done", "linear": "done", "dies": "failed"}
 
 
+def test_a_diverged_training_is_a_failed_point_that_says_so(toy, monkeypatch):
+    captions = []
+    monkeypatch.setattr("matplotlib.figure.Figure.supxlabel", lambda figure, text, **look: captions.append(text))
+    code, said = sweep("-g", "rule=linear,diverges", "-g", "batch_size=32,64", "-p", "epochs", 3)
+    assert code == 1 and "2 of 4 points done, 2 failed" in said
+    found = table().set_index(["rule", "batch_size"])
+    diverged = found.loc[("diverges", 32)]
+    assert diverged["status"] == "failed" and pd.isna(diverged["final_accuracy"])
+    assert diverged["error"].startswith("the training diverged: its validation loss is nan in epoch 2")
+    run = Path("runs/sweep-01_toy") / diverged["folder"] / "unfinished"
+    assert json.loads((run / "run.json").read_text())["diverged"] == diverged["error"]
+    assert len((run / "learning_curve.csv").read_text().splitlines()) == 1 + 1 + 2  # it ended there, not after epoch 3
+    assert captions and all(
+        "2 run(s) diverged and are left out" in text and diverged["folder"] in text for text in captions
+    )
+
+
 def test_all_cells_run_when_asked(toy):
     code, said = sweep("-g", "batch_size=32", "--whole")
     assert code == 1 and "this cell teaches" in said
@@ -207,8 +224,9 @@ def test_another_sweeps_folder_is_refused(toy):
         (["-g", "batch_size=64"], "batch_size = 32 too"),
         (["-g", "batch_size=32", "-p", "seed", "5"], "another sweep"),
     ]:
-        code, said = sweep(*words, "-o", "here")
-        assert code == 2 and told in said and "-o DIR" in said, said
+        for dry in ([], ["--dry-run"]):
+            code, said = sweep(*words, "-o", "here", *dry)
+            assert code == 2 and told in said and "-o DIR" in said, said
     assert {path: path.read_bytes() for path in before} == before
 
 

@@ -1,6 +1,8 @@
 """The training loop against one written by hand, on one process and on two."""
 
 import copy
+import math
+import os
 import random
 import sys
 
@@ -11,9 +13,10 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.data import Batches, load
-from course_lib.distributed import launch
+from course_lib.distributed import RankFailedError, launch
 from course_lib.models import WideResNet
 from course_lib.precision import accelerate_model
+from course_lib.records import RunFolder, TrainingDivergedError
 from course_lib.training import EarlyStopping, evaluate, fit, train_epoch, train_step, warmup_then_decay
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -194,6 +197,25 @@ def test_fit_stops_at_the_first_epoch_that_allows_it_and_not_without_a_target(ca
         )
         assert len(history.epochs) == epochs and history.stopped_early == (epochs == 1)
         assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]) == epochs
+
+
+def diverging_run(folder):
+    """Two epochs at an impossible learning rate; recorded where there is a folder."""
+    optimizer = torch.optim.SGD((model := network()).parameters(), lr=1e30)
+    run = RunFolder(folder, "01_single_gpu", {}, {"name": "toy"}) if folder else None
+    if run is not None and not (dist.is_initialized() and dist.get_rank()):
+        run.start(1, None, "cpu")
+    return fit(model, batches_of(6, 6, 6), batches_of(6), optimizer, epochs=2, run=run, quiet=True)
+
+
+def test_a_recorded_training_that_diverges_ends_at_once_and_another_does_not(tmp_path, capsys):
+    assert not any(math.isfinite(record.val_loss) for record in diverging_run(None).epochs)  # labs 03 and 04 break it
+    with pytest.raises(TrainingDivergedError, match="in epoch 1; take a lower base_lr"):
+        diverging_run(str(tmp_path))
+    assert len((tmp_path / "unfinished" / "learning_curve.csv").read_text().splitlines()) == 3
+    with pytest.raises(RankFailedError, match="TrainingDivergedError: the training diverged"):
+        launch(diverging_run, 2, (str(tmp_path / "ranks"),))
+    os.environ.pop("ASSESSMENT_OUT", None)
 
 
 def tiny_run(epochs=2, seed=0, samples=192):

@@ -43,8 +43,9 @@ parameters = dict(num_gpus=num_gpus, batch_size=batch_size, cores=len(os.sched_g
 run = RunFolder(output_dir, "01_toy", parameters, data).start(num_gpus, None, "cpu")
 rate = 1000 * num_gpus * (0.9 if num_gpus > 1 else 1) + seed
 for epoch in range(1, epochs + 1):
+    loss = float("nan") if rule == "diverges" and epoch == 2 else 0.5
     accuracy = 0.9 - 0.001 * batch_size * num_gpus / 32 + 0.001 * seed + 0.01 * epoch
-    run.append(EpochRecord(epoch, 10.0 * epoch, 1.0 if epoch == 1 else rate, 1.0, accuracy, 0.5, accuracy, base_lr), 10.0)
+    run.append(EpochRecord(epoch, 10.0 * epoch, 1.0 if epoch == 1 else rate, 1.0, accuracy, loss, accuracy, base_lr), 10.0)
 run.finish(False)
 """,
     ),

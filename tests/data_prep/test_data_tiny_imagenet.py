@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from data_prep import catalogue, published, staged, staging, synthetic
+from data_prep import catalogue, progress, published, staged, staging, synthetic
 from data_prep.cli import data
 from data_prep.errors import DataError
 from data_prep.sources import SiteMirror
@@ -56,6 +56,22 @@ def tree(made, tmp_path):
 def rewrite(path, text):
     path.unlink()  # the name only: the content has others
     path.write_text(text) if isinstance(text, str) else path.write_bytes(text)
+
+
+def test_packing_shows_how_far_it_is(made, tmp_path, monkeypatch, capfd):
+    """The real set takes minutes: a bar on a terminal, plain lines in a log."""
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    lines = []
+    staging.fetch("tiny-imagenet", tmp_path / "log", mirror=made, say=lines.append)
+    told = [line for line in lines if line.startswith("packing the train images: ")]
+    assert "packing the train images: 1,000 of 1,600" in told and "\r" not in "".join(lines)
+    assert "packing" not in capfd.readouterr().err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    staging.fetch("tiny-imagenet", tmp_path / "terminal", mirror=made, say=(lines := []).append)
+    assert (
+        not [line for line in lines if line.startswith("packing")]
+        and "packing the train images" in capfd.readouterr().err
+    )
 
 
 @pytest.fixture(scope="module")

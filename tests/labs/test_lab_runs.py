@@ -89,6 +89,8 @@ TOY = [
 from course_lib.records import EpochRecord, RunFolder
 run = RunFolder(output_dir, "01_toy", {"epochs": epochs}, {"name": "none"}).start(1, None, "cpu")
 run.append(EpochRecord(1, 1.0, 1.0, 1.0, 0.5, 1.0, epochs / 10, 0.1), 1.0)
+if epochs == 5:
+    run.append(EpochRecord(2, 2.0, 1.0, float("nan"), 0.5, 1.0, 0.1, 0.1), 1.0)
 """,
     """
 import os
@@ -160,6 +162,10 @@ def test_a_failing_run_leaves_earlier_results_and_names_the_cell(toy, lab_here):
     fails_and_changes_nothing(folder, before, *lab_here("run", "01", "-p", "epochs", "3"), told)
     done = run("lab", "run", "01", "-p", "epochs", "4", folder=toy)
     fails_and_changes_nothing(folder, before, done.returncode, done.stderr, ("01_toy", "kernel died", "untouched"))
+    told = ("01_toy: the training diverged: its training loss is nan in epoch 2", "untouched")
+    fails_and_changes_nothing(folder, before, *lab_here("run", "01", "-p", "epochs", "5"), told)
+    code, errors = lab_here("run", "01_toy", "-p", "epochs", "2", "-p", "output_dir", "mine")
+    assert code == 0 and (toy / "mine" / "run.json").exists() and visible(folder) == before, errors
     code, errors = lab_here("run", "01_toy", "-p", "epochs", "2")
     assert code == 0, errors
     assert (
