@@ -162,7 +162,9 @@ class PostOffice:
         return tensor
 
     def _source(self, rank: int, number: Any) -> int | str:
-        return self._sources.get(number, "there is no such message") if type(number) is int else "there is no such message"
+        return (
+            self._sources.get(number, "there is no such message") if type(number) is int else "there is no such message"
+        )
 
     def _stuck(self) -> bool | str:
         """A rank that has not begun may still send; on a busy machine one begins long after another."""

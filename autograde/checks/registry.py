@@ -145,7 +145,9 @@ def _sliced(source: str, function: str) -> str:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             defined[node.name] = node
         elif isinstance(node, ast.Assign):
-            defined |= {each.id: node for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+            defined |= {
+                each.id: node for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)
+            }
     wanted, left = set(), [function]
     while left:
         node = defined.get(left.pop())
