@@ -198,7 +198,7 @@ class _SandboxAsk:
     left_out: list[AnswerError]
 
     def call(self, function: str, given: Any, answers: Mapping[str, Callable[..., Any]] | None = None) -> Any:
-        replies = self.execution.call(driver_source(self.check), function, given, answers)
+        replies = self.execution.call(driver_source(self.check, function), function, given, answers)
         for rank, reply in enumerate(replies):
             if reply is not None and "value" not in reply:
                 raise self._failure(reply, f" (on rank {rank})" if len(replies) > 1 else "")

@@ -231,7 +231,6 @@ CHECKS = {
             "parameters": "The model has the parameters that came back",
             "version": "Returns their version",
         },
-        ranks=2,
         seconds=SECONDS,
     ),
     "server": HiddenCheck(
@@ -241,7 +240,6 @@ CHECKS = {
             "versions": "Answers carry their kind and the version",
             "staleness": "Returns who it was and how stale",
         },
-        ranks=3,
         seconds=SECONDS,
     ),
 }

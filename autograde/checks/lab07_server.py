@@ -1,4 +1,4 @@
-"""Hidden checks of Algorithm 2's two sides: partners that follow a script drawn anew."""
+"""Hidden checks of Algorithm 2's two sides. The partners are the grader's own: they follow a script drawn anew."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import torch
 
 from ..criteria import Finding
-from ..talk import Later
 from .compare import is_int, is_number, same_tensor, trusted
+from .post_office import PostOffice
 from .registry import Ask, Findings, shape_of
 
 __all__ = ["server", "worker"]
 
 SPEC = [["linear", [3, 2]], ["tanh", []], ["linear", [2, 3]]]
-GRADIENT = 1.0
+GRADIENT, GOODBYE = 1.0, 2.0
 
 
 def _drawn(ask: Ask, *shape: int) -> torch.Tensor:
@@ -25,6 +25,65 @@ def _network(ask: Ask) -> tuple[torch.nn.Module, list[torch.Tensor]]:
     make = trusted("lab07.worker", "make_model")
     state = [_drawn(ask, *tensor.shape) for tensor in make(SPEC).state_dict().values()]
     return make(SPEC, state), state
+
+
+def _served(ask: Ask, given: Any, answers: list[torch.Tensor]) -> tuple[list[torch.Tensor], Any]:
+    """Play rank 0 to a worker: each message is answered in turn. The messages, and what the driver returned."""
+    office, questions = PostOffice(2, buffered=True), []
+    office.arrive(0)
+
+    def post(_: int, destination: Any, tag: Any, tensor: Any) -> int | str:
+        receive = office.expect(0, 1, 0)
+        number = office.post(1, destination, tag, tensor)
+        message = office.collect(0, receive)
+        if isinstance(message, torch.Tensor) and len(questions) < len(answers):
+            office.post(0, 1, 0, answers[len(questions)])
+            questions.append(message)
+        return number
+
+    return questions, ask.call("worker", given, _as_rank(1, office, post))
+
+
+def _worked(ask: Ask, given: Any, script: list[tuple[int, torch.Tensor | None]]) -> tuple[dict[int, list[Any]], Any]:
+    """Play ranks 1 and 2 to a server: each sends when the one before has its answer. The answers, and what the driver returned."""
+    office, answers, turns = PostOffice(3, buffered=True), {1: [], 2: []}, iter(script)
+    versions, length = {1: 0.0, 2: 0.0}, next(len(one) for _, one in script if one is not None)
+    awaited: list[tuple[int, int]] = []  # rank and receive of the one worker that waits for its answer
+    office.arrive(1)
+    office.arrive(2)
+
+    def play() -> None:
+        for rank, gradient in turns:
+            kind = GOODBYE if gradient is None else GRADIENT
+            rest = torch.zeros(length) if gradient is None else gradient
+            office.post(rank, 0, 0, torch.cat([torch.tensor([kind, versions[rank]]), rest]))
+            if gradient is not None:
+                awaited[:] = [(rank, office.expect(rank, 0, 0))]
+                return
+
+    def post(_: int, destination: Any, tag: Any, tensor: Any) -> int | str:
+        number = office.post(0, destination, tag, tensor)
+        answer = office.collect(*awaited[0]) if awaited else None
+        if isinstance(answer, torch.Tensor):
+            rank, _ = awaited.pop()
+            answers[rank].append(answer)
+            versions[rank] = number_at(answer, 1)
+            play()
+        return number
+
+    play()
+    return answers, ask.call("server", given, _as_rank(0, office, post))
+
+
+def _as_rank(rank: int, office: PostOffice, post: Any) -> dict[str, Any]:
+    """What the one process is answered: it is `rank` of the office's."""
+    answers = {name: lambda _, *more, answer=answer: answer(rank, *more) for name, answer in office.answers.items()}
+    return answers | {"post": post}
+
+
+def number_at(message: torch.Tensor, place: int) -> float:
+    """A number of a flat message; 0 where it has none."""
+    return float(message.flatten()[place]) if message.numel() > place else 0.0
 
 
 def _flat(parts: Any) -> torch.Tensor:
@@ -39,11 +98,8 @@ def worker(ask: Ask) -> Findings:
     versions = [int(n) for n in ask.random.integers(1, 10_000, 3)]
     back = [int(n) for n in ask.random.integers(10_000, 20_000, 3)]
     answers = [torch.cat([torch.tensor([GRADIENT, float(version)]), _drawn(ask, length)]) for version in back]
-    given = [
-        {"answers": answers},
-        {"spec": SPEC, "state": state, "gradients": gradients, "versions": versions},
-    ]
-    questions, found = ask.call("worker", given, {"wait": lambda rank: Later(0.05, None)})
+    given = {"spec": SPEC, "state": state, "gradients": gradients, "versions": versions}
+    questions, found = _served(ask, given, answers)
     sent = _list(questions, 3)
     expected = [
         torch.cat([torch.tensor([GRADIENT, float(version)]), _flat(one)])
@@ -101,13 +157,10 @@ def server(ask: Ask) -> Findings:
     order = [late, late, *ask.random.permutation([early] * 3 + [late] * 4).tolist()]
     script: list[tuple[int, torch.Tensor | None]] = [(int(whose), _drawn(ask, length)) for whose in order]
     script += [(early, None), (late, _drawn(ask, length)), (late, _drawn(ask, length)), (late, None)]
-    given: list[Any] = [{"spec": SPEC, "state": state, "lr": lr, "momentum": momentum}]
-    given += [{"script": [list(turn) for turn in script]}] * 2
-    served, *answers = ask.call("server", given)
+    given = {"spec": SPEC, "state": state, "lr": lr, "momentum": momentum}
+    answers, served = _worked(ask, given, script)
     updates, states = _expected(model, script, lr, momentum)
-    received = {
-        rank: _list(one, sum(whose == rank for whose, _ in updates)) for rank, one in enumerate(answers, start=1)
-    }
+    received = {rank: _list(one, sum(whose == rank for whose, _ in updates)) for rank, one in answers.items()}
     look = "write a script of five messages by hand, apply them to one weight on paper, and compare"
     if any(one is None for one in received.values()):
         missing = Finding(False, "not every gradient was answered", look)

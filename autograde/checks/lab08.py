@@ -9,9 +9,12 @@ import torch
 from ..criteria import Finding
 from .compare import close, is_int, same_tensor, same_tensors
 from .lab08_workers import local_sgd, psgd
-from .registry import Ask, Findings, HiddenCheck, shape_of
+from .mpi_exchange import MPIExchange
+from .registry import AnswerError, Ask, Findings, HiddenCheck, shape_of
 
 __all__ = ["CHECKS"]
+
+RANKS = 4  # processes; a case may leave one out
 
 
 def averaging(ask: Ask) -> Findings:
@@ -26,33 +29,29 @@ def averaging(ask: Ask) -> Findings:
         [[torch.from_numpy(random.normal(0, 1, shape)).float() for shape in shapes] for _ in samples]
         for samples in cases
     ]
-    given = [{"states": state, "samples": samples} for state, samples in zip(states, cases, strict=True)]
-    found = ask.call("averaging", {"spec": spec, "cases": given})
-    found = found if isinstance(found, list) and len(found) == 2 else [None, None]
+    found, stuck = [], False
+    for each, samples in zip(states, cases, strict=True):
+        if not stuck:  # who has waited for ever once is not asked again
+            told, stuck = _averaged(ask, spec, each, samples)
+        found.append([{}] * len(samples) if stuck else told)
     means = []
     for samples, ranks in zip(cases, states, strict=True):
         means.append(
             [sum(n * w for n, w in zip(samples, each, strict=True)) / sum(samples) for each in zip(*ranks, strict=True)]
         )
-    models = [one.get("parameters") if isinstance(one, dict) else None for one in found]
-    models = [
-        m if isinstance(m, list) and len(m) == len(s) else [None] * len(s) for m, s in zip(models, cases, strict=True)
-    ]
+    models = [[rank.get("parameters") for rank in one] for one in found]
     mean = same_tensors(models[0][0], means[0])
     everywhere = all(same_tensors(model, means[0]) for model in models[0])
-    kept = isinstance(found[0], dict) and found[0].get("kept") == [True] * 4
+    kept = all(rank.get("kept") is True for rank in found[0])
     weights = same_tensors(models[1][0], means[1])
-    stuck = any(isinstance(one, dict) and "stuck" in one for one in found)
-    sent = isinstance(found[0], dict) and found[0].get("sent") is True
-    sent_weighed = isinstance(found[1], dict) and found[1].get("sent") is True
-    mean, everywhere, weights = mean and sent, everywhere and sent, weights and sent_weighed
+    sent = any(rank.get("sent") is True for rank in found[0])
     look = "run it on three ranks with mpi_launch, and print the sum of a layer's weights on each"
     if stuck:
         wrong = (
             "the ranks do not make the same calls, or one waits for a message that nobody sends, or two that both send "
             "first wait for each other"
         )
-    elif isinstance(found[0], dict) and not sent:
+    elif not sent:
         wrong = "nothing was sent: under MPI each rank has memory of its own"
     elif same_tensors(models[0][0], states[0][0]):
         wrong = "rank 0's model is as it was"
@@ -67,6 +66,25 @@ def averaging(ask: Ask) -> Findings:
                            wrong if not mean else "with unequal samples the mean is not the weighted one",
                            "take two ranks, 10 and 30 samples, and write the mean of one weight down by hand"),
     }  # fmt: skip
+
+
+def _averaged(
+    ask: Ask, spec: list[Any], states: list[list[torch.Tensor]], samples: list[int]
+) -> tuple[list[dict[str, Any]], bool]:
+    """What each rank's process told, and whether one waited for ever."""
+    size = len(samples)
+    exchange = MPIExchange(size)
+    given: list[Any] = [
+        {"spec": spec, "rank": rank, "size": size, "state": state, "samples": count}
+        for rank, (state, count) in enumerate(zip(states, samples, strict=True))
+    ]
+    try:
+        told = ask.call("averaging", given + [None] * (RANKS - size), exchange.answers)
+    except AnswerError:
+        if not exchange.stuck:
+            raise
+        return [], True
+    return [one if isinstance(one, dict) else {} for one in told[:size]], exchange.stuck
 
 
 def interpolate(ask: Ask) -> Findings:
@@ -154,6 +172,9 @@ CHECKS = {
             "everywhere": "So does every rank",
             "weights": "Models count by their samples",
         },
+        ranks=RANKS,
+        process_group=False,
+        network=False,
     ),
     "psgd": HiddenCheck(
         psgd,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..criteria import Finding
 from .compare import close, is_number
-from .lab09_updates import RANKS, SECONDS, loop, sparse
+from .lab09_updates import loop, sparse
 from .registry import Ask, Findings, HiddenCheck, shape_of
 
 __all__ = ["CHECKS"]
@@ -208,8 +208,6 @@ CHECKS = {
             "lock": "The lock around the updates, and around nothing else",
             "memory": "Two processes on the same weights lose nothing under the lock",
         },
-        ranks=RANKS,
-        seconds=SECONDS,
     ),
     "sparse": HiddenCheck(
         sparse,

@@ -3,59 +3,53 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 from ..criteria import Finding
+from ..limits import Exceeded
 from .compare import is_int, same_tensor, same_tensors, trusted
 from .registry import AnswerError, Ask, Findings
 
-__all__ = ["RANKS", "SECONDS", "loop", "sparse"]
+__all__ = ["loop", "sparse"]
 
-RANKS = 2
-SECONDS = 20.0  # ranks that wait for each other wait for ever; nothing here takes two seconds
-PAGE = 8  # blocks of 512 bytes
+LARGE = 2**30  # weights that take 8 GiB, twice the memory that the rubric allows
 
 _SPEC = [("linear", (6, 5)), ("tanh", ()), ("linear", (5, 4))]
 
 
 def loop(ask: Ask) -> Findings:
-    """Each rank on its own weights, with other data; then both on the same, taking turns under the lock."""
+    """Two trainings alone; then one whose lock is the grader's: it counts, and changes the weights as others would."""
     random = ask.random
     make = trusted("lab02.wrap", "make_model")
     state = [torch.from_numpy(random.normal(0, 1, tuple(t.shape))).float() for t in make(_SPEC).state_dict().values()]
     lr = float(random.uniform(0.05, 0.3))
     steps = int(random.integers(3, 6))
     given = []
-    for _ in range(RANKS):
+    for _ in range(2):
         sizes = random.integers(3, 9, steps).tolist()
-        given.append(
-            {
-                "spec": _SPEC,
-                "state": state,
-                "lr": lr,
-                "images": [torch.from_numpy(random.normal(0, 1, (size, 6))).float() for size in sizes],
-                "labels": [torch.from_numpy(random.integers(0, 4, size)) for size in sizes],
-            }
-        )
+        images = [torch.from_numpy(random.normal(0, 1, (size, 6))).float() for size in sizes]
+        labels = [torch.from_numpy(random.integers(0, 4, size)) for size in sizes]
+        given.append({"spec": _SPEC, "state": state, "lr": lr, "batches": [images, labels]})
     found = ask.call("alone", given)
-    found = [one if isinstance(one, dict) else {} for one in found]
-    counts = [sum(map(len, one["labels"])) for one in given]
-    right = [same_tensors(one.get("weights"), _sgd(make, [data]), 1e-4) for one, data in zip(found, given, strict=True)]
+    found = [one if isinstance(one, dict) else {} for one in found] if isinstance(found, list) else []
+    found += [{}] * (len(given) - len(found))
+    counts = [sum(map(len, one["batches"][1])) for one in given]
+    none = [(1.0, 1.0)] * steps
+    plain = [_sgd(make, data, none) for data in given]
+    right = [same_tensors(one.get("weights"), after, 1e-4) for one, after in zip(found, plain, strict=False)]
     private = [
-        same_tensors(one.get("own"), _sgd(make, [data]), 1e-4) and not ok
-        for one, data, ok in zip(found, given, right, strict=True)
+        same_tensors(one.get("own"), after, 1e-4) and not ok
+        for one, after, ok in zip(found, plain, right, strict=False)
     ]
     left = [
-        same_tensors(one.get("weights"), _sgd(make, [data], left=1.0), 1e-4)
-        for one, data in zip(found, given, strict=True)
+        same_tensors(one.get("weights"), _sgd(make, data, none, left=1.0), 1e-4)
+        for one, data in zip(found, given, strict=False)
     ]
-    counted = [is_int(one.get("samples"), count) for one, count in zip(found, counts, strict=True)]
-    taken = [is_int(one.get("entries"), steps) for one in found]
-    clean = [one.get("outside") is False and one.get("inside") is False for one in found]
-    lock = all(right) and all(taken) and all(clean)
+    counted = [is_int(one.get("samples"), count) for one, count in zip(found, counts, strict=False)]
     if all(right):
         steps_told = "plain SGD's steps" if all(counted) else "the weights are right, the number of samples is not"
     else:
@@ -66,50 +60,91 @@ def loop(ask: Ask) -> Findings:
             if all(left)
             else "the weights are not those of plain SGD with the gradient of each batch's mean loss"
         )
-    why = (
-        "a gradient was computed while the lock was held" if any(one.get("inside") is True for one in found)
-        else "weights were changed while the lock was not held" if any(one.get("outside") is True for one in found)
-        else "the lock was not taken once for each batch"
-    )  # fmt: skip
     return {
         "steps": Finding(all(right) and all(counted), steps_told,
                          "train a linear layer on two batches, and do the second step by hand"),
-        "lock": Finding(lock, "once a batch, around the update alone" if lock else
-                        why if all(right) else "the steps are not right yet",
-                        "print something before and after `with lock:`, before the forward, and after the backward"),
-        "memory": _together(ask, make, given, lock),
+        **_beside_others(ask, make, given[0], all(right)),
     }  # fmt: skip
 
 
-def _together(ask: Ask, make: Any, given: list[dict[str, Any]], lock: bool) -> Finding:
-    look = "let two processes add to one tensor under the lock, and compare with the sum"
-    if not lock:
-        return Finding(False, "not tried: alone, or with the lock, it is not right yet", look)
+def _beside_others(ask: Ask, make: Any, given: dict[str, Any], right: bool) -> Findings:
+    look = "print something before and after `with lock:`, before the forward, and after the backward"
+    adds = "let two processes add to one tensor under the lock, and compare with the sum"
+    not_tried = Finding(False, "not tried: alone, or with the lock, it is not right yet", adds)
+    if not right:
+        return {"lock": Finding(False, "the steps are not right yet", look), "memory": not_tried}
+    steps = len(given["batches"][0])
+    # What others make of the weights: by so much that each order of events leaves other weights.
+    turns = [
+        tuple(float(x) for x in ask.random.choice([-1, 1], 2) * ask.random.uniform(0.2, 0.3, 2) + 1)
+        for _ in range(steps)
+    ]
+    calls: list[str] = []
+
+    def turn(which: int, name: str) -> float:
+        calls.append(name)
+        place = calls.count(name) - 1
+        return turns[place][which] if place < steps else 1.0
+
     try:
-        found = ask.call("together", given)
+        weights = ask.call(
+            "together", given, {"enter": lambda rank: turn(0, "enter"), "exit": lambda rank: turn(1, "exit")}
+        )
     except AnswerError as error:
-        return Finding(False, str(error), error.remedy or look)
-    expected = torch.cat([tensor.flatten() for tensor in _sgd(make, given)])
-    right = all(same_tensor(one, expected, 1e-4) for one in found)
+        failed = Finding(False, str(error), error.remedy or look)
+        return {"lock": failed, "memory": failed}
+
+    def is_as_of(order: str) -> bool:
+        return same_tensors(weights, _sgd(make, given, turns, order), 1e-4)
+
+    once = calls == ["enter", "exit"] * steps
+    written_back = once and is_as_of("read, enter, write, exit")
+    together = once and is_as_of("read, enter, update, exit")
+    why = (
+        "a gradient was computed while the lock was held" if once and is_as_of("enter, read, update, exit")
+        else "weights were changed while the lock was not held"
+        if not calls or is_as_of("read, update, enter, exit") or is_as_of("read, enter, exit, update")
+        else "the lock was not taken once for each batch" if not once
+        else "the weights are not those of one update in each turn, with the gradient of before"
+    )  # fmt: skip
+    if not (together or written_back):
+        return {"lock": Finding(False, why, look), "memory": not_tried}
     told = "both processes' updates are in the weights"
-    return Finding(
-        right, told if right else "of two processes' updates, made one after the other, not all are there", look
-    )
+    lost = "of two processes' updates, made one after the other, not all are there"
+    return {
+        "lock": Finding(True, "once a batch, around the update alone", look),
+        "memory": Finding(together, told if together else lost, adds),
+    }
 
 
-def _sgd(make: Any, given: list[dict[str, Any]], left: float = 0.0) -> list[torch.Tensor]:
-    """The weights after all batches; in each step everybody's gradient is of the weights before it.
+def _sgd(
+    make: Any,
+    data: dict[str, Any],
+    turns: list[tuple[float, float]],
+    order: str = "read, enter, update, exit",
+    left: float = 0.0,
+) -> list[torch.Tensor]:
+    """The weights after all batches, where others multiply them by `turns` when the lock is entered and left.
 
     `left` is added to each number of the first gradient.
     """
-    model = make(given[0]["spec"], given[0]["state"])
+    model = make(data["spec"], data["state"])
     parameters = list(model.parameters())
-    batches = [zip(data["images"], data["labels"], strict=True) for data in given]
-    for together in zip(*batches, strict=True):
-        gradients = [torch.autograd.grad(F.cross_entropy(model(x), y), parameters) for x, y in together]
-        with torch.no_grad():
-            for parameter, *parts in zip(parameters, *gradients, strict=True):
-                parameter -= given[0]["lr"] * (sum(parts) + left)
+    gradients: list[torch.Tensor] = []
+    before: list[torch.Tensor] = []
+    for images, labels, factors in zip(*data["batches"], turns, strict=True):
+        for event in order.split(", "):
+            if event == "read":
+                before = [parameter.detach().clone() for parameter in parameters]
+                gradients = list(torch.autograd.grad(F.cross_entropy(model(images), labels), parameters))
+            with torch.no_grad():
+                for parameter, gradient, old in zip(parameters, gradients, before, strict=False):
+                    if event in ("update", "write"):
+                        start = old if event == "write" else parameter
+                        parameter.copy_(start - data["lr"] * (gradient + left))
+                if event in ("enter", "exit"):
+                    for parameter in parameters:
+                        parameter *= factors[event == "exit"]
         left = 0.0
     return [parameter.detach() for parameter in parameters]
 
@@ -135,13 +170,8 @@ def sparse(ask: Ask) -> Findings:
 
     kinds = ["apart", "hidden", "between", "within"]
     cases = [case(kind) for kind in kinds]
-    large = 2**21
     lr = float(random.uniform(0.1, 0.5))
-    rare = torch.from_numpy(random.integers(0, large, (4, 5)))
-    given = {"cases": cases, "lr": lr, "large": (large, rare, torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64))}
-    found = ask.call("sparse", given)
-    found = found if isinstance(found, dict) else {}
-    answers = found.get("cases")
+    answers = ask.call("sparse", {"cases": cases, "lr": lr})
     answers = answers if isinstance(answers, list) and len(answers) == len(cases) else [None] * len(cases)
     right = {}
     for kind, answer, (weights, indices, labels) in zip(kinds, answers, cases, strict=True):
@@ -149,16 +179,10 @@ def sparse(ask: Ask) -> Findings:
         after, mine = _sparse_step(weights, indices, labels, lr), answer.get("weights")
         shown = isinstance(mine, torch.Tensor) and mine.shape == after.shape
         chosen = indices.flatten() if kind == "hidden" else slice(None)
-        right[kind] = shown and answer.get("kept") is True and same_tensor(mine[chosen], after[chosen], 1e-8)
+        right[kind] = shown and _is(answer.get("indices"), indices) and same_tensor(mine[chosen], after[chosen], 1e-8)
     step = right["apart"] and right["hidden"]
     repeated = right["apart"] and right["between"] and right["within"]
-    pages = found.get("pages")
-    pages = (
-        pages if isinstance(pages, list | tuple) and len(pages) == 2 and all(type(n) is int for n in pages) else None
-    )
-    # Where the system does not count pages as they are touched, nothing is held against anybody.
-    counted = pages is not None and 0 < pages[0] <= 4 * PAGE
-    memory = right["apart"] and pages is not None and (not counted or 0 < pages[1] <= 2 * PAGE * rare.numel())
+    memory = right["apart"] and _large(ask, lr)
     look = "three features, one sample: do it by hand"
     return {
         "step": Finding(step, "right where no feature occurs twice" if step else
@@ -172,6 +196,31 @@ def sparse(ask: Ask) -> Findings:
                           "reads or writes far more of the weights than the batch has features" if right["apart"] else
                           "the step is not right yet", "look for an operation on all of `weights`, or a tensor of its size"),
     }  # fmt: skip
+
+
+def _is(value: Any, indices: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype is indices.dtype and torch.equal(value, indices)
+
+
+def _large(ask: Ask, lr: float) -> bool:
+    """Whether a step is right on more weights than there is memory for: whoever goes through all of them never returns."""
+    # A kernel that never promises more memory than it has does not lend it; what is then asked proves nothing.
+    strict = Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2"
+    features = 2**21 if strict else LARGE
+    indices = torch.from_numpy(ask.random.choice(features, (4, 5), replace=False))
+    values = torch.from_numpy(ask.random.normal(0, 1, (4, 5)))
+    labels = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+    given = {"features": features, "indices": indices, "labels": labels, "values": values, "lr": lr}
+    try:
+        found = ask.call("large", given)
+    except AnswerError:
+        return False
+    except Exceeded as error:
+        if error.kind not in ("memory", "time"):
+            raise
+        return False
+    after = _sparse_step(values.flatten(), torch.arange(20).view(4, 5), labels, lr)
+    return same_tensor(found, after.view(4, 5), 1e-8)
 
 
 def _sparse_step(weights: torch.Tensor, indices: torch.Tensor, labels: torch.Tensor, lr: float) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -123,12 +124,38 @@ def find_check(name: str) -> HiddenCheck | None:
 
 
 @cache
-def driver_source(name: str) -> str:
-    """Source text of the driver that belongs to a check's id: one of its own (``lab02_worker.py``), else the lab's."""
+def driver_source(name: str, function: str | None = None) -> str:
+    """Source text of the driver that belongs to a check's id: one of its own (``lab02_worker.py``), else the lab's.
+
+    With `function`, of that function and what it refers to alone: what stands in for another exercise's answer is not
+    beside the code of a student who is asked for it.
+    """
     folder = _HERE / "drivers"
     own = folder / f"{name.replace('.', '_').replace('-', '_')}.py"
     driver = own if own.is_file() else folder / f"{name.partition('.')[0]}.py"
-    return (folder / "prelude.py").read_text(encoding="utf-8") + "\n\n" + driver.read_text(encoding="utf-8")
+    texts = [path.read_text(encoding="utf-8") for path in (folder / "prelude.py", folder / "transport.py", driver)]
+    return "\n\n".join(texts) if function is None else _sliced("\n\n".join(texts), function)
+
+
+def _sliced(source: str, function: str) -> str:
+    """The imports of a module, and those of its definitions that `function` refers to, by others or itself."""
+    tree = ast.parse(source)
+    defined: dict[str, ast.stmt] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined[node.name] = node
+        elif isinstance(node, ast.Assign):
+            defined |= {
+                each.id: node for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)
+            }
+    wanted, left = set(), [function]
+    while left:
+        node = defined.get(left.pop())
+        if node is not None and node not in wanted:
+            wanted.add(node)
+            left += [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+    tree.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) or node in wanted]
+    return ast.unparse(tree)
 
 
 def shape_of(value: Any) -> str:

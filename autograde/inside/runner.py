@@ -21,6 +21,7 @@ import os
 import re
 import socket
 import sys
+import threading
 import types
 from typing import Any
 
@@ -67,6 +68,7 @@ class Runner:
         self.channel = channel
         self.cells: dict[int, str] = {}
         self.modules: dict[str, types.ModuleType] = {}
+        self.asking = threading.Lock()
         # Private and fresh: `get_ipython()` answers it, magics and `!` work, and nothing is written to a history.
         from IPython.core.interactiveshell import InteractiveShell
         from traitlets.config import Config
@@ -135,9 +137,10 @@ class Runner:
         self.send(contents)
 
     def outside(self, name: str, *args: Any) -> Any:
-        """Ask the grader, and wait for its answer."""
-        self.send({"ask": name, "args": list(args)})
-        return self.receive()
+        """Ask the grader, and wait for its answer; one thread at a time."""
+        with self.asking:
+            self.send({"ask": name, "args": list(args)})
+            return self.receive()
 
     def told(self, error: BaseException) -> dict[str, Any]:
         """An error in plain data: its type, its message, and the last line of a cell that it passed."""

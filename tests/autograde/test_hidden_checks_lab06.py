@@ -7,7 +7,7 @@ import pytest
 import torch
 from graded_lab import GradedLab, loses
 
-from autograde.checks import lab06_cost, lab06_post_office
+from autograde.checks import lab06_cost, post_office
 from autograde.checks.registry import driver_source
 
 LAB = "06_communication"
@@ -22,7 +22,7 @@ def lab(warm):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """Deadlocks are noticed sooner than on a machine where others compute."""
-    monkeypatch.setattr(lab06_post_office, "STUCK", 1.5)
+    monkeypatch.setattr(post_office, "STUCK", 1.5)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
@@ -367,15 +367,15 @@ def test_bytes_that_pass_beside_are_seen_by_the_kernel(lab):
 
 
 def test_ranks_that_begin_late_are_no_deadlock(monkeypatch):
-    monkeypatch.setattr(lab06_post_office, "STUCK", -1.0)
-    office = lab06_post_office.PostOffice(2)
+    monkeypatch.setattr(post_office, "STUCK", -1.0)
+    office = post_office.PostOffice(2)
     answers = office.answers
     answers["here"](1)
     number = answers["expect"](1, 0, 0)
     assert answers["collect"](1, number) is None
     answers["here"](0)
     assert answers["collect"](1, number) == "stuck"
-    monkeypatch.setattr(lab06_post_office, "STUCK", 60.0)
+    monkeypatch.setattr(post_office, "STUCK", 60.0)
     assert answers["collect"](1, number) is None
     answers["post"](0, 1, 0, torch.ones(3))
     assert answers["collect"](1, number).tolist() == [1, 1, 1]
@@ -383,9 +383,9 @@ def test_ranks_that_begin_late_are_no_deadlock(monkeypatch):
 
 def test_the_clock_of_a_deadlock_starts_with_the_last_rank(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(lab06_post_office.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(lab06_post_office, "STUCK", 10.0)
-    answers = lab06_post_office.PostOffice(2).answers
+    monkeypatch.setattr(post_office.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(post_office, "STUCK", 10.0)
+    answers = post_office.PostOffice(2).answers
     number = answers["expect"](1, 0, 0)
     answers["here"](1)
     now[0] = 100.0

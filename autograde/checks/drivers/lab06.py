@@ -1,108 +1,4 @@
-# Drivers of lab 06. Ranks have no network: each message is handed to the grader, who counts and delivers it.
-import time
-
-POLL = 0.003  # seconds between two questions to the grader
-
-
-class Posted:
-    """A message on its way out; it has left when the grader says so."""
-
-    def __init__(self, number, outside):
-        self.number, self.outside = number, outside
-
-    def wait(self, timeout=None):
-        while not self.is_completed():
-            time.sleep(POLL)
-        return True
-
-    def is_completed(self):
-        return moved(self.outside("taken", self.number))
-
-
-class Awaited:
-    """A message on its way in; the buffer holds it when it has been waited for."""
-
-    def __init__(self, tensor, number, outside):
-        self.tensor, self.number, self.outside, self.done = tensor, number, outside, False
-
-    def wait(self, timeout=None):
-        while not self.is_completed():
-            time.sleep(POLL)
-        return True
-
-    def is_completed(self):
-        if self.done:
-            return True
-        arrived = moved(self.outside("collect", self.number))
-        if arrived is None:
-            return False
-        flat = self.tensor.detach()
-        if arrived.dtype is not flat.dtype or arrived.numel() != flat.numel():
-            raise RuntimeError(
-                f"a message of {arrived.numel()} elements ({arrived.dtype}) arrives in a buffer of {flat.numel()} "
-                f"({flat.dtype})"
-            )
-        flat.copy_(arrived.view(flat.shape))
-        self.done = True
-        return True
-
-
-def moved(answer):
-    if answer == "stuck":
-        raise RuntimeError("no message moves any more: the ranks wait for each other")
-    if isinstance(answer, str):
-        raise RuntimeError(answer)
-    return answer
-
-
-class ByTheGrader(dist.ProcessGroup):
-    """Messages only: the collectives are what the student builds."""
-
-    def __init__(self, rank, size, outside):
-        super().__init__(rank, size)
-        self.place, self.outside = (rank, size), outside
-
-    def rank(self):
-        return self.place[0]
-
-    def size(self):
-        return self.place[1]
-
-    def send(self, tensors, destination, tag):
-        if not tensors[0].is_contiguous():
-            raise ValueError("Tensors must be contiguous")
-        return Posted(moved(self.outside("post", destination, tag, tensors[0].detach())), self.outside)
-
-    def recv(self, tensors, source, tag):
-        if not tensors[0].is_contiguous():
-            raise ValueError("Tensors must be contiguous")
-        return Awaited(tensors[0], moved(self.outside("expect", source, tag)), self.outside)
-
-    def recv_anysource(self, tensors, tag):
-        raise RuntimeError("say from which rank you receive")
-
-    def _refuse(self, *arguments, **options):
-        raise RuntimeError("build it from send, recv, isend and irecv: the backend's collectives are not there")
-
-    allreduce = broadcast = reduce = allgather = all_gather_single = gather = scatter = _refuse
-    reduce_scatter = reduce_scatter_single = alltoall = all_to_all_single = barrier = _refuse
-
-
-def joined(given, outside):
-    dist.Backend.register_backend(
-        "by_the_grader",
-        lambda store, rank, size, timeout: ByTheGrader(rank, size, outside),
-        devices=["cpu"],
-    ) if "by_the_grader" not in dist.Backend.backend_list else None
-    dist.init_process_group("by_the_grader", store=dist.HashStore(), rank=given["rank"], world_size=given["size"])
-    outside("here")
-
-
-def left():
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
+# Drivers of lab 06.
 def send_receive(student, given, outside):
     if given is None:
         return None
@@ -116,7 +12,7 @@ def send_receive(student, given, outside):
 
 
 def exchanged(outgoing, to, incoming, source):
-    """A stand-in for the first exercise: what is wrong there costs nothing in the others."""
+    """A stand-in for the first exercise: what is wrong there costs nothing in the ring."""
     operations = [dist.P2POp(dist.isend, outgoing, to), dist.P2POp(dist.irecv, incoming, source)]
     for work in dist.batch_isend_irecv(operations):
         work.wait()
@@ -125,7 +21,6 @@ def exchanged(outgoing, to, incoming, source):
 def in_place(student, name, given, outside, *arguments):
     if given is None:
         return None
-    student.namespace["send_receive"] = exchanged
     joined(given, outside)
     try:
         tensor = given["tensor"].clone()
@@ -140,6 +35,7 @@ def tree_broadcast(student, given, outside):
 
 
 def ring_all_reduce(student, given, outside):
+    student.namespace["send_receive"] = exchanged
     return in_place(student, "ring_all_reduce", given, outside)
 
 

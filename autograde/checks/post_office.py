@@ -1,4 +1,7 @@
-"""Every message of lab 06's exercises passes through here, in the grader: counted and delivered out of ranks' reach."""
+"""Messages between ranks that share no network pass through here, in the grader: counted and delivered out of their reach.
+
+The ranks' half is `drivers/transport.py`. The grader may play a rank itself: `post` and `collect` are then its own.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["Letter", "PostOffice"]
+__all__ = ["ANY", "Letter", "PostOffice"]
 
+ANY = -1  # for a receive from whoever sends first
 STUCK = 10.0  # seconds in which nothing moves although every rank is there and somebody waits
 MOST = 10_000  # messages
 MOST_BYTES = 1 << 26
@@ -27,12 +31,15 @@ class Letter:
     nbytes : int
     round : int
         Steps that had to come before it, and itself: Lamport's clock, in which a rank sends one message a step.
+    number : int
+        In the order in which they were posted.
     """
 
     source: int
     destination: int
     nbytes: int
     round: int
+    number: int
     taken: bool = False
 
 
@@ -57,6 +64,7 @@ class PostOffice:
         self._waiting: dict[tuple[int, int, int], deque[tuple[Letter, torch.Tensor]]] = defaultdict(deque)
         self._asking: dict[tuple[int, int, int], deque[int]] = defaultdict(deque)
         self._delivered: dict[int, tuple[Letter, torch.Tensor]] = {}
+        self._sources: dict[int, int] = {}  # of what was collected, by the number of the receive
         self._receivers: list[int] = []  # rank, by the number of the receive
         self._clock = [0] * size
         self._bytes = 0
@@ -67,11 +75,12 @@ class PostOffice:
     def answers(self) -> Mapping[str, Callable[..., Any]]:
         """For `Ask.call`."""
         return {
-            "here": self._arrive,
-            "post": self._post,
+            "here": self.arrive,
+            "post": self.post,
             "taken": self._taken,
-            "expect": self._expect,
-            "collect": self._collect,
+            "expect": self.expect,
+            "collect": self.collect,
+            "source": self._source,
         }
 
     def sent(self) -> list[int]:
@@ -86,11 +95,13 @@ class PostOffice:
         """Whether every message has been received."""
         return all(letter.taken for letter in self.letters)
 
-    def _arrive(self, rank: int) -> None:
+    def arrive(self, rank: int) -> None:
+        """A rank is there."""
         self._here.add(rank)
         self._moved = time.monotonic()
 
-    def _post(self, rank: int, destination: Any, tag: Any, tensor: Any) -> int | str:
+    def post(self, rank: int, destination: Any, tag: Any, tensor: Any) -> int | str:
+        """A rank sends; the number of the message, or what is wrong with it."""
         if not (self._is_rank(rank) and self._is_rank(destination) and type(tag) is int):
             return "there is no such rank"
         if not isinstance(tensor, torch.Tensor):
@@ -100,24 +111,29 @@ class PostOffice:
         if len(self.letters) >= MOST or self._bytes > MOST_BYTES:
             return "far too many messages"
         self._clock[rank] += 1
-        letter = Letter(rank, destination, nbytes, self._clock[rank])
+        letter = Letter(rank, destination, nbytes, self._clock[rank], len(self.letters))
         self.letters.append(letter)
         self._moved = time.monotonic()
-        if asking := self._asking[rank, destination, tag]:
+        asking = self._asking[rank, destination, tag] or self._asking[ANY, destination, tag]
+        if asking:
             self._deliver(asking.popleft(), letter, tensor)
         else:
             self._waiting[rank, destination, tag].append((letter, tensor))
         return len(self.letters) - 1
 
-    def _expect(self, rank: int, source: Any, tag: Any) -> int | str:
-        if not (self._is_rank(rank) and self._is_rank(source) and type(tag) is int):
+    def expect(self, rank: int, source: Any, tag: Any) -> int | str:
+        """A rank is ready to receive, from `ANY` or one source; the number of the receive, or what is wrong with it."""
+        known = self._is_rank(source) or (type(source) is int and source == ANY)
+        if not (self._is_rank(rank) and known and type(tag) is int):
             return "there is no such rank"
         if len(self._receivers) >= MOST:
             return "far too many messages"
         self._receivers.append(rank)
         number = len(self._receivers) - 1
-        if waiting := self._waiting[source, rank, tag]:
-            self._deliver(number, *waiting.popleft())
+        sources = range(self.size) if source == ANY else [source]
+        waiting = [queue for each in sources if (queue := self._waiting[each, rank, tag])]
+        if waiting:
+            self._deliver(number, *min(waiting, key=lambda queue: queue[0][0].number).popleft())
         else:
             self._asking[source, rank, tag].append(number)
         return number
@@ -133,15 +149,22 @@ class PostOffice:
             return "there is no such message"
         return self.buffered or self.letters[number].taken or self._stuck()
 
-    def _collect(self, rank: int, number: Any) -> torch.Tensor | str | None:
+    def collect(self, rank: int, number: Any) -> torch.Tensor | str | None:
+        """The message that came for a receive, once; None while there is none."""
         if type(number) is not int or not 0 <= number < len(self._receivers) or self._receivers[number] != rank:
             return "there is no such message"
         if number not in self._delivered:
             return self._stuck() or None
         letter, tensor = self._delivered.pop(number)
         self._clock[rank] = max(self._clock[rank], letter.round)
+        self._sources[number] = letter.source
         self._moved = time.monotonic()
         return tensor
+
+    def _source(self, rank: int, number: Any) -> int | str:
+        return (
+            self._sources.get(number, "there is no such message") if type(number) is int else "there is no such message"
+        )
 
     def _stuck(self) -> bool | str:
         """A rank that has not begun may still send; on a busy machine one begins long after another."""
