@@ -14,7 +14,6 @@ What it does not show: autocast (computations stay float32), streams and their r
 from __future__ import annotations
 
 import functools
-import os
 import types
 
 import torch
@@ -239,6 +238,8 @@ def install(gpus: int) -> None:
     if state.gpus:
         raise RuntimeError("the pretended GPUs are installed already")
     state.gpus = gpus
+    torch.set_num_threads(1)  # of tiny tensors, next to other tests
+    torch.set_num_threads = lambda number: None
     _register_factories()
     _patch_cuda()
     import pretended_nccl
@@ -327,8 +328,3 @@ def _patch_cuda() -> None:
             state.map_location = None
 
     torch.load = load
-
-
-def install_from_environment() -> None:
-    """`install` as ``PRETENDED_GPUS`` says; each Python that a rehearsal starts calls it when it has imported torch."""
-    install(int(os.environ["PRETENDED_GPUS"]))
