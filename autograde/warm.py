@@ -194,6 +194,7 @@ class WarmInterpreter:
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(place.port),
             "GLOO_SOCKET_IFNAME": "lo",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..criteria import Finding
 from .compare import is_int
+from .joined_group import joined_wrongly
 from .registry import Ask, Findings, shape_of
 
 __all__ = ["script"]
@@ -14,7 +15,8 @@ def script(ask: Ask) -> Findings:
     ranks = 2
     numbers = [float(n) for n in ask.random.normal(0, 100, ranks)]
     tokens = [int(n) for n in ask.random.integers(10**6, 10**9, ranks)]
-    found = ask.call("script", [{"number": n, "token": t} for n, t in zip(numbers, tokens, strict=True)])
+    given = [{"number": n, "token": t, "gpus": ranks} for n, t in zip(numbers, tokens, strict=True)]
+    found = ask.call("script", given)
     look = "write down what a rank must do before it can call the worker, and what is left to do after it"
     if not all(isinstance(one, dict) and isinstance(one.get("calls"), list) for one in found):
         wrong = Finding(False, f"script should be the script's text, it is {shape_of(found[0].get('source'))}", look)
@@ -30,6 +32,8 @@ def script(ask: Ask) -> Findings:
             ran = Finding(False, "the worker's ranks do not see each other in the order of their ranks", look)
         elif not is_int(calls[0].get("token"), token):
             ran = Finding(False, "the worker was not given what parse_arguments returned", look)
+    if ran.passed:
+        ran = joined_wrongly(ask, found, given) or ran
     met = all(call.get("numbers") == numbers for one in found for call in one["calls"][:1] if isinstance(call, dict))
     met = met and all(one["calls"] for one in found)
     left = met and all(one.get("left") is True for one in found)

@@ -173,6 +173,11 @@ def _accuracy(
         return Finding(False, "the ranks disagree about the accuracy, so one could stop while the other waits", look)
     if None in networks:
         return Finding(False, "there is no model that wrap() made, to which the accuracy could belong", look)
+    first, second = (list(network.buffers()) for network in networks)
+    if not all(same_tensor(a, b, 1e-5) for a, b in zip(first, second, strict=True)):
+        return Finding(
+            False, "the ranks evaluate different batch-norm statistics: broadcast rank 0's buffers before", look
+        )
     _, accuracy = _validated(networks, images, labels)
     if abs(values[0][-1] - accuracy) > (IMAGES_OFF + 0.5) / len(labels):
         return Finding(False, "the last accuracy is not that of the trained weights on the test images", look)

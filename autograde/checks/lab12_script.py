@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..criteria import Finding
 from .compare import is_int
+from .joined_group import joined_wrongly
 from .registry import Ask, Findings, shape_of
 
 __all__ = ["script"]
@@ -16,7 +17,7 @@ def script(ask: Ask) -> Findings:
     numbers = [float(n) for n in ask.random.normal(0, 100, RANKS)]
     tokens = [int(n) for n in ask.random.integers(10**6, 10**9, RANKS)]
     stopped = bool(ask.random.random() < 0.5)
-    given = [{"number": n, "token": t, "stopped": stopped} for n, t in zip(numbers, tokens, strict=True)]
+    given = [{"number": n, "token": t, "stopped": stopped, "gpus": RANKS} for n, t in zip(numbers, tokens, strict=True)]
     found = ask.call("script", given)
     look = "write down what a rank must do before it can call the worker, and what is left to do after it"
     if not all(isinstance(one, dict) and isinstance(one.get("calls"), list) for one in found):
@@ -25,6 +26,8 @@ def script(ask: Ask) -> Findings:
         return {"worker": wrong, "run": wrong, "leaves": wrong}
     calls = [[call if isinstance(call, dict) else {} for call in one["calls"]] for one in found]
     ran = _ran(calls, numbers, tokens, look)
+    if ran.passed:
+        ran = joined_wrongly(ask, found, given) or ran
     met = all(len(one) >= 1 and one[0].get("numbers") == numbers for one in calls)
     left = met and all(one.get("left") is True for one in found)
     reason = "the process group is left at the end"

@@ -19,9 +19,10 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from course_lib.checks.registry import CheckFailed
 from course_lib.checks.run_evidence import check_run
+from course_lib.checks.script_on_gpus import check_on_gpus
 from course_lib.checks.torchrun_failure import torchrun_failure
 from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
-from course_lib.distributed.sync_batchnorm import GlooSyncBatchNorm2d
+from course_lib.distributed.sync_batchnorm import GlooSyncBatchNorm
 
 __all__ = ["CHECKS"]
 
@@ -195,7 +196,7 @@ def _try_wrap(wrap: Callable[..., Any]) -> dict[str, Any]:
         if not isinstance(wrapped, nn.parallel.DistributedDataParallel):
             return found
         kinds = {type(module) for module in wrapped.modules()}
-        found[f"synced {sync}"] = bool(kinds & {GlooSyncBatchNorm2d, nn.SyncBatchNorm})
+        found[f"synced {sync}"] = bool(kinds & {GlooSyncBatchNorm, nn.SyncBatchNorm})
         torch.manual_seed(100 + rank)
         wrapped(torch.randn(4, 1, 8, 8)).square().mean().backward()
         found[f"weights {sync}"] = [p.detach().clone() for p in wrapped.parameters()]
@@ -322,12 +323,17 @@ def worker(answer: Callable[..., Any], args: argparse.Namespace | None = None) -
         raise CheckFailed(
             "after training the ranks' weights differ: train the wrapped model, so that gradients are averaged"
         )
+    if first.get("statistics") != second.get("statistics"):
+        raise CheckFailed(
+            "after training the ranks' batch-norm statistics differ, so each rank evaluated a network of its own: "
+            "broadcast rank 0's buffers before evaluate"
+        )
     if len(set(first["orders"])) < len(first["orders"]):
         raise CheckFailed("two epochs had the same order of images: call train_loader.sampler.set_epoch(epoch) in each")
     print("worker: two ranks, equal weights, equal accuracies, a new order each epoch")
 
 
-def script(done: subprocess.CompletedProcess) -> None:
+def script(done: subprocess.CompletedProcess, script: str | None = None) -> None:
     if "NotImplementedError" in done.stdout:
         raise CheckFailed("train_ddp.py still has its blank: join the process group, run the worker, leave the group")
     if "has not been initialized" in done.stdout:
@@ -338,6 +344,8 @@ def script(done: subprocess.CompletedProcess) -> None:
         raise CheckFailed(torchrun_failure(done))
     if "epoch 1:" not in done.stdout:
         raise CheckFailed("torchrun ended well, but no rank reported an epoch: does the script call worker(args)?")
+    if script is not None:
+        check_on_gpus(script)
     print("train_ddp.py: torchrun ran an epoch and ended with exit code 0")
 
 

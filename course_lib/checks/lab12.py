@@ -21,6 +21,7 @@ from course_lib.checks.lab02 import early_stop, on_two_ranks, wrap
 from course_lib.checks.lab12_optimizer import optimizer, schedule
 from course_lib.checks.registry import CheckFailed
 from course_lib.checks.run_evidence import check_run
+from course_lib.checks.script_on_gpus import check_on_gpus
 from course_lib.checks.torchrun_failure import torchrun_failure
 from course_lib.data import ImageData, Split
 
@@ -237,7 +238,7 @@ def _try_worker(answer: Callable[..., Any], folder: str, args: argparse.Namespac
     return result, path.read_text().splitlines() if path.exists() else []
 
 
-def script(done: subprocess.CompletedProcess, folder: Path | None = None) -> None:
+def script(done: subprocess.CompletedProcess, folder: Path | None = None, script: str | None = None) -> None:
     if "NotImplementedError" in done.stdout:
         raise CheckFailed("assessment.py still has a blank: the script's own, or one in your functions")
     if "has not been initialized" in done.stdout:
@@ -251,6 +252,8 @@ def script(done: subprocess.CompletedProcess, folder: Path | None = None) -> Non
     if folder is not None and not (Path(folder) / "run.json").exists():
         where = "unfinished" if (Path(folder) / "unfinished").exists() else "empty"
         raise CheckFailed(f'the run folder is {where}: rank 0 ends its run by run.finish(result["stopped"])')
+    if script is not None:
+        check_on_gpus(script)
     print("assessment.py: torchrun ran an epoch, left a complete run folder, and ended with exit code 0")
 
 

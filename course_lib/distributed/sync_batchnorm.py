@@ -10,11 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm  # what PyTorch's own conversion looks for
 
-__all__ = ["GlooSyncBatchNorm2d", "convert_sync_batchnorm"]
+__all__ = ["GlooSyncBatchNorm", "convert_sync_batchnorm"]
 
 
-class _BatchNorm(torch.autograd.Function):
+class _SynchronisedNorm(torch.autograd.Function):
     """y = x̂·weight + bias, x̂ = (x − μ)·σ⁻¹, with μ and σ over all ranks' batches.
 
     Forward: one all-gather of each rank's mean, variance and count, combined by Chan's formula (sums of
@@ -51,14 +52,20 @@ class _BatchNorm(torch.autograd.Function):
         mean_gradient, mean_projection = sums / count
         slope = weight * torch.rsqrt(variance + ctx.eps)
         correction = F.batch_norm(x, mean, variance, -slope * mean_projection, -slope * mean_gradient, eps=ctx.eps)
-        return correction.add_(gradient * slope.view(1, -1, 1, 1).to(gradient.dtype)), projection, total, None
+        slope = slope.view(1, -1, *[1] * (x.dim() - 2)).to(gradient.dtype)
+        return correction.add_(gradient * slope), projection, total, None
 
 
-class GlooSyncBatchNorm2d(nn.BatchNorm2d):
+class GlooSyncBatchNorm(_BatchNorm):
     """Batch norm whose mean and variance are taken over the batches of all ranks while training.
 
-    Ranks may hold batches of different sizes. In evaluation, and without a process group, it is `nn.BatchNorm2d`.
+    Inputs are (B, C, …), as for `nn.SyncBatchNorm`. Ranks may hold batches of different sizes. In evaluation, and without
+    a process group, it is PyTorch's batch norm.
     """
+
+    def _check_input_dim(self, x: torch.Tensor) -> None:
+        if x.dim() < 2:
+            raise ValueError(f"expected at least 2D input (got {x.dim()}D input)")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
@@ -68,7 +75,7 @@ class GlooSyncBatchNorm2d(nn.BatchNorm2d):
             weight, bias = self.weight.to(wide), self.bias.to(wide)
         else:
             weight, bias = x.new_ones(self.num_features, dtype=wide), x.new_zeros(self.num_features, dtype=wide)
-        normalised, mean, variance, count = _BatchNorm.apply(x, weight, bias, self.eps)
+        normalised, mean, variance, count = _SynchronisedNorm.apply(x, weight, bias, self.eps)
         if self.track_running_stats:
             with torch.no_grad():
                 self.num_batches_tracked += 1
@@ -80,21 +87,20 @@ class GlooSyncBatchNorm2d(nn.BatchNorm2d):
 
 
 def convert_sync_batchnorm(model: nn.Module, device: torch.device | str) -> nn.Module:
-    """Replace every `nn.BatchNorm2d` by a synchronised one, keeping parameters and statistics.
+    """Replace every batch norm by a synchronised one, keeping parameters and statistics.
 
-    On a GPU this is ``torch.nn.SyncBatchNorm.convert_sync_batchnorm``, as in the multi-GPU tutorial. Call it before
-    wrapping the model in DistributedDataParallel, and use what it returns.
+    On a GPU this is ``torch.nn.SyncBatchNorm.convert_sync_batchnorm``, as in the multi-GPU tutorial. On a CPU it follows the same
+    rules: all of `nn.BatchNorm1d`, 2d and 3d and their subclasses are converted, parameters and statistics stay the same
+    tensors. Call it before wrapping the model in DistributedDataParallel, and use what it returns.
     """
     if torch.device(device).type == "cuda":
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    if type(model) is nn.BatchNorm2d:
-        synced = GlooSyncBatchNorm2d(
+    if isinstance(model, _BatchNorm):
+        synced = GlooSyncBatchNorm(
             model.num_features, model.eps, model.momentum, model.affine, model.track_running_stats
         )
-        for kept in (model.weight, model.running_mean):
-            if kept is not None:
-                synced = synced.to(kept.dtype)
-        synced.load_state_dict(model.state_dict())
+        for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
+            setattr(synced, name, getattr(model, name))
         return synced.train(model.training)
     for name, child in model.named_children():
         setattr(model, name, convert_sync_batchnorm(child, device))

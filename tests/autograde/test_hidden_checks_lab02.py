@@ -135,13 +135,16 @@ import numpy as np
 """),
     "leaves in any case": ("script", '''
 script = """
-import sys, torch
+import os, sys, torch
 import torch.distributed as dist
+from course_lib.distributed import default_backend, rank_device
 from steps import *
 
 def main():
     args = parse_arguments()
-    start_process_group("gloo" if not torch.cuda.is_available() else "nccl")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(rank_device())
+    start_process_group(default_backend(int(os.environ["LOCAL_WORLD_SIZE"])))
     try:
         worker(args)
     finally:
@@ -321,9 +324,19 @@ WRONG = {
         "accuracy records", "not that of the trained weights",
     ),
     "no group": (
-        "script", 'start_process_group("nccl" if torch.cuda.is_available() else "gloo")\n    worker(args)\n    leave_process_group()',
+        "script", 'start_process_group("nccl" if own_gpu else "gloo")\n    worker(args)\n    leave_process_group()',
         "worker(args)", "worker leaves", "before there was a process group",
     ),
+    "nccl wherever there is a GPU": (
+        "script", '"nccl" if own_gpu', '"nccl" if torch.cuda.is_available()', "worker", "share a GPU",
+    ),
+    "no set_device": ("script", "torch.cuda.set_device(local_rank)", "pass", "worker", "while GPU 0 was its current device"),
+    "set_device too late": (
+        "script", "        torch.cuda.set_device(local_rank)\n", "        pass\n",
+        "    worker(args)", "    torch.cuda.set_device(local_rank)\n    worker(args)", "worker", "while GPU 0",
+    ),
+    "gloo on GPUs": ("script", '"nccl" if own_gpu else "gloo"', '"gloo"', "worker", "does not take NCCL"),
+    "buffers of its own": ("worker", "dist.broadcast(buffer, src=0)", "pass", "accuracy", "different batch-norm statistics"),
     "group stays": ("script", "    leave_process_group()\n", "", "leaves", "still there"),
     "no worker": ("script", "    worker(args)\n", "", "worker leaves", "did not run"),
     "two workers": ("script", "    worker(args)\n", "    worker(args)\n    worker(args)\n", "worker", "more than once"),

@@ -1,4 +1,4 @@
-"""`GlooSyncBatchNorm2d` on ranks against `nn.BatchNorm2d` on all their images at once."""
+"""`GlooSyncBatchNorm` on ranks against `nn.BatchNorm2d` on all their images at once."""
 
 import copy
 import sys
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.distributed import convert_sync_batchnorm, launch
-from course_lib.distributed.sync_batchnorm import GlooSyncBatchNorm2d
+from course_lib.distributed.sync_batchnorm import GlooSyncBatchNorm
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -88,7 +88,7 @@ def test_the_stock_layers_options_keep_their_meaning(options):
     layer = nn.BatchNorm2d(CHANNELS, **options).double()
     truth = train(copy.deepcopy(layer), x, gradients)
     ranks = launch(on_a_rank, 2, (layer, x, gradients, (0, 4, 11), True), timeout=60)
-    assert [name for name, _ in ranks] == ["GlooSyncBatchNorm2d"] * 2
+    assert [name for name, _ in ranks] == ["GlooSyncBatchNorm"] * 2
     assert distance(torch.cat([rank["output"] for _, rank in ranks], dim=1), truth["output"]) < 1e-10
     for _, rank in ranks:
         assert rank.keys() == truth.keys()
@@ -126,7 +126,7 @@ def test_half_precision_images_keep_single_precision_statistics():
 def test_evaluation_and_one_process_are_the_stock_layer_exactly():
     layer, x, gradients = problem()
     synced = convert_sync_batchnorm(copy.deepcopy(layer), "cpu")
-    assert type(synced) is GlooSyncBatchNorm2d
+    assert type(synced) is GlooSyncBatchNorm
     stock, mine = train(layer, x, gradients), train(synced, x, gradients)  # no group: one process
     assert all(torch.equal(stock[name], mine[name]) for name in stock)
     assert torch.equal(synced.eval()(x[0]), layer.eval()(x[0]))
@@ -150,7 +150,7 @@ def test_conversion_keeps_parameters_statistics_mode_and_everything_else():
     converted = convert_sync_batchnorm(copy.deepcopy(model), "cpu")
     after = converted.state_dict()
     assert list(before) == list(after) and all(torch.equal(before[name], after[name]) for name in before)
-    assert type(converted[1][0]) is GlooSyncBatchNorm2d and not converted[1][0].training
+    assert type(converted[1][0]) is GlooSyncBatchNorm and not converted[1][0].training
     assert type(converted[2]) is nn.BatchNorm1d
     assert isinstance(converted[1][0], nn.BatchNorm2d)
     assert type(convert_sync_batchnorm(nn.Sequential(nn.BatchNorm2d(2)), "cuda")[0]) is nn.SyncBatchNorm

@@ -17,6 +17,8 @@ def script(student, given, outside):
         dist.all_gather(places, torch.tensor([given["number"]], dtype=torch.float64))
         calls.append({"numbers": [place.item() for place in places], "token": getattr(args, "token", None)})
 
+    joined = on_pretended_gpus(given["gpus"])
+
     def start_process_group(backend):
         dist.init_process_group(backend)
         return dist.get_rank()
@@ -32,4 +34,4 @@ def script(student, given, outside):
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
-    return {"calls": calls, "left": not dist.is_initialized()}
+    return {"calls": calls, "left": not dist.is_initialized(), "joined": joined}

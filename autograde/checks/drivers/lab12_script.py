@@ -8,6 +8,7 @@ def script(student, given, outside):
     if not isinstance(source, str):
         return {"source": source}
     calls, finished = [], []
+    joined = on_pretended_gpus(given["gpus"])
 
     def open_run(args):
         if dist.get_rank() != 0:
@@ -34,4 +35,4 @@ def script(student, given, outside):
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
-    return {"calls": calls, "finished": finished, "left": not dist.is_initialized()}
+    return {"calls": calls, "finished": finished, "left": not dist.is_initialized(), "joined": joined}

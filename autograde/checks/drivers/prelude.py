@@ -47,3 +47,21 @@ def tensors(model):
 def join(student, given, outside):
     """Gloo over the ranks of this sandbox, as the environment describes it."""
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+
+
+def on_pretended_gpus(gpus):
+    """Pretend `gpus` GPUs; returns the list of [backend, current GPU] that joining a group appends to. Gloo carries."""
+    current, joined, init = [0], [], dist.init_process_group
+
+    def set_device(device):
+        current[0] = device if isinstance(device, int) else torch.device(device).index or 0
+
+    def init_process_group(backend=None, *others, device_id=None, **options):
+        bound = device_id if device_id is None or isinstance(device_id, int) else torch.device(device_id).index
+        joined.append([str(backend), current[0] if bound is None else bound])
+        init("gloo", *others, **options)
+
+    for module in (torch.cuda, torch.accelerator):
+        module.is_available, module.device_count = lambda: gpus > 0, lambda: gpus
+    torch.cuda.set_device, dist.init_process_group = set_device, init_process_group
+    return joined

@@ -1,0 +1,86 @@
+"""Run a lab's notebook on pretended GPUs: all code cells, in order, at the size of its smoke profile.
+
+A process of its own, so that nothing pretended reaches the tests: it reads one JSON request a line (`Request`) and answers
+with one JSON line each: null, or where and how the notebook ended.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+
+def code_cells(notebook: Path, parameters: dict) -> list[tuple[str, str]]:
+    """Id and source of each code cell; behind the cell of the parameters, one that overlays them."""
+    cells = []
+    for cell in json.loads(notebook.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            cells.append((cell["id"], "".join(cell["source"])))
+            if "parameters" in cell["metadata"].get("tags", ()):
+                cells.append(
+                    ("injected-parameters", "\n".join(f"{name} = {value!r}" for name, value in parameters.items()))
+                )
+    return cells
+
+
+def parameters(notebook: Path, gpus: int) -> dict:
+    """Those of the smoke profile, smaller by the kind that their names say; as many ranks as GPUs where the lab has several."""
+    import yaml
+
+    chosen = yaml.safe_load((notebook.parent / "profiles.yaml").read_text())["smoke"]
+    for name, value in chosen.items():
+        if name.endswith("epochs"):
+            chosen[name] = min(value, 1)
+        elif name.endswith(("samples", "images")):
+            chosen[name] = min(value or 512, 512)
+        elif name.endswith(("steps", "updates", "rounds", "repeats")):
+            chosen[name] = min(value, 4)
+        elif name.endswith("seconds"):
+            chosen[name] = 0.001
+        elif name == "increments":
+            chosen[name] = 100
+    return chosen | {"num_gpus": gpus}
+
+
+def run(cells: list[tuple[str, str]]) -> str | None:
+    """Run the cells in the working folder; returns None or the failing cell and its traceback."""
+    import matplotlib.pyplot as plt
+
+    names = {"__name__": "__main__", "display": print}
+    for cell, source in cells:
+        file = f"<cell {cell}>"
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+        began = time.process_time(), time.perf_counter()
+        try:
+            exec(compile(source, file, "exec"), names)
+        except BaseException:
+            return f"cell {cell}:\n{traceback.format_exc()}"
+        plt.close("all")
+        if os.environ.get("REHEARSAL_TIMES"):
+            print(f"{cell:30} {time.perf_counter() - began[1]:6.1f} s", file=sys.stderr)
+    return None
+
+
+def main() -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the cells print does not reach the answers
+    for line in sys.stdin:
+        request = json.loads(line)
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            ended = run(code_cells(Path(request["notebook"]), request["parameters"]))
+            os.chdir("/")
+        print(json.dumps(ended), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
