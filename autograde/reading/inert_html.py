@@ -18,13 +18,19 @@ from hashlib import sha256
 import nh3
 from pygments.token import STANDARD_TYPES
 
-__all__ = ["POLICY", "clean_fragment", "clean_page", "formgrader_policy", "new_nonce"]
+__all__ = ["HANDLERS", "POLICY", "clean_fragment", "clean_page", "formgrader_policy", "new_nonce"]
 
 # Of pages that are files: nothing runs, nothing is fetched, nothing is sent.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
-# nbgrader's template has two handlers in attributes, which a policy allows by their hashes.
-_HANDLERS = ("toggle_name(true);", "toggle_name(false);", "toggleAllNames()")
+# nbgrader's templates have handlers in attributes, which a policy allows by their hashes.
+HANDLERS = (
+    "toggle_name(true);",
+    "toggle_name(false);",
+    "toggleAllNames()",
+    "createAssignmentModal();",
+    "createStudentModal();",
+)
 
 _TEXT = (
     "a b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre s span strong sub "
@@ -114,9 +120,8 @@ def formgrader_policy(nonce: str) -> str:
 
     Scripts are not allowed by their origin, which serves the files of submissions as well.
     """
-    handlers = " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in _HANDLERS)
+    handlers = " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in HANDLERS)
     return (
         f"default-src 'none'; script-src 'nonce-{nonce}' 'unsafe-hashes' {handlers}; style-src 'self' 'unsafe-inline'; "
-        "img-src 'self' data:; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'self'"
+        "img-src 'self' data:; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'"
     )

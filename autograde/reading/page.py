@@ -24,6 +24,18 @@ __all__ = ["KINDS", "read_page", "render"]
 KINDS = ("course_feedback", "course_formgrade")  # names of the templates
 TEMPLATES = Path(__file__).with_name("templates")
 
+# Of highlighted code, and of what a terminal would show in colours.
+CODE_CSS = (
+    HtmlFormatter().get_style_defs(".highlight")
+    + """
+.ansi-bold { font-weight: bold; } .ansi-underline { text-decoration: underline; }
+.ansi-black-fg { color: #3e424d; } .ansi-red-fg { color: #c01c28; } .ansi-green-fg { color: #1c7a3c; }
+.ansi-yellow-fg { color: #8a6100; } .ansi-blue-fg { color: #1a5fb4; } .ansi-magenta-fg { color: #813d9c; }
+.ansi-cyan-fg { color: #1b7a80; } .ansi-white-fg { color: #8b8e95; }
+.ansi-red-intense-fg { color: #a51d2d; } .ansi-green-intense-fg { color: #14602d; }
+"""
+)
+
 _content = StudentContent()
 
 
@@ -74,7 +86,7 @@ def render(kind: str, notebook: NotebookNode, resources: dict[str, Any], preproc
     _content.__init__()
     resources = {name: html.escape(value) if isinstance(value, str) else value for name, value in resources.items()}
     resources["policy"] = POLICY
-    resources["code_css"] = HtmlFormatter().get_style_defs(".highlight")
+    resources["code_css"] = CODE_CSS
     for name in preprocessors:
         module, _, attribute = name.rpartition(".")
         notebook, resources = getattr(import_module(module), attribute)()(notebook, resources)

@@ -32,9 +32,16 @@ class PageError(RuntimeError):
 
 
 class PageServer:
-    """Makes pages one at a time; starts its process with the first, and again where it has ended."""
+    """Makes pages one at a time; starts its process with the first, and again where it has ended.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    cpu_seconds : int
+        Processor time of a page.
+    """
+
+    def __init__(self, cpu_seconds: int = CPU_SECONDS) -> None:
+        self._command = [sys.executable, "-P", "-m", "autograde.reading.page_process", str(cpu_seconds)]
         self._lock = threading.Lock()
         self._process: subprocess.Popen | None = None
 
@@ -65,7 +72,7 @@ class PageServer:
     def _ask(self, line: bytes) -> str:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "autograde.reading.page_process"],
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -91,7 +98,7 @@ class PageServer:
         self._process = None
 
 
-def _main() -> None:
+def _main(cpu_seconds: int) -> None:
     from .page import KINDS, exporter
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for who asked
@@ -103,7 +110,7 @@ def _main() -> None:
 
     while select.select([0], [], [], IDLE)[0] and (line := sys.stdin.buffer.raw.readline()):
         try:
-            made, text = True, _bounded(json.loads(line))
+            made, text = True, _bounded(json.loads(line), cpu_seconds)
         except PageError as error:
             made, text = False, str(error).encode()
         head = json.dumps([made, len(text)]).encode() + b"\n"
@@ -111,13 +118,13 @@ def _main() -> None:
             file.write(head + text)
 
 
-def _bounded(request: list) -> bytes:
+def _bounded(request: list, cpu_seconds: int) -> bytes:
     """The page, made by a fork."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _be_the_page(request, writing)
+        _be_the_page(request, writing, cpu_seconds)
     os.close(writing)
     ends, pieces, size = time.monotonic() + SECONDS, [], 0
     try:
@@ -142,17 +149,17 @@ def _bounded(request: list) -> bytes:
     if found[:1] == b"E":
         raise PageError(found[1:].decode())
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
-        raise PageError(f"it took more than {CPU_SECONDS} s of processor time")
+        raise PageError(f"it took more than {cpu_seconds} s of processor time")
     raise PageError("its process ended")
 
 
-def _be_the_page(request: list, writing: int) -> None:
+def _be_the_page(request: list, writing: int, cpu_seconds: int) -> None:
     """Never returns."""
     try:
         with open("/proc/self/statm") as file:
             size = int(file.read().split()[0]) * resource.getpagesize()
         _limit(resource.RLIMIT_AS, size + MEMORY)
-        _limit(resource.RLIMIT_CPU, CPU_SECONDS, 2)
+        _limit(resource.RLIMIT_CPU, cpu_seconds, 2)
         _limit(resource.RLIMIT_CORE, 0)
         from .page import read_page
 
@@ -175,4 +182,4 @@ def _limit(which: int, value: int, more: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    _main(int(sys.argv[1]))

@@ -91,7 +91,8 @@ class StudentContent:
             if mime in data:
                 address, problem = self._picture(mime, _text(data[mime]))
                 if not problem:
-                    return new_output("display_data", {mime: address.partition(",")[2]})
+                    named = {mime: {"alt": "a picture that the cell printed"}}
+                    return new_output("display_data", {mime: address.partition(",")[2]}, metadata=named)
                 return new_output("display_data", {"text/plain": f"[{problem}]"})
         if "text/plain" in data:
             return new_output("display_data", {"text/plain": self._cut(_text(data["text/plain"]))})
@@ -162,15 +163,17 @@ class StudentContent:
 
     def _picture(self, mime: str, encoded: str) -> tuple[str, str]:
         if len(encoded) * 3 // 4 > PICTURE_BYTES:
-            return "", f"a picture of {len(encoded) * 3 // 4:,} bytes is not shown"
+            return "", f"a picture of more than {PICTURE_BYTES:,} bytes is not shown"
         try:
             data = base64.b64decode("".join(encoded.split()), validate=True)
             with Image.open(io.BytesIO(data), formats=[_FORMATS[mime]]) as picture:
                 pixels = picture.width * picture.height
-        except (binascii.Error, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        except Image.DecompressionBombError:
+            pixels = PICTURE_PIXELS + 1
+        except (binascii.Error, OSError, ValueError, SyntaxError):
             return "", "a picture that cannot be read"
         if pixels > PICTURE_PIXELS:
-            return "", f"a picture of {pixels:,} pixels is not shown"
+            return "", f"a picture of more than {PICTURE_PIXELS:,} pixels is not shown"
         if len(data) > self._bytes or pixels > self._pixels:
             return "", "a picture is not shown: this page has too many"
         self._bytes -= len(data)
@@ -210,7 +213,7 @@ def _text(value: object) -> str:
 
 
 def _escaped(text: str) -> str:
-    return clean_fragment(html.escape(text[:LONGEST_SHOWN], quote=False))
+    return clean_fragment(html.escape(text, quote=False))
 
 
 def _in_time(work: Callable[[], str]) -> str:

@@ -1,0 +1,391 @@
+"""Exhibits of `reading` through feedback, formgrader, the report and the tables: inert, and within bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from unittest import mock
+
+import nbformat
+import pytest
+from exhibits import LAB, REPOSITORY, SOURCE, Submission
+from reading import MARK, READING, SHOWS
+
+from autograde.autograded import write_autograded
+from autograde.gradebook import ensure_assignment, nbgrader_settings, open_gradebook, record_verdict
+from autograde.grading import failed_verdict
+from autograde.reading.feedback import page_or_scores
+from autograde.reading.inert_html import HANDLERS
+from autograde.reading.page_process import PageServer
+from autograde.report import write_report
+from autograde.rubric import find_rubric
+
+BINARIES = Path(sys.executable).parent
+BROKEN = "a-file-that-is-no-notebook"
+STUDENTS = ["ada", BROKEN, *(name.replace("_", "-") for name in READING)]
+
+
+def small(notebook):
+    """Only the cells that nbgrader knows: a page of them is made in a moment."""
+    notebook.cells = [cell for cell in notebook.cells if "nbgrader" in cell.metadata]
+    return notebook
+
+
+class Course:
+    """A course of lab 01, graded by hand-made verdicts, in which everybody of `STUDENTS` has handed in."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.course = root, root / "course"
+        shutil.copy(REPOSITORY / "nbgrader_config.py", root)
+        (root / "labs" / LAB).mkdir(parents=True)
+        nbformat.write(small(nbformat.read(SOURCE, as_version=4)), root / "labs" / LAB / f"{LAB}.ipynb")
+        self.course.mkdir()
+        config, rubric = nbgrader_settings(self.course), find_rubric(LAB)
+        ensure_assignment(config, rubric)
+        with open_gradebook(config) as gradebook:
+            for student in STUDENTS:
+                submission = Submission(self.course / "submitted" / student / LAB)
+                notebook = small(submission.notebook)
+                notebook.cells = [cell for cell in notebook.cells if cell.metadata.nbgrader.grade_id != "run-program"]
+                for name in ("q-knee", "q-first-epoch"):
+                    notebook.cells[
+                        [c.metadata.nbgrader.grade_id for c in notebook.cells].index(name)
+                    ].source = "*Read* me."
+                verdict = failed_verdict(rubric, student, f"a reason that quotes {MARK}")
+                if change := READING.get(student.replace("-", "_")):
+                    with mock.patch("nbformat.v4.nbbase.validate", lambda *_: None):  # some are no valid cells
+                        change(notebook)
+                path = write_autograded(self.course, verdict, nbformat.v4.new_notebook(), submission.folder)
+                path.write_text("[" * 100_000 if student == BROKEN else json.dumps(notebook))
+                verdict.save(self.course)
+                record_verdict(gradebook, verdict)
+            self.submissions = {
+                student: gradebook.find_submission_notebook(LAB, LAB, student).id for student in STUDENTS
+            }
+        self.database = f"sqlite:///{self.course / 'gradebook.db'}"
+
+    def feedback(self, student: str) -> Path:
+        return self.course / "feedback" / student / LAB / f"{LAB}.html"
+
+    def formgrader(self, student: str, server: PageServer) -> str:
+        """The page that formgrader's handler writes."""
+        path = self.course / "autograded" / student / LAB / f"{LAB}.ipynb"
+        names = {"notebook": LAB, "assignment": LAB, "student": student, "db_url": self.database}
+        resources = {
+            "assignment_id": LAB,
+            "notebook_id": LAB,
+            "submission_id": "0",
+            "index": 0,
+            "total": 1,
+            "nonce": "N",
+        }
+        resources |= {
+            "base_url": "",
+            "student": student,
+            "last_name": None,
+            "first_name": "</script>",
+            "nbgrader": names,
+        }
+        wanted = ["nbgrader.preprocessors.GetGrades"]
+        return page_or_scores("course_formgrade", str(path), resources, wanted, server)[0]
+
+
+@pytest.fixture(scope="session")
+def readers(tmp_path_factory):
+    """The course, after ``nbgrader generate_feedback``: (course, the command's result)."""
+    course = Course(tmp_path_factory.mktemp("reading"))
+    done = subprocess.run(
+        [BINARIES / "nbgrader", "generate_feedback", LAB], cwd=course.root, capture_output=True, text=True, timeout=540
+    )
+    return course, done
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Makes pages in bounded processes."""
+    one = PageServer()
+    yield one
+    one.close()
+
+
+class Inert(HTMLParser):
+    """Everything of a page that runs, loads, sends, or is a control."""
+
+    ACTIVE = frozenset(
+        [
+            "script",
+            "iframe",
+            "object",
+            "embed",
+            "link",
+            "base",
+            "form",
+            "svg",
+            "math",
+            "style",
+            "video",
+            "audio",
+            "source",
+            "frame",
+            "frameset",
+            "applet",
+        ]
+    )
+    CONTROLS = frozenset(["input", "button", "textarea", "select"])
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.active, self.controls, self.policy = [], [], ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        values = {name: value or "" for name, value in attributes}
+        if tag == "meta" and values.get("http-equiv") == "Content-Security-Policy":
+            self.policy = values["content"]
+        if tag in self.ACTIVE:
+            self.active.append(tag)
+        if tag in self.CONTROLS:
+            self.controls.append(values.get("id") or values.get("class"))
+        for name, value in values.items():
+            loads = name in ("src", "srcset", "poster", "data", "action", "background", "ping", "formaction")
+            picture = name == "src" and re.fullmatch("data:image/(png|jpeg);base64,[A-Za-z0-9+/=]+", value)
+            link = name == "href" and not re.match("(https?://|mailto:|#)", value)
+            if name.startswith("on") or (loads and not picture) or link or "url(" in value or name == "srcdoc":
+                self.active.append(f"{tag} {name}={value[:80]}")
+
+
+def body(page):
+    """What is sanitised: the page without its own head."""
+    return page[page.index("<body") :]
+
+
+def notebook_part(page):
+    """formgrader's page without its head, bar and foot."""
+    return page[page.index('id="notebook-container"') : page.rindex('<div class="help"')]
+
+
+def test_the_command_ends_well_and_names_each_page_that_is_not_whole(readers):
+    course, done = readers
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if "without the notebook" in line]
+    assert f"{BROKEN}: the page shows the scores without the notebook (it cannot be read (RecursionError))" in lines[0]
+    assert len(lines) == sum("cannot be shown here" in course.feedback(student).read_text() for student in STUDENTS)
+    assert all(course.feedback(student).is_file() for student in STUDENTS)
+
+
+@pytest.mark.parametrize("student", STUDENTS)
+def test_feedback(readers, student):
+    page = readers[0].feedback(student).read_text()
+    assert Inert(page).policy.startswith("default-src 'none'; img-src data:;")
+    found = Inert(body(page))
+    assert (found.active, found.controls) == ([], [])
+    # Whatever was done to the page: its scores, its reasons, and what is not read yet.
+    assert "0 / 40 points" in page and page.count("not read yet, 5 points") == 4
+    assert "a reason that quotes" in page
+    assert SHOWS.get(student.replace("-", "_"), "") in html.unescape(page)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", page)
+    assert len(page) < 24 << 20
+
+
+@pytest.mark.parametrize("student", STUDENTS)
+def test_formgrader(readers, server, student):
+    page = readers[0].formgrader(student, server)
+    found = Inert(notebook_part(page))
+    assert found.active == []
+    # nbgrader's own boxes, and no other.
+    names = (
+        "check-train-step",
+        "check-evaluate",
+        "check-throughput",
+        "check-speedup",
+        "run-evidence",
+        "q-knee",
+        "q-first-epoch",
+    )
+    for name in names:
+        assert found.controls.count(name) == found.controls.count(f"{name}_extra_credit") == 1
+    assert {each for each in found.controls if each.endswith("-comment")} >= {"q-knee-comment", "q-first-epoch-comment"}
+    assert found.controls.count("q-knee-comment") == 1
+    assert SHOWS.get(student.replace("-", "_"), "") in html.unescape(page)
+    # Each script is nbgrader's, and carries the answer's nonce; none comes from elsewhere.
+    assert page.count("<script") - notebook_part(page).count("<script") == page.count('<script nonce="N"') > 5
+    assert not re.findall(r'<script[^>]*src="(?!/formgrader/static/)', page)
+
+
+def test_the_report_and_the_table(readers):
+    course, _ = readers
+    write_report([LAB], course.course, course.course / "reports" / "page.html")
+    pages = list((course.course / "reports").rglob("*.html"))
+    assert len(pages) > len(STUDENTS)
+    for page in pages:
+        text = page.read_text()
+        found = Inert(text)
+        assert found.policy.startswith("default-src 'none'") and "base-uri 'none'; form-action 'none'" in found.policy
+        others = [each for each in found.active if each != "svg" and not each.startswith(f"a href={LAB}")]
+        assert [each for each in others if each != "a href=../page.html"] == [] and not found.controls, page
+    command = [sys.executable, "-c", "from autograde.export_command import export; export()", LAB, "--to", "nbgrader"]
+    done = subprocess.run([*command, "--course", course.course], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    table = (course.course / "exports" / f"{LAB}_nbgrader.csv").read_text()
+    assert "<" not in table and table.count("\n") == len(STUDENTS) + 1
+
+
+def test_the_hashes_are_of_all_handlers_in_nbgrader_s_templates():
+    from nbgrader.server_extensions.formgrader import handlers
+
+    texts = [path.read_text() for path in Path(handlers.template_path).rglob("*") if path.is_file()]
+    found = {match for text in texts for match in re.findall(r'\son[a-z]+="([^"]*)"', text, re.IGNORECASE)}
+    assert found == set(HANDLERS)
+
+
+def test_a_page_that_needs_too_much_is_given_up(server, tmp_path, monkeypatch):
+    """Where a cell's own limit does not help: the page's process has one, too."""
+    path = tmp_path / "x.ipynb"
+    path.write_text("{}")
+    (tmp_path / "greedy.py").write_text(
+        "class Time:\n    def __call__(self, nb, r):\n        import signal; signal.setitimer(signal.ITIMER_PROF, 0)\n        while True: pass\n"
+        "class Memory:\n    def __call__(self, nb, r):\n        return [bytearray(1 << 28) for _ in range(64)]\n"
+        "class Death:\n    def __call__(self, nb, r):\n        import os; os._exit(3)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    nbformat.write(nbformat.v4.new_notebook(), path)
+    one = PageServer(cpu_seconds=2)
+    try:
+        for kind, why in (
+            ("Time", "s of processor time"),
+            ("Memory", "needs more than 1 GiB of memory"),
+            ("Death", "its process ended"),
+        ):
+            page, problem = page_or_scores("course_feedback", str(path), {}, [f"greedy.{kind}"], one)
+            assert why in problem and why in page
+    finally:
+        one.close()
+
+
+# --- in a browser ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def jupyter(readers):
+    """A Jupyter server with formgrader on the course: its address."""
+    course, _ = readers
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    options = ["--allow-root", "--no-browser", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
+    options += [f"--ServerApp.root_dir={course.root}", "--IdentityProvider.token=word"]
+    environment = os.environ | {"PATH": f"{BINARIES}{os.pathsep}{os.environ['PATH']}", "HOME": str(course.root)}
+    with open(course.root / "jupyter.log", "wb") as log:
+        process = subprocess.Popen(
+            [BINARIES / "jupyter", "server", *options], cwd=course.root, env=environment, stdout=log, stderr=log
+        )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/login"):
+                break
+            time.sleep(0.2)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def visit(chromium, jupyter):
+    """Loads a page; it must do so within 30 s, run no script of a student's, and ask for nothing of elsewhere."""
+    context = chromium.new_context()
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    page.goto(f"{jupyter}/login?token=word")
+    asked, told = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: told.append(message.text))
+    page.on("dialog", lambda dialog: (told.append(dialog.message), dialog.dismiss()))
+
+    def visit(address: str):
+        asked.clear(), told.clear()
+        answer = page.goto(address, wait_until="load")
+        assert answer.status in (0, 200)
+        page.wait_for_timeout(300)  # for what a script would do after the page is there
+        assert page.evaluate("window.pwned") is None
+        assert [each for each in told if "MathJax" in each or "Content Security Policy" in each] == []
+        own = address if address.startswith("file:") else (jupyter + "/formgrader/", address)
+        assert [each for each in asked if not each.startswith(own) and not each.startswith("data:")] == []
+        return page
+
+    yield visit
+    context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("student", STUDENTS)
+def test_feedback_in_a_browser(readers, visit, student):
+    page = visit(readers[0].feedback(student).as_uri())
+    assert page.locator("h1").first.inner_text() == f"{LAB}: 0 / 40 points"
+    assert page.locator("a[href='#q-knee']").is_visible()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("student", STUDENTS)
+def test_formgrader_in_a_browser(readers, visit, jupyter, student):
+    page = visit(f"{jupyter}/formgrader/submissions/{readers[0].submissions[student]}/")
+    page.wait_for_function("formgrader.loaded && formgrader.grades.loaded && formgrader.comments.loaded")
+    assert page.locator("input.score").count() == 7
+    assert page.locator("#check-train-step").get_attribute("placeholder") == "0"
+
+
+@pytest.mark.browser
+def test_the_report_and_similar_answers_in_a_browser(readers, visit):
+    course, _ = readers
+    write_report([LAB], course.course, course.course / "reports" / "page.html")
+    for path in (course.course / "reports").rglob("*.html"):
+        visit(path.as_uri())
+
+
+@pytest.mark.browser
+def test_formgrader_s_other_pages_work_under_the_policy(visit, jupyter):
+    pages = (f"manage_submissions/{LAB}", "manage_students/ada", f"gradebook/{LAB}")
+    for name in pages:
+        visit(f"{jupyter}/formgrader/{name}").wait_for_function("models && models.loaded")
+    page = visit(f"{jupyter}/formgrader/manage_assignments")
+    page.get_by_text("Add new assignment").click()
+    page.wait_for_selector("#add-assignment-modal")
+    page = visit(f"{jupyter}/formgrader/gradebook/{LAB}/{LAB}")
+    page.wait_for_function("models && models.loaded")
+    page.click("#toggle_names")
+    page.get_by_text("None, None").first.wait_for()
+
+
+@pytest.mark.browser
+def test_formgrader_takes_scores_and_comments(readers, visit, jupyter):
+    course, _ = readers
+    page = visit(f"{jupyter}/formgrader/submissions/{course.submissions['ada']}/")
+    page.wait_for_function("formgrader.loaded && formgrader.grades.loaded && formgrader.comments.loaded")
+    page.fill("#q-knee", "4")
+    page.locator("#q-knee").blur()
+    page.fill("#q-knee-comment", "well seen")
+    page.locator("#q-knee-comment").blur()
+    page.wait_for_function("!formgrader.grades.some(one => one.hasChanged('manual_score') && one.changed.id)")
+    ends = time.monotonic() + 30
+    while time.monotonic() < ends:
+        with open_gradebook(nbgrader_settings(course.course)) as gradebook:
+            score = gradebook.find_grade("q-knee", LAB, LAB, "ada").manual_score
+            comment = gradebook.find_comment("q-knee", LAB, LAB, "ada").manual_comment
+        if score == 4 and comment == "well seen":
+            break
+        time.sleep(0.2)
+    assert (score, comment) == (4, "well seen")
+    page.click("li.live-notebook .name-hidden.glyphicon")
+    assert page.locator("a.name-shown").is_visible()
