@@ -48,20 +48,25 @@ class CellResults:
 
 @dataclass(frozen=True)
 class RunResults:
-    """The class on one of the rubric's runs; a verdict without that run counts as one of which nothing could be read."""
+    """The class on one of the rubric's runs; a verdict without that run counts as one of which nothing could be read.
+
+    `judged` are the runs that earned points. A curve that nothing backs up is a file that anybody can write, so it is
+    in no figure of the class.
+    """
 
     rules: RunEvidence
     summaries: dict[str, RunSummary]  # by student
+    judged: tuple[RunSummary, ...]
 
     @cached_property
     def median(self) -> Points:
         """Median validation accuracy by epoch."""
-        return class_median(list(self.summaries.values()))
+        return class_median(self.judged)
 
     @cached_property
     def chart(self) -> Chart:
-        """Every learning curve under their median."""
-        return class_chart(list(self.summaries.values()), self.rules.threshold)
+        """Every judged run's learning curve under their median."""
+        return class_chart(self.judged, self.rules.threshold)
 
     def student_chart(self, student: str) -> Chart | None:
         """One student's learning curve in front of the median; None where there is none."""
@@ -120,7 +125,8 @@ class ClassResults:
             for verdict in self.verdicts:
                 own = (run for run in verdict.runs if run.id == rules.id)
                 summaries[verdict.student] = next(own, RunSummary(rules.id))
-            found.append(RunResults(rules, summaries))
+            judged = (summaries[each.student] for each in self.verdicts if cell_score(each, rules.cell))
+            found.append(RunResults(rules, summaries, tuple(judged)))
         return found
 
     @cached_property
@@ -212,7 +218,7 @@ class ClassResults:
         """One line for each source of data, the most used first."""
         counts = Counter(
             (run.data_name, run.data_provenance, run.data_source) if run.data_provenance else None
-            for run in (run for results in self.runs for run in results.summaries.values())
+            for run in (run for results in self.runs for run in results.judged)
             if run.curve or run.data_provenance
         )
         lines = []

@@ -45,9 +45,9 @@ def class_median(summaries: Sequence[RunSummary]) -> Points:
 
 
 def class_chart(summaries: Sequence[RunSummary], threshold: float | None) -> Chart:
-    """Every student's curve in light lines under the class median."""
+    """Every run's curve in light lines under the class median."""
     runs = [_points(run) for run in summaries if run.curve]
-    right = _right(runs)
+    right = _axis(runs)
     lines = [_line("each", run, right) for run in runs]
     lines.append(_line("median", class_median(summaries), right))
     return _chart(lines, right, threshold, "Learning curves of the class")
@@ -58,7 +58,7 @@ def student_chart(summary: RunSummary, middle: Points, threshold: float | None) 
     if not summary.curve:
         return None
     run = _points(summary)
-    right = _right([run, middle])
+    right = _axis([run], middle) if middle else max(1.0, run[-1][0])
     return _chart([_line("behind", middle, right), _line("own", run, right)], right, threshold, "Learning curve")
 
 
@@ -77,11 +77,18 @@ def _points(run: RunSummary) -> Points:
     return [(float(position), min(max(row[2], 0.0), 1.0)) for position, row in enumerate(run.curve)]
 
 
-def _right(runs: Sequence[Points]) -> float:
-    return max([1.0, *(run[-1][0] for run in runs if run)])
+def _axis(runs: Sequence[Points], middle: Points = ()) -> float:
+    """The last epoch that is drawn: of the longest run, but no more than three times that of the median run.
+
+    One run of thousands of epochs would press the others into a line at the left.
+    """
+    lengths = [run[-1][0] for run in runs]
+    usual = middle[-1][0] if middle else median(lengths or [1.0])
+    return max(1.0, min(max([usual, *lengths]), 3 * usual))
 
 
 def _line(kind: str, points: Points, right: float) -> str:
+    points = [point for point in points if point[0] <= right]
     if not points:
         return ""
     step = max(1, -(-len(points) // MOST_POINTS))

@@ -250,3 +250,37 @@ def test_without_verdicts_there_is_no_page(course):
     with pytest.raises(ReportError, match="run `lab grade 01_single_gpu` first"):
         write_report([LAB], course, course / "page.html")
     assert not course.exists()
+
+
+def long_run(epochs):
+    curve = [[epoch, float(epoch), min(0.99, epoch / epochs)] for epoch in range(epochs + 1)]
+    return replace(RUN, curve=curve, epochs=epochs)
+
+
+def axis(page):
+    return [int(text) for text in re.findall(r">(\d+)</span>", page.html.split('class="xs"')[2].partition("</div>")[0])]
+
+
+def test_a_curve_without_points_is_in_no_figure_of_the_class(course):
+    honest = [verdict(student) for student in ("ada", "bob", "eve")]
+    alone = page_of(course, *honest)
+    lost = replace(long_run(9_999), data_source="an attacker's own words")
+    page = page_of(course, verdict("mallory", [RECORD, FINAL], run=lost))
+    for figure in (
+        r"<figure>(?:(?!</figure>).)*?Validation accuracy.*?</figure>",
+        r'<p class="provenance">Data:.*?</p>',
+    ):
+        assert re.search(figure, page.html, re.DOTALL)[0] == re.search(figure, alone.html, re.DOTALL)[0]
+    assert max(axis(page)) == 2
+    own = Page(course / "reports" / LAB / "mallory.html")
+    assert '<polyline class="own"' in own.html and "9999 epochs" in own.text
+
+
+def test_one_run_of_thousands_of_epochs_leaves_the_others_to_be_seen(course):
+    usual = [verdict(f"s{number}", run=long_run(12 + number)) for number in range(5)]
+    page = page_of(course, *usual, verdict("patient", run=long_run(9_999)))
+    assert 30 <= max(axis(page)) <= 45
+    ends = [
+        float(points.split()[-1].split(",")[0]) for points in re.findall(r'class="each" points="([^"]*)"', page.html)
+    ]
+    assert len(ends) == 6 and min(ends) > 250 and max(ends) <= 1000

@@ -74,11 +74,50 @@ def table(path, delimiter=","):
 
 @pytest.mark.parametrize("text", FORMULAS)
 def test_a_formula_is_neutralised_once(text):
-    assert neutral(text) == "'" + text
+    assert neutral(text) == "'" + re.sub(r"^([\t\r])", r"\1'", text)
     assert neutral(neutral(text)) == neutral(text)
 
 
-@pytest.mark.parametrize("text", ["", " ", "Ada", "O'Neil", "a=b", "é", "'=1"])
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("Ada;=HYPERLINK(1)", "Ada;'=HYPERLINK(1)"),
+        ("Ada; \t=1", "Ada; \t'=1"),
+        ('Ada;"=1', "Ada;\"'=1"),
+        ("a\r@b", "a\r'@b"),
+        ("a\n＝b;+c,-d", "a\n'＝b;'+c,'-d"),
+        ("=a;=b", "'=a;'=b"),
+        ("rate 0.1, -1, or +2", "rate 0.1, -1, or +2"),
+        (";-1+cmd|' /C calc'!A0", ";'-1+cmd|' /C calc'!A0"),
+    ],
+)
+def test_a_formula_after_any_separator_is_neutralised_once(text, safe):
+    assert neutral(text) == safe and neutral(safe) == safe
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("quoted", [False, True])
+def test_no_text_opens_a_formula_whatever_the_spreadsheet_s_separator(tmp_path, separator, quoted):
+    chance = random.Random(11)
+    pieces = [*';;,,\t\r\n"" \'=+-@＝', '""', "EVIL"]
+    path = tmp_path / "t.csv"
+    for _ in range(400):
+        names = ["".join(chance.choice(pieces) for _ in range(chance.randrange(12))) for _ in range(4)]
+        text = io.StringIO()
+        writer = csv.writer(text, delimiter=separator, quoting=csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL)
+        writer.writerow(["Name", "ID", "Other"])
+        writer.writerows([[names[0], "7", names[1]], [names[2], "8", names[3]]])
+        path.write_bytes(text.getvalue().encode())
+        template = Template(path, ["ID"])
+        template.neutralise(["Name", "Other"])
+        for other in ",;\t":
+            for trimmed in (False, True):
+                content = io.StringIO(template.to_bytes().decode(), newline="")
+                rows = list(csv.reader(content, delimiter=other, skipinitialspace=trimmed))
+                assert not [cell for row in rows for cell in row if re.match(r"\s*[=+\-@＝]", cell)], (names, other)
+
+
+@pytest.mark.parametrize("text", ["", " ", "Ada", "O'Neil", "a=b", "é", "'=1", "Able, Ada", "a; b", "a,b"])
 def test_other_text_stays(text):
     assert neutral(text) == text
 
