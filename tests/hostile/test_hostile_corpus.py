@@ -345,12 +345,3 @@ def test_no_page_of_feedback_holds_their_markup(batch, feedback):
     assert len(feedback) == sum(exhibit.student.startswith("markup-") for exhibit in batch.exhibits)
     for page in feedback:
         assert Reader(page.read_text(encoding="utf-8")).found == [], page
-
-
-def test_the_notebooks_for_formgrader_hold_no_markup_either(batch):
-    from nbconvert.exporters import HTMLExporter
-
-    exporter = HTMLExporter(config=nbgrader_settings(batch.world.course))
-    for student in (each.student for each in batch.exhibits if each.student.startswith("markup-")):
-        html, _ = exporter.from_filename(str(batch.world.course / "autograded" / student / LAB / f"{LAB}.ipynb"))
-        assert Reader(html).found == [], student
