@@ -42,6 +42,7 @@ from exhibits import (
 from safetensors.torch import load_file, save_file
 
 from autograde.gradebook import nbgrader_settings, open_gradebook
+from autograde.reading.feedback import page_or_scores
 from autograde.rubric import RUBRICS
 from autograde.sandbox import missing_sandbox
 from autograde.verdict import Verdict, load_verdict, verdict_path
@@ -345,3 +346,13 @@ def test_no_page_of_feedback_holds_their_markup(batch, feedback):
     assert len(feedback) == sum(exhibit.student.startswith("markup-") for exhibit in batch.exhibits)
     for page in feedback:
         assert Reader(page.read_text(encoding="utf-8")).found == [], page
+
+
+def test_nor_does_a_page_of_formgrader(batch):
+    course = batch.world.course
+    for student in (each.student for each in batch.exhibits if each.student.startswith("markup-")):
+        names = {"notebook": LAB, "assignment": LAB, "student": student, "db_url": f"sqlite:///{course}/gradebook.db"}
+        resources = {"notebook_id": LAB, "index": 0, "total": 1, "base_url": "", "student": student, "nbgrader": names}
+        path = course / "autograded" / student / LAB / f"{LAB}.ipynb"
+        page, problem = page_or_scores("course_formgrade", str(path), resources, ["nbgrader.preprocessors.GetGrades"])
+        assert (Reader(page).found, problem) == ([], ""), student

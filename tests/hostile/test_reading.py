@@ -417,7 +417,7 @@ def test_formgrader_s_other_pages_work_under_the_policy(visit, jupyter):
     for name in pages:
         until(visit(f"{jupyter}/formgrader/{name}"), "models && models.loaded")
     page = visit(f"{jupyter}/formgrader/manage_assignments")
-    page.get_by_text("Add new assignment").click()
+    page.get_by_role("link", name="Add new assignment...").click()
     page.wait_for_selector("#add-assignment-modal")
     page = visit(f"{jupyter}/formgrader/gradebook/{LAB}/{LAB}")
     until(page, "models && models.loaded")
