@@ -344,8 +344,27 @@ def test_formgrader_serves_a_student_s_file_as_no_page_of_its_own(readers, jupyt
     with urllib.request.urlopen(address, timeout=60) as answer:
         policies = answer.headers.get_all("Content-Security-Policy")
         assert any(policy.startswith("sandbox; default-src 'none'") for policy in policies)
+    (course.course / "autograded" / "ada" / LAB / "page.html").unlink()
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"{jupyter}/formgrader/manage_students/%3Cimg%20src=x%3E/?token=word", timeout=60)
+
+
+@pytest.mark.parametrize(
+    "name", ["manage_assignments", "gradebook", "submissions/{ada}/", "submissions/0/", "api/grades"]
+)
+def test_each_answer_of_formgrader_has_a_policy(readers, jupyter, name):
+    address = f"{jupyter}/formgrader/{name.format(**readers[0].submissions)}?token=word"
+    try:
+        answer = urllib.request.urlopen(address, timeout=60)
+    except urllib.error.HTTPError as error:
+        answer = error
+    with answer:
+        policy = " ".join(answer.headers.get_all("Content-Security-Policy"))
+        nonce = re.search("script-src 'nonce-([^']{16,})'", policy)[1]
+        page = answer.read().decode()
+    assert "default-src 'none'" in policy
+    if answer.status == 200 and "<script" in page:
+        assert set(re.findall("<script([^>]{0,40})", page)) and page.count(f'nonce="{nonce}"') == page.count("<script")
 
 
 # --- in a browser ------------------------------------------------------------------------------------------------------
