@@ -30,7 +30,9 @@ NO_RUBRIC = (
     "{lab!r} has no rubric, so `lab grade` cannot grade it in the sandbox, and this button does not run students' code "
     "outside of it. Where you trust the submissions, run `nbgrader autograde` in a terminal."
 )
-_NAME = re.compile(r"[\w .@+:-]*")  # of courses' things in addresses; nbgrader's templates do not escape them
+_NAME = re.compile(
+    r"""[^<>"'&\\\x00-\x1f]*"""
+)  # in addresses; nbgrader's templates do not escape what they show of them
 
 
 def guard_formgrader() -> None:
@@ -39,6 +41,7 @@ def guard_formgrader() -> None:
         return
     BaseHandler.guarded = True
     BaseHandler.prepare = _prepare(BaseHandler.prepare)
+    BaseHandler.finish = _finish(BaseHandler.finish)
     BaseHandler.render = _render(BaseHandler.render)
     handlers.SubmissionHandler.exporter = property(_Recorded)
     handlers.SubmissionHandler.get = _submission(handlers.SubmissionHandler.get)
@@ -48,17 +51,24 @@ def guard_formgrader() -> None:
 
 def _prepare(stock: Any) -> Any:
     async def prepare(self: BaseHandler) -> None:
+        self.nonce = new_nonce()
         names = [*self.path_args, *self.path_kwargs.values()]
         if not isinstance(self, handlers.SubmissionFilesHandler) and not all(map(_NAME.fullmatch, filter(None, names))):
             raise web.HTTPError(404)
-        self.nonce = new_nonce()
-        # Besides the server's own, which says who may frame it. Answers in JSON have it, too.
-        self.add_header("Content-Security-Policy", formgrader_policy(self.nonce))
-        self.set_header("X-Content-Type-Options", "nosniff")
         if (waits := stock(self)) is not None:
             await waits
 
     return prepare
+
+
+def _finish(stock: Any) -> Any:
+    def finish(self: BaseHandler, chunk: Any = None) -> Any:
+        if not self._headers_written:
+            # Besides the server's own, which says who may frame the page. This late: an error page begins anew.
+            self.add_header("Content-Security-Policy", formgrader_policy(getattr(self, "nonce", "") or new_nonce()))
+        return stock(self, chunk)
+
+    return finish
 
 
 def _render(stock: Any) -> Any:

@@ -16,7 +16,7 @@ from autograde.bench import Bench
 from autograde.gradebook import CourseError, lab_points, nbgrader_settings, open_gradebook
 from autograde.grading import grade_submission, submission_digest
 from autograde.held_out import try_weights
-from autograde.nbgrader_hooks import ShowReasons
+from autograde.reading.feedback import ShowReasons
 from autograde.report import write_report
 from autograde.rubric import RubricError, find_rubric, load_rubric
 from autograde.rubric_check import rubric_problems
@@ -155,7 +155,7 @@ def test_scores_feedback_report_and_copies_of_a_class(fresh_course, tmp_path, gr
     assert lab_points(config, rubric).evidence == 30
 
     # nbgrader's feedback shows each run's reasons in its own cell.
-    monkeypatch.setattr("autograde.nbgrader_hooks.find_rubric", lambda lab: rubric)
+    monkeypatch.setattr("autograde.reading.feedback.find_rubric", lambda lab: rubric)
     notebook = notebook_of_three()
     database = f"sqlite:///{fresh_course / 'gradebook.db'}"
     names = {"assignment": LAB, "notebook": LAB, "student": "ada", "db_url": database}

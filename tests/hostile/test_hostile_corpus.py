@@ -42,6 +42,7 @@ from exhibits import (
 from safetensors.torch import load_file, save_file
 
 from autograde.gradebook import nbgrader_settings, open_gradebook
+from autograde.reading.feedback import page_or_scores
 from autograde.rubric import RUBRICS
 from autograde.sandbox import missing_sandbox
 from autograde.verdict import Verdict, load_verdict, verdict_path
@@ -347,10 +348,11 @@ def test_no_page_of_feedback_holds_their_markup(batch, feedback):
         assert Reader(page.read_text(encoding="utf-8")).found == [], page
 
 
-def test_the_notebooks_for_formgrader_hold_no_markup_either(batch):
-    from nbconvert.exporters import HTMLExporter
-
-    exporter = HTMLExporter(config=nbgrader_settings(batch.world.course))
+def test_nor_does_a_page_of_formgrader(batch):
+    course = batch.world.course
     for student in (each.student for each in batch.exhibits if each.student.startswith("markup-")):
-        html, _ = exporter.from_filename(str(batch.world.course / "autograded" / student / LAB / f"{LAB}.ipynb"))
-        assert Reader(html).found == [], student
+        names = {"notebook": LAB, "assignment": LAB, "student": student, "db_url": f"sqlite:///{course}/gradebook.db"}
+        resources = {"notebook_id": LAB, "index": 0, "total": 1, "base_url": "", "student": student, "nbgrader": names}
+        path = course / "autograded" / student / LAB / f"{LAB}.ipynb"
+        page, problem = page_or_scores("course_formgrade", str(path), resources, ["nbgrader.preprocessors.GetGrades"])
+        assert (Reader(page).found, problem) == ([], ""), student
