@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
@@ -26,7 +27,6 @@ from .grading import failed_verdict, submission_digest
 from .held_out import check_data
 from .late_penalties import LatePenalties, LatePenaltyError
 from .pool import Finished, run_local
-from .quoting import quote
 from .rubric import RUBRICS, Rubric, find_rubric
 from .rubric_check import rubric_problems
 from .run_folder import is_handed_in
@@ -37,13 +37,27 @@ from .worker import Setting
 
 __all__ = ["grade_lab", "is_student_id", "submissions"]
 
-# The first character keeps ids from being a hidden file, an option on a command line, or a formula in a spreadsheet.
-_STUDENT_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}", re.ASCII)
+# Letters and marks that show nothing: Hangul fillers, the grapheme joiner, variation selectors.
+_INVISIBLE = re.compile("[\u115f\u1160\u3164\uffa0\u034f\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+_LONGEST = 100  # characters; and 200 bytes, since a file's name has at most 255
 
 
 def is_student_id(name: str) -> bool:
-    """Whether a name may be a student's id: letters, digits and ``_.@-``, the first a letter, a digit or ``_``."""
-    return _STUDENT_ID.fullmatch(name) is not None
+    """Whether a name may be a student's id: letters and digits of any script, and ``_.@-``.
+
+    The first character is a letter, a digit or ``_``. That keeps an id from being a hidden file, an option on a command
+    line, or a formula in a spreadsheet. A mark may follow a letter: some systems write "ë" as two characters.
+    """
+    if not 0 < len(name) <= _LONGEST or name[0] in ".@-" or _INVISIBLE.search(name):
+        return False
+    before = ""
+    for character in name:
+        kind = unicodedata.category(character)
+        mark = kind in ("Mn", "Mc") and before[:1] in ("L", "M")
+        if not (kind in ("Lu", "Ll", "Lt", "Lm", "Lo", "Nd") or mark or character in "_.@-"):
+            return False
+        before = kind
+    return len(name.encode()) <= 2 * _LONGEST
 
 
 def submissions(course: Path, lab: str, skipped: Callable[[str], None] = lambda line: None) -> list[str]:
@@ -76,7 +90,7 @@ def submissions(course: Path, lab: str, skipped: Callable[[str], None] = lambda 
         if is_student_id(name):
             found.append(name)
         else:
-            skipped(f"skipped submitted/{quote(name)}: not a student id (letters, digits, _.@-); rename the folder")
+            skipped(f"skipped submitted/{name[:60]!r}: not a student id (letters, digits, _.@-); rename the folder")
     return found
 
 
@@ -141,7 +155,7 @@ def grade_lab(
     course = Path(course).resolve()
     there = submissions(course, rubric.lab, skipped)
     wanted = there if students is None else sorted(set(students))
-    if absent := [ascii(student) for student in wanted if student not in there]:
+    if absent := [repr(student) for student in wanted if student not in there]:
         raise CourseError(f"no submission of {rubric.lab} by {', '.join(absent[:5])} in {course / 'submitted'}")
     if not wanted:
         raise CourseError(f"no submission of {rubric.lab} in {course / 'submitted'}; collect them first")

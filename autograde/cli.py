@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -108,6 +109,8 @@ def grade(
         raise click.UsageError("--slurm goes with --executor slurm.")
     if no_sandbox:
         click.secho(UNSANDBOXED, fg="red", bold=True, err=True)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter of an id stops nothing
     skipped: list[str] = []
     progress = Progress(lab)
     try:

@@ -82,6 +82,11 @@ def judge_run(
     clock : float, optional
         Seconds that the grader's own run took, in rerun mode.
     """
+    read = evidence.record_or_error
+    if isinstance(read, EvidenceError) and read is evidence.curve_or_error is evidence.transcript_or_error:
+        # There is no folder, and so one reason for everything.
+        flags.append(Flag("missing", f"{rules.id}: {read}" if rules.id else str(read)))
+        return lost_run(rules, str(read))
     refused = _refused(rules, evidence, clock)
     if refused is not None:
         kind, reason = refused
@@ -92,7 +97,8 @@ def judge_run(
 
 def lost_run(rules: RunEvidence, reason: str) -> list[CriterionResult]:
     """Every criterion of a run at 0 points, all for one reason."""
-    return [_result(rules, criterion, False, reason) for criterion in rules.criteria]
+    # How to look at one criterion is no remedy for what all have in common; the reason has its own.
+    return [replace(_result(rules, criterion, False, reason), remedy="") for criterion in rules.criteria]
 
 
 def _other_program(rules: RunEvidence, evidence: Evidence) -> str | None:

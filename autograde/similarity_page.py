@@ -114,6 +114,11 @@ The median score of two of them is {{ "%.2f" % found.median }}{% if found.fence 
 <b>{{ pairs | length }} {{ "pair is" if pairs | length == 1 else "pairs are" }} flagged</b>{% if found.left_out %}, and
 {{ found.left_out }} more with lower scores are not shown{% endif %}. In the code a marked line is part of the match whose
 number stands beside it.
+{% elif found.compared < 2 %}
+<b>Similarity cannot flag anything in this class</b>: there are no two answers to compare.
+{% elif found.fence >= 1 %}
+<b>Similarity cannot flag anything in this class</b>: no score is above 1. Its members' own code is too alike for a pair to
+stand out, so a copy would not be seen here. The same weights are still found (flag "copy" in the class report).
 {% else %}
 <b>No pair is flagged.</b>
 {% endif %}

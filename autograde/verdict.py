@@ -144,12 +144,28 @@ class Verdict:
         lines = [f"{score:g} of {most:g} points"]
         if self.sandbox == "none":
             lines.append("graded without the sandbox")
-        for result in results:
-            mark = "passed" if result.passed else "FAILED"
-            lines.append(f"{mark} {result.points:g}/{result.max_points:g} {result.description}: {result.reason}")
-            if result.remedy and not result.passed:
-                lines.append(f"       how to look at it: {result.remedy}")
+        for line, remedy in self.reasons(cell):
+            lines.append(line)
+            if remedy:
+                lines.append(f"       how to look at it: {remedy}")
         return "\n".join("    " + " ".join(line.splitlines()) for line in lines)
+
+    def reasons(self, cell: str) -> list[tuple[str, str]]:
+        """The reasons for one cell's points, each with its remedy or nothing; one that all criteria share comes once."""
+        results = self.cells[cell]
+        common = {(result.passed, result.reason) for result in results}
+        if len(results) > 1 and len(common) == 1 and not results[0].passed:
+            most, remedies = sum(result.max_points for result in results), {result.remedy for result in results}
+            line = f"FAILED 0/{most:g} all {len(results)} criteria: {results[0].reason}"
+            return [(line, remedies.pop() if len(remedies) == 1 else "")]
+        return [
+            (
+                f"{'passed' if each.passed else 'FAILED'} {each.points:g}/{each.max_points:g} {each.description}: "
+                f"{each.reason}",
+                "" if each.passed else each.remedy,
+            )
+            for each in results
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready mapping, with the scores written out for other readers."""

@@ -6,6 +6,7 @@ those whom it lacks, a platform's internal number could equal another student's 
 
 from __future__ import annotations
 
+import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -105,15 +106,21 @@ def _pair(ids: dict[int, str], students: Sequence[StudentScore]) -> tuple[dict[i
     return dict(sorted(pairs.items())), tuple(sorted(doubtful - set(pairs.values())))
 
 
+def _same(cell: str) -> str:
+    # "ë" is one character to one system and two to another.
+    return unicodedata.normalize("NFC", cell)
+
+
+def _folded(cell: str) -> str:
+    return _same(cell.casefold())
+
+
 def _local(cell: str) -> str:
-    return cell.casefold().split("@")[0]
+    return _folded(cell).split("@")[0]
 
 
 _KEYS: tuple[tuple[Callable[[str], str], Callable[[StudentScore], set[str]]], ...] = (
-    (str, lambda student: {student.student}),
-    (
-        str.casefold,
-        lambda student: {student.student.casefold(), *([student.email.casefold()] if student.email else [])},
-    ),
+    (_same, lambda student: {_same(student.student)}),
+    (_folded, lambda student: {_folded(student.student), *([_folded(student.email)] if student.email else [])}),
     (_local, lambda student: {_local(student.student)}),
 )

@@ -146,9 +146,6 @@ def _reasons(course: Path, score: StudentScore, lab: str) -> str | None:
     lines = [f"{_OURS}{verdict.score:g} of {verdict.max_score:g} points"]
     if score.seconds_late:
         lines.append(f"late by {how_late(score.seconds_late)}: a penalty of {score.penalty:g} points")
-    for result in verdict.results:
-        mark = "passed" if result.passed else "FAILED"
-        lines.append(f"{mark} {result.points:g}/{result.max_points:g} {result.description}: {result.reason}")
-        if result.remedy and not result.passed:
-            lines.append(f"how to look at it: {result.remedy}")
+    for line, remedy in (each for cell in verdict.cells for each in verdict.reasons(cell)):
+        lines += [line, f"how to look at it: {remedy}"] if remedy else [line]
     return "<br>\n".join(html.escape(" ".join(line.split()), quote=False) for line in lines)

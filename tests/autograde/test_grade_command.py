@@ -11,10 +11,12 @@ import pytest
 from click.testing import CliRunner
 from fake_runs import LAB, REPOSITORY, released_notebook, solved_notebook
 from nbgrader.api import Gradebook
+from nbgrader.apps.api import NbGraderAPI
 
 from autograde.batch import grade_lab
 from autograde.cli import UNSANDBOXED, grade, report
-from autograde.gradebook import CourseError
+from autograde.export_command import export
+from autograde.gradebook import CourseError, nbgrader_settings
 from autograde.sandbox import SandboxError
 from autograde.verdict import load_verdict, verdict_path
 
@@ -183,3 +185,46 @@ def test_a_log_gets_a_line_for_each_submission():
     lines = done.stdout.splitlines()
     assert [line.split(",")[0] for line in lines[1:4]] == ["[1/3", "[2/3", "[3/3"]
     assert lines[3].endswith("0 s left] ada: 0/0") and lines[4] == "after"
+
+
+def test_a_missing_run_folder_is_a_flag_and_one_sentence(lab_course, hand_in, graded_here):
+    hand_in("barbara", solved_notebook(), None)
+    hand_in("zoë.müller", solved_notebook(), None)
+    done = run(grade, "1", "--course", lab_course)
+    assert done.exit_code == 0, done.output
+    assert "zoë.müller: 20/40  missed 9 criteria: no run folder in the submission" in done.output
+    assert done.output.count("[missing]") == 2
+    for student in ("barbara", "zoë.müller"):
+        verdict = load_verdict(verdict_path(lab_course, student, LAB))
+        assert [flag.kind for flag in verdict.flags] == ["missing"]
+        comment = verdict.comment("run-evidence")
+        assert comment.count("no run folder") == 1 and "how to look at it" not in comment
+        assert len(comment.splitlines()) == 2
+    assert run(report, "1", "--course", lab_course).exit_code == 0
+    main = (lab_course / "reports" / f"{LAB}.html").read_text()
+    assert f'<a href="{LAB}/zo%C3%AB.m%C3%BCller.html">zoë.müller</a>' in main
+    page = (lab_course / "reports" / LAB / "zoë.müller.html").read_text()
+    assert page.count("no run folder in the submission") == 2  # the flag and the reason
+    with Gradebook(f"sqlite:///{lab_course / 'gradebook.db'}", "distributed-training") as gradebook:
+        assert gradebook.find_submission(LAB, "zoë.müller").score == 20
+    feedback = NbGraderAPI(config=nbgrader_settings(lab_course)).generate_feedback(LAB, "zoë.müller")
+    assert feedback["success"], feedback
+    shown = (lab_course / "feedback" / "zoë.müller" / LAB / f"{LAB}.html").read_text()
+    assert shown.count("no run folder in the submission") == 1
+    # A platform that writes the letter as two characters means her, too.
+    canvas = lab_course / "canvas.csv"
+    canvas.write_text("Student,ID,SIS Login ID,Section,Lab 1 (7)\nZ,1,zoe\u0308.mu\u0308ller,S,\nB,2,barbara,S,\n")
+    done = run(export, "1", "--to", "canvas", "--template", canvas, "--course", lab_course)
+    assert done.exit_code == 0, done.output
+    filled = (lab_course / "exports" / f"{LAB}_canvas.csv").read_text()
+    assert "zoe\u0308.mu\u0308ller,S,20.00" in filled and "barbara,S,20.00" in filled
+
+
+def test_a_terminal_that_lacks_a_letter_of_an_id_stops_nothing(tmp_path):
+    program = (
+        "import sys; sys.argv = ['grade', '1', '--course', 'nowhere', '--student', 'zoë']; "
+        "import autograde.cli as cli; cli.grade_lab = lambda *a, **k: print('zoë') or []; cli.grade()"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "zo\\xeb" in done.stdout, done.stderr

@@ -4,6 +4,7 @@ import json
 import random
 import re
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from textwrap import indent
 
@@ -298,7 +299,20 @@ def test_the_page_shows_both_sides_with_matching_lines_marked(with_copy, tmp_pat
     assert any("* (1 / ranks)" in line and "renamed" in line for line in marked)
     assert not any("speedup_and_efficiency" in line for line in marked), "the starter's line is no match"
     assert "a reason to look and to talk, not a verdict" in html and "How the score is made" in html
-    assert "No pair is flagged" in write_similarity_page(compare_lab({}), {}, tmp_path / "none.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"fence": 0.99}, "<b>No pair is flagged.</b>"),
+        ({"fence": 1.6}, "<b>Similarity cannot flag anything in this class</b>: no score is above 1"),
+        ({"compared": 1}, "<b>Similarity cannot flag anything in this class</b>: there are no two answers"),
+    ],
+)
+def test_the_page_says_where_nothing_can_be_flagged(with_copy, tmp_path, changes, expected):
+    answers, found = with_copy
+    html = write_similarity_page(replace(found, flagged=(), **changes), answers, tmp_path / "page.html").read_text()
+    assert expected in html and html.count("flagged.</b>") + html.count("cannot flag") == 1
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one(with_copy, tmp_path, monkeypatch):

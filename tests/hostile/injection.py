@@ -136,7 +136,7 @@ def markup_in_ids_and_metadata(submission: Submission, world: World) -> None:
 # Folders of submitted/ that are no students.
 NAMES = [
     "=cmd|' !A0'", "+1", "-1", "@SUM(A1)", "<script>hostile()<", '"><img src=x onerror=hostile()>', "..hidden", "a b",
-    "\u202eada", "a\nb", "ada'; DROP TABLE grade; --", "x" * 200, "%2e%2e", "*", "ADA\u0130",
+    "\u202eada", "a\nb", "ada'; DROP TABLE grade; --", "x" * 200, "%2e%2e", "*", "ADA\u200b", "\uff1d1", "ada\ufe0f",
 ]  # fmt: skip
 
 
