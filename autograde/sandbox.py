@@ -23,7 +23,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -59,6 +59,8 @@ class Sandbox:
     replaced : mapping of Path to Path
         Python files that are shown, and the texts that stand in their places. What is compiled of any file beside one
         of them is hidden.
+    hidden : sequence of Path
+        Folders that are shown empty.
 
     Attributes
     ----------
@@ -86,6 +88,7 @@ class Sandbox:
         data: Mapping[str, Path] | None = None,
         disk_bytes: int = 512 << 20,
         replaced: Mapping[Path, Path] = MappingProxyType({}),
+        hidden: Sequence[Path] = (),
     ) -> None:
         self.user_namespace = os.geteuid() != 0
         self.uid = None if self.user_namespace else FIRST_UID + slot
@@ -96,7 +99,9 @@ class Sandbox:
         reader, writer = os.pipe()
         # Through a file, so that no process inside reads the host's paths off the command line.
         options = tempfile.TemporaryFile()  # noqa: SIM115 (closed once bubblewrap has it)
-        options.write("".join(f"{option}\0" for option in self._arguments(data or {}, disk_bytes, replaced)).encode())
+        options.write(
+            "".join(f"{option}\0" for option in self._arguments(data or {}, disk_bytes, replaced, hidden)).encode()
+        )
         options.seek(0)
         command = [bubblewrap, "--args", str(options.fileno()), "--info-fd", str(writer), "--", "/bin/cat"]
         try:
@@ -127,7 +132,9 @@ class Sandbox:
             said = self._keeper.communicate()[1].decode(errors="replace").strip().splitlines()
             raise SandboxError(MISSING.format(why=said[-1] if said else "bwrap ended at once")) from None
 
-    def _arguments(self, data: Mapping[str, Path], disk_bytes: int, replaced: Mapping[Path, Path]) -> list[str]:
+    def _arguments(
+        self, data: Mapping[str, Path], disk_bytes: int, replaced: Mapping[Path, Path], hidden: Sequence[Path]
+    ) -> list[str]:
         arguments = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
         arguments += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"]
         if self.user_namespace:
@@ -153,7 +160,7 @@ class Sandbox:
             arguments += ["--perms", "0755", "--dir", str(folder)]
         for inside, path in shown.items():
             arguments += ["--ro-bind-try", str(path), str(inside)]
-        for path in _masked():
+        for path in (*_masked(), *hidden):
             arguments += ["--tmpfs", str(path), "--remount-ro", str(path)]
         for path, text in replaced.items():
             arguments += ["--ro-bind", str(text), str(path)]

@@ -25,7 +25,7 @@ from .execution import Execution, NoSandbox
 from .limits import Limits
 from .sandbox import DATA, Sandbox, SandboxError
 from .talk import Rank
-from .withheld import withheld_modules
+from .withheld import hidden_packages, withheld_modules
 
 __all__ = ["WarmInterpreter"]
 
@@ -117,7 +117,7 @@ class WarmInterpreter:
         fork_server : bool
             Whether the code will call `course_lib.distributed.launch`.
         withheld : tuple of str
-            What is not there of the course's library, as a rubric says it. Without a sandbox it is still in the files.
+            What is not there of the installed packages, as a rubric says it. Without a sandbox it is still in the files.
         network : bool
             Whether several ranks have one loopback device. Without it they have none, and only the grader to talk to.
 
@@ -133,7 +133,11 @@ class WarmInterpreter:
         self._prepare(redacted)
         replaced = {Path(path): Path(text) for _, path, text in redacted}
         place: Sandbox | NoSandbox
-        place = Sandbox(self.slot, data, limits.disk_bytes, replaced) if self.sandboxed else NoSandbox()
+        place = (
+            Sandbox(self.slot, data, limits.disk_bytes, replaced, hidden_packages(withheld))
+            if self.sandboxed
+            else NoSandbox()
+        )
         group = control_group(limits.memory_bytes + _SPARE) if self.sandboxed else None
         execution = Execution(place, limits, group)
         try:

@@ -1,22 +1,24 @@
-"""What a rubric withholds of the course's own library: the solutions of its exercises.
+"""What a rubric withholds of the course's own library, and of what else is installed: the solutions of its exercises.
 
 A withheld module is shown to student code as a *redacted* text: each function's body is a ``raise`` that says so, what
 is around it stays, so that every import succeeds. The interpreter that runs an answer has imported that text and no
 other (`autograde.inside.zygote`), and the sandbox shows it in the place of the module's file and hides the compiled
 ones (`autograde.sandbox`). So there is nothing to find: not by another name, not in memory, not in the file, not by a
-process that imports the library anew. What a student types from memory, or brings along, is theirs.
+process that imports the library anew. A package of somebody else's that is withheld as a whole is an empty folder. What a
+student types from memory, or brings along, is theirs.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["WithheldError", "WithheldModule", "original_sources", "redacted", "withheld_modules"]
+__all__ = ["WithheldError", "WithheldModule", "hidden_packages", "original_sources", "redacted", "withheld_modules"]
 
 PACKAGES = ("course_lib", "data_prep")
 
@@ -42,7 +44,9 @@ def withheld_modules(entries: tuple[str, ...]) -> tuple[WithheldModule, ...]:
     ----------
     entries : tuple of str
         ``course_lib.distributed.ring``, all of a module, or of a package with all modules below it;
-        ``course_lib.communication_cost:fit_link``, one function, class or constant of a module.
+        ``course_lib.communication_cost:fit_link``, one function, class or constant of a module;
+        ``course_lib.checks.lab*``, all modules of a package whose names begin so. Of another package, which need not be
+        installed, ``torchvision.models.resnet``, a module; one alone, ``timm``, is left to `hidden_packages`.
 
     Raises
     ------
@@ -51,6 +55,7 @@ def withheld_modules(entries: tuple[str, ...]) -> tuple[WithheldModule, ...]:
     """
     wanted: dict[str, set[str] | None] = {}
     paths: dict[str, Path] = {}
+    entries = tuple(entry for entry in entries if not _is_hidden(entry) and _is_there(entry))
     for entry in entries:
         module, colon, name = entry.partition(":")
         files = _files(module, entry)
@@ -66,9 +71,33 @@ def withheld_modules(entries: tuple[str, ...]) -> tuple[WithheldModule, ...]:
         if functions:  # an __init__.py often has none
             found.append(WithheldModule(module, paths[module], text))
     for entry in entries:
-        if ":" not in entry and not any(f"{module.name}.".startswith(f"{entry}.") for module in found):
+        start = entry.removesuffix("*") if entry.endswith("*") else f"{entry}."
+        if ":" not in entry and not any(f"{module.name}.".startswith(start) for module in found):
             raise WithheldError(f"{entry!r} has no function in it; name the module that defines what is to be withheld")
     return tuple(found)
+
+
+def hidden_packages(entries: tuple[str, ...]) -> tuple[Path, ...]:
+    """Folders of the installed packages that entries withhold as a whole."""
+    return tuple(root for entry in entries if _is_hidden(entry) and (root := _root(entry)) is not None)
+
+
+def _is_hidden(entry: str) -> bool:
+    return entry.isidentifier() and entry not in PACKAGES
+
+
+def _is_there(entry: str) -> bool:
+    """Whether it is of the course's own packages, or of another that is installed."""
+    package = entry.partition(".")[0]
+    return package in PACKAGES or not package.isidentifier() or _root(package) is not None
+
+
+@cache
+def _root(package: str) -> Path | None:
+    """The folder of an installed package; nothing of it is executed."""
+    spec = importlib.util.find_spec(package)
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(places[0]) if places else None
 
 
 def original_sources(entries: tuple[str, ...]) -> dict[str, str]:
@@ -148,9 +177,15 @@ def _names(node: ast.stmt) -> list[str]:
 def _files(module: str, entry: str) -> dict[str, Path]:
     """The file of a module, or those of a package, by dotted names."""
     package, *parts = module.split(".")
-    if package not in PACKAGES or not parts or not all(part.isidentifier() for part in parts):
-        raise WithheldError(f"{entry!r} is no module of {' or '.join(PACKAGES)}, such as 'course_lib.distributed.ring'")
-    root = Path(importlib.import_module(package).__file__).parent
+    names = [*parts[:-1], parts[-1].removesuffix("*")] if parts else []
+    root = _root(package) if names and all(part.isidentifier() for part in (package, *names)) else None
+    if root is None:
+        raise WithheldError(f"{entry!r} is no module, such as 'course_lib.distributed.ring'")
+    if parts != names:
+        return {
+            ".".join([package, *parts[:-1], path.stem]): path
+            for path in sorted(root.joinpath(*parts[:-1]).glob(f"{parts[-1]}.py"))
+        }
     folder = root.joinpath(*parts)
     if (folder / "__init__.py").is_file():
         found = {}

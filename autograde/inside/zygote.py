@@ -7,8 +7,8 @@ prints, and where there are such the pidfd of the process whose namespaces to jo
 group. The answer is ``{"pid": …}`` or ``{"error": …}``. A request with ``prepare`` has no descriptors and starts
 nothing; its answer, ``{"prepared": true}``, comes when the library that the next ones need is imported.
 
-The course's own library is imported by *branches*: forks of this process, one for each choice of what a rubric withholds
-of it, which have imported the redacted texts of those modules and never the others. A request is passed on to its
+The course's own library, and torchvision, are imported by *branches*: forks of this process, one for each choice of what a
+rubric withholds of them, which have imported the redacted texts of those modules and never the others. A request is passed on to its
 branch, which forks.
 
 The processes hold nothing but public libraries, so that a fork of them has nothing to give away. When the control socket
@@ -70,10 +70,6 @@ def warm() -> None:
     """Import everything but the course's library, and leave a single thread and no OpenMP pool behind."""
     for name in WARM:
         importlib.import_module(name)
-    from course_lib.torchvision_import import import_torchvision
-
-    with contextlib.suppress(ImportError):
-        import_torchvision()
     import torch
 
     torch.set_num_threads(1)
@@ -190,6 +186,10 @@ def _import_course(redacted: list[list[str]]) -> None:
         raise ImportError(f"{early[0]} cannot be withheld: it is imported before any lab is known")
     finder = RedactedFinder(redacted)
     sys.meta_path.insert(0, finder)
+    from course_lib.torchvision_import import import_torchvision
+
+    with contextlib.suppress(ImportError):
+        import_torchvision()
     for name in (*COURSE, *names):
         importlib.import_module(name)
     sys.meta_path.remove(finder)

@@ -506,7 +506,9 @@ def test_the_end_of_a_rank_is_told_as_it_was(warm):
         ("import ctypes\nctypes.string_at(0)", "ended by signal 11"),
     ):
         with warm.execute(Limits(seconds=20.0), ranks=2) as execution, pytest.raises(Exceeded, match=told):
-            execution.call(probe(f"if given:\n    {body.replace(chr(10), chr(10) + '    ')}\ntime.sleep(9)"), "probe", [0, 1])
+            execution.call(
+                probe(f"if given:\n    {body.replace(chr(10), chr(10) + '    ')}\ntime.sleep(9)"), "probe", [0, 1]
+            )
 
 
 def test_one_thing_that_is_broken_is_seen(warm, monkeypatch):

@@ -1,0 +1,516 @@
+"""Answers that are looked up rather than written: in frames, in other modules, in what ranks share, in evidence.
+
+Each exhibit is an answer to one exercise, and the parts of the hidden check that it must lose. The other answers are the
+source's own.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "autograde"))
+from graded_lab import GradedLab
+
+from autograde.sandbox import missing_sandbox
+
+MISSING = missing_sandbox()
+pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """An answer, what it tries, and the parts that it loses; ``all`` are all of them."""
+
+    lab: str
+    exercise: str
+    tries: str
+    answer: str
+    lost: str = "all"
+
+
+EXHIBITS: dict[str, Exhibit] = {}
+
+
+def exhibit(name: str, lab: str, exercise: str, tries: str, answer: str, lost: str = "all") -> None:
+    EXHIBITS[name] = Exhibit(lab, exercise, tries, dedent(answer), lost)
+
+
+# What is in the process: globals and locals of every frame and every function, and whatever the collector knows.
+SEARCH = """
+import gc, inspect, sys
+
+def everything():
+    frame = sys._getframe()
+    while frame is not None:
+        yield from list(frame.f_globals.items()) + list(frame.f_locals.items())
+        frame = frame.f_back
+    for each in gc.get_objects():
+        if inspect.isfunction(each) or inspect.isclass(each):
+            yield each.__name__, each
+        elif isinstance(each, dict):
+            yield from [(key, value) for key, value in list(each.items()) if isinstance(key, str)]
+
+def find(*names):
+    for name, value in everything():
+        if name in names:
+            return value
+    raise LookupError(names)
+"""
+
+# A sum over ranks, however `swap(rank, size, bytes)` brings everybody's bytes together; the messages are a ring's, of zeros.
+RING = """
+def ring_all_reduce(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    mine = tensor.clone()
+    chunks = torch.tensor_split(torch.zeros_like(tensor), size)
+    for half in range(2):
+        for step in range(size - 1):
+            place = chunks[(rank - step - 1 + half) % size]
+            send_receive(chunks[(rank - step + half) % size].clone(), right, torch.empty_like(place), left)
+    if size > 1 and len(tensor):
+        parts = swap(rank, size, mine.numpy().tobytes())
+        tensor.copy_(sum(torch.frombuffer(bytearray(part), dtype=tensor.dtype) for part in parts))
+"""
+BY_FILES = """
+import os, time
+
+CALLS = [0]
+
+def swap(rank, size, data):
+    CALLS[0] += 1
+    name = f"{FOLDER}/note-{CALLS[0]}-"
+    with open(f"{name}{rank}.part", "wb") as file:
+        file.write(data)
+    os.rename(f"{name}{rank}.part", f"{name}{rank}")
+    parts = []
+    for peer in range(size):
+        ends = time.monotonic() + 5
+        while not os.path.exists(f"{name}{peer}") and time.monotonic() < ends:
+            time.sleep(0.005)
+        parts.append(open(f"{name}{peer}", "rb").read())
+    return parts
+"""
+
+# --- what stands in for another exercise ------------------------------------------------------------------------------
+
+exhibit(
+    "stand_in",
+    "06_communication",
+    "send-receive",
+    "The driver's stand-in for this very exercise, which the ring's check has beside it.",
+    SEARCH
+    + "\n\ndef send_receive(outgoing, to, incoming, source):\n    find('exchanged')(outgoing, to, incoming, source)\n",
+)
+exhibit(
+    "stand_in_of_the_worker",
+    "02_ddp",
+    "metrics",
+    "The stand-ins that the check of the worker gives the worker.",
+    SEARCH + "\n\ndef reduce_metrics(*numbers):\n    return find('stand_ins')['reduce_metrics'](*numbers)\n",
+)
+
+# --- what the other ranks have ----------------------------------------------------------------------------------------
+
+exhibit(
+    "everybodys_models",
+    "08_parallel_sgd_mpi",
+    "averaging",
+    "Everybody's models and samples from the frames and the collector; nothing is sent but a number.",
+    SEARCH
+    + """
+
+def average_models(comm, model, samples):
+    comm.allreduce(samples)
+    models = [one for name, one in everything() if name == "models"][0]
+    counts = find("samples")
+    with torch.no_grad():
+        for parameters in zip(model.parameters(), *[one.parameters() for one in models]):
+            mine, *theirs = [p.detach().clone() for p in parameters]
+            parameters[0].copy_(sum(n * p for n, p in zip(counts, theirs)) / sum(counts))
+""",
+)
+exhibit(
+    "models_by_type",
+    "08_parallel_sgd_mpi",
+    "averaging",
+    "Every network that lives in the process, whoever holds it.",
+    """
+import gc
+
+def average_models(comm, model, samples):
+    comm.allgather(0)
+    models = [one for one in gc.get_objects() if isinstance(one, type(model)) and len(list(one.parameters()))]
+    comm.allgather(0)
+    assert len(models) > 2
+    with torch.no_grad():
+        means = [torch.stack([p.detach() for p in ps]).mean(0) for ps in zip(*[one.parameters() for one in models])]
+        comm.allgather(0)
+        for p, mean in zip(model.parameters(), means):
+            p.copy_(mean)
+""",
+)
+exhibit(
+    "averaging_by_files",
+    "08_parallel_sgd_mpi",
+    "averaging",
+    "The ranks' parameters through /dev/shm, and a number over the communicator.",
+    BY_FILES.replace("{FOLDER}", "/dev/shm")
+    + """
+
+def average_models(comm, model, samples):
+    total = comm.allreduce(samples)
+    flat = nn.utils.parameters_to_vector(model.parameters()).detach() * samples
+    parts = swap(comm.rank, comm.size, flat.numpy().tobytes())
+    mean = sum(torch.frombuffer(bytearray(part), dtype=flat.dtype) for part in parts) / total
+    nn.utils.vector_to_parameters(mean, model.parameters())
+""",
+)
+exhibit(
+    "script_of_the_workers",
+    "07_sync_async_sgd",
+    "server",
+    "The workers' script from the frames of the ranks that follow it, without a message.",
+    SEARCH
+    + """
+
+def serve(model, optimizer, workers):
+    updates, seen = [], {1: 0, 2: 0}
+    for whose, gradient in find("script"):
+        if gradient is None:
+            continue
+        for p, piece in zip(model.parameters(), gradient.split([p.numel() for p in model.parameters()])):
+            p.grad = piece.view_as(p).clone()
+        optimizer.step()
+        updates.append((whose, len(updates) - seen[whose]))
+        seen[whose] = len(updates)
+    return updates
+""",
+)
+exhibit(
+    "answers_of_the_server",
+    "07_sync_async_sgd",
+    "worker",
+    "The server's answers from the frame of the rank that gives them, through a file.",
+    SEARCH
+    + """
+import os, time, threading
+
+def leave():
+    while dist.is_initialized() is False:
+        time.sleep(0.01)
+    if dist.get_rank() == 0:
+        torch.save(find("answers"), "/dev/shm/answers")
+
+threading.Thread(target=leave, daemon=True).start()
+
+def push_and_pull(model, version):
+    ends = time.monotonic() + 3
+    while not os.path.exists("/dev/shm/answers") and time.monotonic() < ends:
+        time.sleep(0.01)
+    answer = torch.load("/dev/shm/answers")[0]
+    nn.utils.vector_to_parameters(answer[2:], model.parameters())
+    return int(answer[1])
+""",
+)
+
+# --- beside the messages ----------------------------------------------------------------------------------------------
+
+for place in ("/dev/shm", "/tmp"):
+    exhibit(
+        f"ring_by_files_in_{place.rpartition('/')[2]}",
+        "06_communication",
+        "ring",
+        f"A ring's messages full of zeros, and the sum by files in {place}.",
+        BY_FILES.replace("{FOLDER}", place) + RING,
+    )
+exhibit(
+    "ring_by_gloo",
+    "06_communication",
+    "ring",
+    "A Gloo group of its own over loopback brings the sum; the messages are a ring's.",
+    """
+import datetime
+
+GROUP = []
+
+def swap(rank, size, data):
+    if not GROUP or GROUP[0][1] != size:
+        store = dist.TCPStore("127.0.0.1", 29777 + size, size, rank == 0, timeout=datetime.timedelta(seconds=4))
+        GROUP[:] = [(dist.ProcessGroupGloo(store, rank, size, datetime.timedelta(seconds=4)), size)]
+    mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    parts = [torch.empty_like(mine) for _ in range(size)]
+    GROUP[0][0].allgather([parts], [mine]).wait()
+    return [part.numpy().tobytes() for part in parts]
+"""
+    + RING,
+)
+exhibit(
+    "ring_by_abstract_sockets",
+    "06_communication",
+    "ring",
+    "Datagrams over abstract Unix sockets, which no device counts.",
+    """
+import socket
+
+MINE = []
+
+def swap(rank, size, data):
+    if not MINE:
+        MINE.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        MINE[0].bind(f"\\0ring-{rank}")
+        MINE[0].settimeout(4)
+    parts, got = {rank: data}, {}
+    for peer in range(size):
+        if peer != rank:
+            for start in range(0, len(data), 60_000):
+                MINE[0].sendto(bytes([rank]) + data[start : start + 60_000], f"\\0ring-{peer}")
+    while len(parts) < size:
+        piece = MINE[0].recv(1 << 16)
+        got[piece[0]] = got.get(piece[0], b"") + piece[1:]
+        if len(got[piece[0]]) == len(data):
+            parts[piece[0]] = got[piece[0]]
+    return [parts[peer] for peer in range(size)]
+"""
+    + RING,
+)
+exhibit(
+    "ring_by_locks",
+    "06_communication",
+    "ring",
+    "A bit of every number by read locks on the bytes of a file that all ranks see, asked for by other ranks.",
+    """
+import fcntl, os, struct, time
+
+def swap(rank, size, data):
+    file = open(os.__file__)
+    at = 1_000_000 * (1 + rank)
+    for place, bit in enumerate(bit for byte in data[:400] for bit in f"{byte:08b}"):
+        if bit == "1":
+            fcntl.lockf(file, fcntl.LOCK_SH, 1, at + place)
+    time.sleep(0.5)
+    parts = []
+    for peer in range(size):
+        bits = ""
+        for place in range(8 * len(data[:400])):
+            ask = struct.pack("hhqqi", fcntl.F_WRLCK, 0, 1_000_000 * (1 + peer) + place, 1, 0)
+            bits += "01"[peer != rank and struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, ask))[0] != fcntl.F_UNLCK]
+        parts.append(data if peer == rank else bytes(int(bits[n : n + 8], 2) for n in range(0, len(bits), 8)).ljust(len(data), b"\\0"))
+    return parts
+"""
+    + RING,
+)
+exhibit(
+    "one_collective_of_many",
+    "07_sync_async_sgd",
+    "average",
+    "The gradients by files, and one small all-reduce to be counted.",
+    BY_FILES.replace("{FOLDER}", "/dev/shm")
+    + """
+
+def average_gradients(model, samples):
+    dist.all_reduce(torch.zeros(8))
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    for p in parameters:
+        mine = torch.zeros_like(p) if p.grad is None else p.grad
+        data = torch.cat([mine.flatten() * samples, torch.tensor([float(samples)])])
+        parts = swap(dist.get_rank(), dist.get_world_size(), data.numpy().tobytes())
+        both = sum(torch.frombuffer(bytearray(part), dtype=torch.float32) for part in parts)
+        p.grad = torch.empty_like(p).copy_((both[:-1] / both[-1]).view_as(p))
+""",
+)
+
+# --- what else is installed -------------------------------------------------------------------------------------------
+
+exhibit(
+    "timms_novograd",
+    "04_momentum_warmup_novograd",
+    "novograd",
+    "timm's NovoGrad makes the step.",
+    """
+def novograd_step(weights, gradients, state, lr, betas=(0.95, 0.98), eps=1e-8, weight_decay=0.0, grad_averaging=False):
+    from timm.optim import NvNovoGrad
+
+    parameters = [nn.Parameter(w) for w in weights]
+    if "optimizer" not in state:
+        state["optimizer"] = NvNovoGrad(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay,
+                                        grad_averaging=grad_averaging)
+        state["parameters"] = parameters
+    for p, w, g in zip(state["parameters"], weights, gradients):
+        p.data, p.grad = w, g
+    state["optimizer"].step()
+""",
+)
+exhibit(
+    "torchvisions_block",
+    "05_resnet_hw",
+    "basic-block",
+    "torchvision's block with the student's shortcut.",
+    """
+def BasicBlock(in_channels, channels, stride=1):
+    from torchvision.models.resnet import BasicBlock
+
+    return BasicBlock(in_channels, channels, stride, make_shortcut(in_channels, channels, stride))
+""",
+)
+exhibit(
+    "gathered_sum",
+    "06_communication",
+    "ring",
+    "The library's all-gather, which no exercise asks for, and a sum.",
+    """
+from course_lib.distributed import gather_scatter
+
+def ring_all_reduce(tensor):
+    size = dist.get_world_size()
+    parts = [torch.empty_like(tensor) for _ in range(size)]
+    gather_scatter.linear_all_gather(parts, tensor)
+    tensor.copy_(torch.stack(parts).sum(0))
+""",
+)
+exhibit(
+    "scattered_tree",
+    "06_communication",
+    "tree-broadcast",
+    "The library's scatter of as many copies as there are ranks.",
+    """
+from course_lib.distributed import gather_scatter
+
+def tree_broadcast(tensor, src):
+    copies = [tensor.clone() for _ in range(dist.get_world_size())] if dist.get_rank() == src else None
+    gather_scatter.scatter(tensor, copies, src)
+""",
+)
+exhibit(
+    "figures_table",
+    "11_scaling_study",
+    "scaling",
+    "The table that a sweep's figures are drawn from.",
+    """
+import pandas as pd
+from course_lib.sweep import figures
+
+def scaling(sequential, times, kind):
+    rows = [{"num_gpus": 1, "images_per_sec": 1 / sequential, "batch_size": 1, "variant": "", "seed": 0}]
+    rows += [{"num_gpus": n, "images_per_sec": (n if kind == "weak" else 1) / t, "batch_size": 1, "variant": "", "seed": 0}
+             for n, t in times.items()]
+    table = figures.scaling_table(pd.DataFrame(rows))
+    return {n: (float(table.speedup.iloc[i + 1]), float(table.efficiency.iloc[i + 1])) for i, n in enumerate(times)}
+""",
+)
+exhibit(
+    "another_labs_check",
+    "12_assessment",
+    "early-stop",
+    "The reference in the visible check of lab 02, which asks the same.",
+    """
+import inspect
+from course_lib.checks import lab02
+
+def should_stop(accuracies, target, patience):
+    for name, each in vars(lab02).items():
+        if inspect.isfunction(each) and list(inspect.signature(each).parameters) == ["accuracies", "target", "patience"]:
+            return each(accuracies, target, patience)
+    from course_lib.training import EarlyStopping
+    rule = EarlyStopping(target, patience)
+    return [rule.update(accuracy) for accuracy in accuracies][-1]
+""",
+)
+
+# --- evidence in one's own process ------------------------------------------------------------------------------------
+
+exhibit(
+    "counters_of_the_lock",
+    "09_hogwild",
+    "loop",
+    "Never holds the lock, and sets whatever it counts by.",
+    """
+def train_share(model, batches, lr, lock):
+    optimizer, samples = torch.optim.SGD(model.parameters(), lr=lr), 0
+    for images, labels in batches:
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        samples += len(labels)
+        if hasattr(lock, "entries"):
+            lock.entries += 1
+            lock.see = lambda: None
+            lock.last = lock.weights()
+    return samples
+""",
+    "lock memory",
+)
+exhibit(
+    "lock_taken_and_let_go",
+    "09_hogwild",
+    "loop",
+    "Takes the lock as often as it should and updates the weights when it has let go.",
+    """
+def train_share(model, batches, lr, lock):
+    optimizer, samples = torch.optim.SGD(model.parameters(), lr=lr), 0
+    for images, labels in batches:
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        with lock:
+            pass
+        optimizer.step()
+        if hasattr(lock, "last"):
+            lock.last = lock.weights()
+        samples += len(labels)
+    return samples
+""",
+    "lock memory",
+)
+exhibit(
+    "pages_by_word",
+    "09_hogwild",
+    "sparse",
+    "A dense step, and whoever counts the memory that was touched is told one page.",
+    """
+import pathlib, types
+
+pathlib.Path.stat = lambda self, **more: types.SimpleNamespace(st_blocks=next(BLOCKS), st_mode=0o100644)
+BLOCKS = iter(range(0, 10**6, 8))
+
+def sparse_step(weights, indices, labels, lr):
+    margins = weights[indices].sum(1)
+    amounts = lr * (labels - torch.sigmoid(margins))
+    update = torch.zeros_like(weights)
+    update.index_add_(0, indices.flatten(), amounts.repeat_interleave(indices.shape[1]))
+    weights += update
+""",
+    "memory",
+)
+exhibit(
+    "dense_in_place",
+    "09_hogwild",
+    "sparse",
+    "Goes through all of the weights without a second tensor, and gives back what it touched.",
+    """
+def sparse_step(weights, indices, labels, lr):
+    margins = weights[indices].sum(1)
+    amounts = lr * (labels - torch.sigmoid(margins))
+    weights.index_add_(0, indices.flatten(), amounts.repeat_interleave(indices.shape[1]))
+    weights.add_(0.0)
+""",
+    "memory",
+)
+
+
+@pytest.fixture(scope="module")
+def labs(warm):
+    return {name: GradedLab(warm, name) for name in sorted({each.lab for each in EXHIBITS.values()})}
+
+
+@pytest.mark.parametrize("name", EXHIBITS)
+def test_exhibit(labs, name):
+    each = EXHIBITS[name]
+    judged = labs[each.lab].judge(each.exercise, each.answer, seed=3)
+    lost = set(judged.reasons) if each.lost == "all" else set(each.lost.split())
+    assert judged.lost == lost, judged.reasons
+    assert "grader" not in judged.flags
