@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -128,48 +129,62 @@ def process_group(ask: Ask) -> Findings:
     return {"joined": joined, "rank": Finding(right, reason, "print what start_process_group returns on each rank")}
 
 
+ROUNDS, HELD = 30, 0.8  # seconds; who sleeps as long in each round does not end within the limit
+QUIET = 250  # bytes: acknowledgements of what was sent before still come in; one barrier of two ranks has 800
+
+
 class _Preparation:
-    """Work that only one rank should do at a time, timed where ranks cannot reach."""
+    """Work that rank 0 should do before the others, and that takes as long as the grader likes."""
 
     def __init__(self, seconds: float, tokens: list[int]) -> None:
         self.seconds, self.tokens = seconds, tokens
-        self.begun: list[tuple[int, float]] = []
+        self.begun: list[int] = []  # ranks, in order
+        self.early: set[int] = set()  # ranks that began before rank 0 had finished
+        self.finished = math.inf
 
     def prepare(self, rank: int) -> Later | int:
+        now = time.monotonic()
         if len(self.begun) > 100:
             raise ValueError
-        self.begun.append((rank, time.monotonic()))
-        return Later(self.seconds, self.tokens[rank]) if rank == 0 else self.tokens[rank]
-
-    def in_order(self) -> str | None:
-        """What went wrong, or None."""
-        first = next((clock for rank, clock in self.begun if rank == 0), None)
-        if first is None:
-            return "rank 0 never called prepare()"
-        early = sorted({rank for rank, clock in self.begun if rank != 0 and clock < first + self.seconds})
-        return f"rank {early[0]} began before rank 0 had finished" if early else None
+        self.begun.append(rank)
+        if rank != 0:
+            if now < self.finished:
+                self.early.add(rank)
+            return self.tokens[rank]
+        self.finished = min(self.finished, now + self.seconds)
+        return Later(self.seconds, self.tokens[rank])
 
 
 def prepare_once(ask: Ask) -> Findings:
-    """Rank 0's preparation takes a while that only the grader knows."""
-    tokens = [int(n) for n in ask.random.integers(10**6, 10**9, RANKS)]
-    preparation = _Preparation(float(ask.random.uniform(0.3, 0.5)), tokens)
+    """Many rounds; in one of them, which nobody knows, rank 0's preparation takes longer than one can sleep in each."""
+    tokens = [[int(n) for n in ask.random.integers(10**6, 10**9, RANKS)] for _ in range(ROUNDS)]
+    held = int(ask.random.integers(0, ROUNDS))
+    rounds = [_Preparation(HELD if number == held else 0.0, mine) for number, mine in enumerate(tokens)]
     before = ask.bytes_on_loopback()
-    returned = ask.call("prepare_once", [None] * RANKS, {"prepare": preparation.prepare})
+    returned = [ask.call("prepare_once", [None] * RANKS, {"prepare": one.prepare}) for one in rounds]
     after = ask.bytes_on_loopback()
-    wrong = preparation.in_order()
-    if wrong is None and before is not None and after - before < QUIET:
+    early = [rank for one in rounds for rank in one.early]
+    wrong = None
+    if not all(0 in one.begun for one in rounds):
+        wrong = "rank 0 never called prepare()"
+    elif early:
+        wrong = f"rank {min(early)} began before rank 0 had finished"
+    elif before is not None and after - before < ROUNDS * QUIET:
         wrong = "no message passed between the ranks, so the others cannot know when rank 0 has finished"
-    times = [sum(rank == who for who, _ in preparation.begun) for rank in range(RANKS)]
-    right = [is_int(value, token) for value, token in zip(returned, tokens, strict=True)]
+    times = [sum(one.begun.count(rank) for one in rounds) / ROUNDS for rank in range(RANKS)]
+    once = all(sorted(one.begun) == list(range(RANKS)) for one in rounds)
+    right = [
+        all(is_int(values[rank], mine[rank]) for values, mine in zip(returned, tokens, strict=True))
+        for rank in range(RANKS)
+    ]
     look = "let prepare() print the rank and the time, before and after a short sleep"
     return {
         "order": Finding(wrong is None, wrong or "rank 0 prepared, and the others began after it had finished", look),
         "once": Finding(
-            times == [1] * RANKS,
+            once,
             "every rank called prepare() once"
-            if times == [1] * RANKS
-            else f"prepare() was called {', '.join(map(str, times))} times on ranks 0, 1, 2",
+            if once
+            else f"prepare() was called {', '.join(f'{n:g}' for n in times)} times on ranks 0, 1, 2",
             look,
         ),
         "returns": Finding(
@@ -180,9 +195,6 @@ def prepare_once(ask: Ask) -> Findings:
             "print what prepare_once returns on each rank",
         ),
     }
-
-
-QUIET = 250  # bytes: acknowledgements of what was sent before still come in; one barrier of two ranks has 800
 
 
 def early_stop(ask: Ask) -> Findings:

@@ -15,6 +15,7 @@ from course_lib.training import warmup_then_decay
 
 from ..criteria import Finding
 from .compare import close, is_number, same_tensor
+from .reference_training import moved_alike, trained
 from .registry import Ask, Findings, shape_of
 
 __all__ = ["worker"]
@@ -51,7 +52,7 @@ def worker(ask: Ask) -> Findings:
         "train_samples": RANKS * (batches * batch_size + int(random.integers(1, batch_size))),
         "batch_size": batch_size,
         "epochs": int(random.integers(4, 7)),
-        "base_lr": float(random.uniform(0.02, 0.05)),
+        "base_lr": float(random.uniform(0.001, 0.002)),
         "momentum": 0.9,
         "warmup_epochs": 0.5,
         "width": 1,
@@ -72,12 +73,20 @@ def worker(ask: Ask) -> Findings:
     networks = [_network(one.get("state")) for one in found]
     # What training did is judged by the epochs that it had, and their number where the accuracies are.
     whole = [one for one in _passes(found[0]) if len(one) == batches * batch_size]
-    epochs, trained = len(whole), RANKS * batches * batch_size
+    epochs, total = len(whole), RANKS * batches * batch_size
+    rates = _rates(args, batches)
+    split = load(DATASET, train_samples=args["train_samples"]).train
+    steps = [
+        [(split.images[one].float() / 255, split.labels[one]) for one in step]
+        for step in _batches([_passes(one) for one in found], batches, batch_size, len(split))
+    ]
+    first = found[0].get("first")
+    reference = trained(first, 1, steps, rates[: len(steps)], nesterov=True) if len(steps) == epochs * batches else None
     return {
         "order": _order([_passes(one) for one in found], batches * batch_size),
-        "training": _training(networks, epochs * batches, rows, _rates(args, batches)),
+        "training": _training(networks, epochs * batches, rows, rates[::batches], first, reference),
         "accuracy": _accuracy([one.get("accuracies") for one in found], patience, networks, images, labels),
-        "records": _records(rows, epochs, trained, wall, networks, images, labels),
+        "records": _records(rows, epochs, total, wall, networks, images, labels),
     }
 
 
@@ -101,16 +110,15 @@ def _network(state: Any) -> WideResNet | None:
 
 
 def _rates(args: dict[str, Any], batches: int) -> list[float]:
-    """The learning rate at the start of each epoch, as the worker's given lines make the schedule."""
+    """The learning rate of each step, as the worker's given lines make the schedule."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=args["base_lr"])
     steps = args["epochs"] * batches
     schedule = warmup_then_decay(optimizer, steps, min(steps - 1, round(args["warmup_epochs"] * batches)))
     rates = []
-    for _ in range(args["epochs"]):
+    for _ in range(steps):
         rates.append(optimizer.param_groups[0]["lr"])
-        for _ in range(batches):
-            optimizer.step()
-            schedule.step()
+        optimizer.step()
+        schedule.step()
     return rates
 
 
@@ -125,7 +133,24 @@ def _order(passes: list[list[list[Any]]], images: int) -> Finding:
     return Finding(True, "each epoch has its own order of images")
 
 
-def _training(networks: list[WideResNet | None], steps: int, rows: list[dict[str, Any]], rates: list[float]) -> Finding:
+def _batches(passes: list[list[list[Any]]], batches: int, batch_size: int, images: int) -> list[list[torch.Tensor]]:
+    """The indices of each step, a tensor of each rank, in the order in which the ranks asked for them."""
+    whole = [[one for one in rank if len(one) == batches * batch_size] for rank in passes]
+    orders = [[index for one in rank for index in one] for rank in whole]
+    if not all(type(index) is int and 0 <= index < images for order in orders for index in order):
+        return []
+    cut = [torch.tensor(order, dtype=torch.int64).split(batch_size) for order in orders]
+    return [list(step) for step in zip(*cut, strict=False)] if orders[0] else []
+
+
+def _training(
+    networks: list[WideResNet | None],
+    steps: int,
+    rows: list[dict[str, Any]],
+    rates: list[float],
+    before: Any,
+    reference: WideResNet | None,
+) -> Finding:
     look = "compare, after training, the sum of a layer's weights on two ranks, and the learning rate of each epoch"
     if None in networks:
         return Finding(False, "there is no model that wrap() made", look)
@@ -140,6 +165,8 @@ def _training(networks: list[WideResNet | None], steps: int, rows: list[dict[str
         return Finding(False, "after training the ranks' weights differ: their gradients were not averaged", look)
     if len(rows) < 2 or not close(rows[1]["lr"], rates[1], 1e-3):
         return Finding(False, "in the second epoch the learning rate is not the schedule's", look)
+    if reference is None or not moved_alike(before, networks[0], reference):
+        return Finding(False, "the weights have not moved as the given optimiser, schedule and loss move them", look)
     return Finding(True, "the wrapped model trained on every batch, by the schedule")
 
 

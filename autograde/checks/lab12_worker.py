@@ -12,6 +12,7 @@ from course_lib.models import WideResNet
 
 from ..criteria import Finding
 from .compare import close, is_number, same_tensor
+from .reference_training import moved_alike, trained
 from .registry import Ask, Findings
 
 __all__ = ["worker"]
@@ -30,7 +31,7 @@ def worker(ask: Ask) -> Findings:
     count = size * batches + int(random.integers(1, size))
     args = {
         "dataset": "hidden", "train_samples": 0, "test_samples": 0, "batch_size": size, "epochs": patience + 2,
-        "base_lr": float(random.uniform(0.01, 0.03)), "optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.0,
+        "base_lr": float(random.uniform(0.0005, 0.001)), "optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.0,
         "label_smoothing": 0.0, "warmup_epochs": 0.0, "augmentation": "none", "sync_batchnorm": False, "width": 1,
         "target_accuracy": 1e-9, "patience": patience, "seed": int(random.integers(0, 10_000)), "output_dir": None,
     }  # fmt: skip
@@ -45,10 +46,16 @@ def worker(ask: Ask) -> Findings:
     told = _told(found[0])
     passes = [[one for one in _lists(rank.get("passes")) if len(one) == size * batches] for rank in found]
     epochs = len(passes[0])
-    rate = args["base_lr"] * RANKS * (1 - batches / (args["epochs"] * batches + 1))
+    whole = args["epochs"] * batches
+    rates = [args["base_lr"] * RANKS * (1 - step / (whole + 1)) for step in range(whole)]
+    steps = _steps(passes, given, size)
+    first = found[0].get("first")
+    reference = trained(first, 3, steps, rates[: len(steps)], nesterov=False) if 0 < len(steps) <= whole else None
     return {
         "order": _order(passes),
-        "training": _training(networks, epochs * batches, _lists(found[0].get("rows")), rate),
+        "training": _training(
+            networks, epochs * batches, _lists(found[0].get("rows")), rates[batches], first, reference
+        ),
         "accuracy": _accuracy([one.get("accuracies") for one in found], truth),
         "report": _report(told, epochs, RANKS * size * batches, wall, truth),
         "stop": _stop([one.get("accuracies") for one in found], patience, told),
@@ -101,7 +108,21 @@ def _order(passes: list[list[list[Any]]]) -> Finding:
     return Finding(True, "each epoch has its own order of images")
 
 
-def _training(networks: list[Any], steps: int, rows: list[list[Any]], rate: float) -> Finding:
+def _steps(passes: list[list[list[Any]]], given: list[dict[str, Any]], size: int) -> list[list[Any]]:
+    """The batch of each rank for each step, in the order in which the ranks asked for their images."""
+    dealt = []
+    for rank, one in zip(passes, given, strict=True):
+        order = [index for epoch in rank for index in epoch]
+        if not all(type(index) is int and 0 <= index < len(one["labels"]) for index in order):
+            return []
+        cut = torch.tensor(order, dtype=torch.int64).split(size)
+        dealt.append([(one["images"][part], one["labels"][part]) for part in cut if len(part)])
+    return [list(step) for step in zip(*dealt, strict=False)]
+
+
+def _training(
+    networks: list[Any], steps: int, rows: list[list[Any]], rate: float, before: Any, reference: WideResNet | None
+) -> Finding:
     look = "compare, after training, the sum of a layer's weights on two ranks, and the learning rate of each epoch"
     if None in networks:
         return Finding(False, "there is no model that wrap() made", look)
@@ -114,6 +135,8 @@ def _training(networks: list[Any], steps: int, rows: list[list[Any]], rate: floa
         return Finding(False, "after training the ranks' weights differ: their gradients were not averaged", look)
     if len(rows) < 2 or len(rows[1]) <= _LR or not close(rows[1][_LR], rate, 1e-3):
         return Finding(False, "in the second epoch the learning rate is not the schedule's", look)
+    if reference is None or not moved_alike(before, networks[0], reference):
+        return Finding(False, "the weights have not moved as the given optimiser, schedule and loss move them", look)
     return Finding(True, "the wrapped model trained on every batch, by the schedule")
 
 

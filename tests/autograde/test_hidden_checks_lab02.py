@@ -227,7 +227,7 @@ WRONG = {
         "prepare-once", "rank == 0:", "rank > 0:", "rank != 0:", "rank == 0:", "order", "began before rank 0 had finished",
     ),
     "nobody": ("prepare-once", "prepare()\n", "None\n", "order once returns", "rank 0 never called"),
-    "sleep for a barrier": ("prepare-once", "dist.barrier()", "time.sleep(1.5 * (rank > 0))", "order", "no message"),
+    "sleep for a barrier": ("prepare-once", "dist.barrier()", "time.sleep(0.3 * (rank > 0))", "order", "rank 1 began before"),
     "twice on rank 0": ("prepare-once", "result = prepare()\n    dist", "result = [prepare(), prepare()][1]\n    dist", "once", "2, 1, 1"),
     "returns on rank 0 alone": ("prepare-once", "return result", "return result if rank == 0 else None", "returns", "rank 1 does not"),
     "rank 0 alone prepares": (
@@ -299,6 +299,13 @@ WRONG = {
     "never": ("early-stop", "return ", "return False and ", "rule edges", "goes on where it should stop"),
     "always": ("early-stop", "return ", "return True or ", "rule edges", "stops where it should not"),
     "no set_epoch": ("worker", "train_loader.sampler.set_epoch(epoch)", "pass", "order", "same order"),
+    "never moved": (
+        "worker", "        start = time.perf_counter()\n", "        start = time.perf_counter()\n        optimizer.step = lambda *given: None\n",
+        "training", "have not moved as",
+    ),
+    "twice the gradient": (
+        "worker", "optimizer, loss_fn, scheduler", "optimizer, lambda *given: 2 * loss_fn(*given), scheduler", "training", "have not moved as",
+    ),
     "bare model trained": ("worker", "train_epoch(model,", "train_epoch(model.module,", "training", "weights differ"),
     "no schedule": ("worker", ", scheduler=schedule", "", "training", "the schedule's"),
     "accuracy of one rank": (

@@ -175,6 +175,13 @@ WRONG = {
     "no stop line": ("report", "if stopped", "if False", "stop", "second line"),
     "rounded": ("report", "EPOCH_LINE.format(epoch, total_time,", "EPOCH_LINE.format(epoch, round(total_time),", "format", "the multi-GPU tutorial's"),
     "no set_epoch": ("worker", "train_batches.set_epoch(epoch)", "pass", "order", "same order"),
+    "never moved": (
+        "worker", "        start = time.perf_counter()\n", "        start = time.perf_counter()\n        optimizer.step = lambda *given: None\n",
+        "training", "have not moved as",
+    ),
+    "twice the gradient": (
+        "worker", "optimizer, train_loss_fn, scheduler", "optimizer, lambda *given: 2 * train_loss_fn(*given), scheduler", "training", "have not moved as",
+    ),
     "bare model trained": ("worker", "train_epoch(model,", "train_epoch(model.module,", "training", "weights differ"),
     "no schedule": ("worker", ", scheduler=schedule", "", "training", "the schedule's"),
     "own accuracy": ("worker", "accuracies.append(val_accuracy)", "accuracies.append(validated[1] / validated[2])", "accuracy", "disagree"),

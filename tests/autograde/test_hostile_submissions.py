@@ -79,7 +79,9 @@ class TestEachFile:
 
     def test_unreadable_for_a_reason_nobody_thought_of(self, grade, monkeypatch, name, kind):
         parser = {"run.json": "parse_run_record", "learning_curve.csv": "parse_learning_curve"}
-        monkeypatch.setattr(f"course_lib.run_evidence.evidence.{parser.get(name, 'parse_transcript')}", lambda text: 1 / 0)
+        monkeypatch.setattr(
+            f"course_lib.run_evidence.evidence.{parser.get(name, 'parse_transcript')}", lambda text: 1 / 0
+        )
         assert f"{name} could not be read (ZeroDivisionError)" in reasons(grade())[kind]
 
 

@@ -29,7 +29,7 @@ class Loader(torch.utils.data.DataLoader):
 
 
 def worker(student, given, outside):
-    seen, wrapped, rows = {}, [], []
+    seen, wrapped, first, rows = {}, [], [], []
 
     def load(name, root=None, train_samples=0, test_samples=0):
         data = course_lib.data.load(name, root, train_samples, test_samples)
@@ -47,7 +47,11 @@ def worker(student, given, outside):
         )
 
     def wrap(model, device, sync_batchnorm):
+        for module in model.modules():
+            if "Dropout" in type(module).__name__:
+                module.p = 0.0  # so that the grader can repeat the training
         wrapped.append(nn.parallel.DistributedDataParallel(model))
+        first.append({name: t.clone() for name, t in model.state_dict().items()})
         return wrapped[-1]
 
     def reduce_throughput(images, seconds, device):
@@ -81,5 +85,6 @@ def worker(student, given, outside):
         "accuracies": returned.get("accuracies") if isinstance(returned, dict) else None,
         "rows": rows,
         "passes": seen["train"].passes if "train" in seen else [],
+        "first": first[-1] if first else None,
         "state": None if final is None else {name: t.clone() for name, t in final.state_dict().items()},
     }

@@ -33,7 +33,7 @@ class Shown:
 
 def worker(student, given, outside):
     rank = dist.get_rank()
-    seen, wrapped, told, rows, saved = {}, [], [], [], []
+    seen, wrapped, first, told, rows, saved = {}, [], [], [], [], []
 
     def load(name, root=None, train_samples=0, test_samples=0):
         splits = [course_lib.data.Split(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.zeros(2).long())] * 2
@@ -45,7 +45,11 @@ def worker(student, given, outside):
         return seen["train"], seen["test"]
 
     def wrap(model, device, sync_batchnorm):
+        for module in model.modules():
+            if "Dropout" in type(module).__name__:
+                module.p = 0.0  # so that the grader can repeat the training
         wrapped.append(nn.parallel.DistributedDataParallel(model))
+        first.append({name: t.clone() for name, t in model.state_dict().items()})
         return wrapped[-1]
 
     def make_optimizer(name, model, lr, momentum, weight_decay):
@@ -81,5 +85,6 @@ def worker(student, given, outside):
         "told": told,
         "rows": rows,
         "passes": seen["train"].passes if "train" in seen else [],
+        "first": first[-1] if first else None,
         "state": None if final is None else {name: t.clone() for name, t in final.state_dict().items()},
     }
