@@ -17,6 +17,7 @@ import functools
 import types
 
 import torch
+from sync_batchnorm_kernels import KERNELS
 from torch.utils._pytree import tree_flatten, tree_map
 
 __all__ = ["DeviceTensor", "install"]
@@ -142,7 +143,7 @@ class DeviceTensor(torch.Tensor):
             if "pin_memory" not in {argument.name for argument in func._schema.arguments}:
                 del kwargs["pin_memory"]
             index = _index(device)
-        result = func(*tree_map(values_of, args), **tree_map(values_of, kwargs))
+        result = KERNELS.get(func, func)(*tree_map(values_of, args), **tree_map(values_of, kwargs))
         mine = {id(tensor.values_): tensor for tensor in flat if isinstance(tensor, DeviceTensor)}
         theirs = {id(tensor) for tensor in flat if isinstance(tensor, torch.Tensor)}  # copy_ into a tensor of the host
 
@@ -293,7 +294,7 @@ def _patch_cuda() -> None:
         empty_cache=lambda: None, max_memory_allocated=lambda device=None: 0, memory_allocated=lambda device=None: 0,
         reset_peak_memory_stats=lambda device=None: None, manual_seed=lambda seed: None, manual_seed_all=lambda seed: None,
         get_rng_state=lambda device="cuda": torch.get_rng_state(), set_rng_state=lambda state, device="cuda": None,
-        is_bf16_supported=lambda *options: True, _is_in_bad_fork=lambda: False,
+        is_bf16_supported=lambda *options: True, is_current_stream_capturing=lambda: False, _is_in_bad_fork=lambda: False,
     )  # fmt: skip
     for name, replacement in replacements.items():
         setattr(cuda, name, replacement)
@@ -321,10 +322,14 @@ def _patch_cuda() -> None:
     host_load = torch.load
 
     def load(*args, map_location=None, **options):
-        state.map_location = map_location
+        to_gpu = isinstance(map_location, str | torch.device) and torch.device(map_location).type == "cuda"
+        state.map_location = "cpu" if to_gpu else map_location  # for `_rebuilt`
         try:
-            return host_load(*args, map_location=map_location, **options)
+            loaded = host_load(*args, map_location=state.map_location, **options)
         finally:
             state.map_location = None
+        if to_gpu:
+            return tree_map(lambda value: value.to(map_location) if isinstance(value, torch.Tensor) else value, loaded)
+        return loaded
 
     torch.load = load

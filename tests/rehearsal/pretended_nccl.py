@@ -85,6 +85,9 @@ def _collective(func, args, kwargs):
     def sent(value):
         return carrier if isinstance(value, torch.ScriptObject) and _is_group(value) else values_of(value)
 
+    if name == "_allgather_base_":  # Gloo cuts along the first dimension, NCCL as memory
+        output, _, *others = args
+        return output, func(values_of(output).view(-1), *tree_map(sent, [args[1].flatten(), *others]), **kwargs)[1]
     result = func(*tree_map(sent, args), **tree_map(sent, kwargs))
     return tree_map(lambda value: tensor_of.get(id(value), value), result)
 

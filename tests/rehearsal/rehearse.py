@@ -1,7 +1,7 @@
 """Run a lab's notebook on pretended GPUs: all code cells, in order, at the size of its smoke profile.
 
-A process of its own, so that nothing pretended reaches the tests: it reads one JSON request a line (`Request`) and answers
-with one JSON line each: null, or where and how the notebook ended.
+A process of its own, so that nothing pretended reaches the tests. Each line that it reads is a JSON list of cells, (id,
+source); it answers with a JSON line: null, or where and how they ended.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ def main() -> None:
     os.dup2(2, 1)  # what the cells print does not reach the answers
     for line in sys.stdin:
         request = json.loads(line)
+        request = code_cells(Path(request["notebook"]), request["parameters"]) if isinstance(request, dict) else request
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
-            ended = run(code_cells(Path(request["notebook"]), request["parameters"]))
+            ended = run(request)
             os.chdir("/")
         print(json.dumps(ended), file=answers, flush=True)
 

@@ -1,4 +1,6 @@
-import sys, json, os
+import json
+import os
+import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,48 @@
+"""One process with pretended GPUs for all rehearsals: it imports PyTorch once and starts one fork server."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+class Rehearsal:
+    """A process with `gpus` pretended GPUs that runs notebooks' cells; see `rehearse`."""
+
+    def __init__(self, gpus):
+        self.gpus = gpus
+        path = os.pathsep.join([str(HERE), str(HERE / "everywhere"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "PRETENDED_GPUS": str(gpus), "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "import rehearse; rehearse.main()"], env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def run(self, cells):
+        """Run (id, source) cells in order; None, or where and how they ended."""
+        self.process.stdin.write(json.dumps(cells) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def two_gpus():
+    rehearsal = Rehearsal(2)
+    yield rehearsal
+    rehearsal.end()
+
+
+@pytest.fixture(scope="session")
+def one_gpu():
+    rehearsal = Rehearsal(1)
+    yield rehearsal
+    rehearsal.end()
