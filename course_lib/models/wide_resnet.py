@@ -54,7 +54,8 @@ class WideResNet(nn.Module):
     Notes
     -----
     Input ``(batch, in_channels, height, width)``, output logits ``(batch, num_classes)``. The last pooling
-    averages whatever is left, so that 28×28 (the multi-GPU tutorial's 7×7 map) and 32×32 both fit.
+    averages whatever is left, so that 28×28 (the multi-GPU tutorial's 7×7 map) and 32×32 both fit; of the latter's 8×8 map
+    the tutorial's ``AvgPool2d(7)`` would drop the last row and column.
     """
 
     def __init__(

@@ -1,9 +1,13 @@
 """Each criterion, with runs that meet it and runs that miss it."""
 
+import os
+
 import pytest
+from fake_runs import RECORD
 
 from autograde.evidence import read_evidence
 from autograde.run_judging import judge_run
+from course_lib.records import EpochRecord, RunFolder, TrainingDivergedError
 
 
 @pytest.fixture
@@ -199,3 +203,17 @@ def test_a_file_of_the_library_s_own_run_folder_is_met_in_full(tmp_path, make_ru
     folder.early_stop(3)
     folder.finish(stopped_early=True)
     assert missed(judge("01_single_gpu")) == set()
+
+
+@pytest.mark.parametrize("moved_up", [False, True], ids=["as it was left", "its files moved up"])
+def test_the_folder_of_a_diverged_training_is_no_finished_run(judge, tmp_path, moved_up):
+    folder = tmp_path / "submitted" / "ada" / "01_single_gpu" / "run"
+    run = RunFolder(str(folder), "01_single_gpu", {"dataset": "fashion-mnist"}, RECORD["data"]).start(1, None, "cpu")
+    with pytest.raises(TrainingDivergedError):
+        run.append(EpochRecord(1, 1.0, 1.0, float("nan"), 0.1, float("inf"), 0.1, 0.1), 1.0)
+    os.environ.pop("ASSESSMENT_OUT", None)
+    if moved_up:
+        for path in (folder / "unfinished").iterdir():
+            path.rename(folder / path.name)
+    results = judge("01_single_gpu")
+    assert {"run_record", "best_accuracy", "final_accuracy"} <= missed(results)
