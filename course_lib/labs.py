@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,23 +122,24 @@ def find_lab(name: str) -> Lab:
         if not path.is_file():
             raise UnknownLabError(f"no notebook {name} in {Path.cwd()}")
         return Lab(path.stem, path.resolve())
-    if name and (path.resolve() / f"{path.resolve().name}.ipynb").is_file():
-        return Lab(path.resolve().name, path.resolve() / f"{path.resolve().name}.ipynb")
-    known: dict[str, Path] = {}
+    if name == "." or "/" in name:
+        notebook = path.resolve() / f"{path.resolve().name}.ipynb"
+        if notebook.is_file():
+            return Lab(notebook.stem, notebook)
+    seen: list[str] = []
     for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]]:
         if not {"submitted", "autograded"}.isdisjoint(folder.parts):
             continue
         for pattern in ("", "*/", "labs/*/"):
-            for notebook in folder.glob(f"{pattern}[0-9][0-9]_*.ipynb"):
-                if pattern == "" or notebook.stem == notebook.parent.name:
-                    known.setdefault(notebook.stem, notebook)
-    if not known:
+            found = {notebook.stem: notebook for notebook in folder.glob(f"{pattern}[0-9][0-9]_*.ipynb")
+                     if pattern == "" or notebook.stem == notebook.parent.name}  # fmt: skip
+            with contextlib.suppress(UnknownLabError):
+                known = match_lab(name, found)
+                return Lab(known, found[known])
+            seen += found
+    if not seen:
         raise UnknownLabError(f"no lab in {Path.cwd()} or above; `lab start {name or '01'}` puts one here")
-    try:
-        found = match_lab(name, known)
-    except UnknownLabError as error:
-        raise UnknownLabError(f"{error}; `lab start` puts a copy of another here") from None
-    return Lab(found, known[found])
+    raise UnknownLabError(f"no lab {name!r}; there are {', '.join(sorted(set(seen)))}; `lab start` puts another here")
 
 
 def match_lab(name: str, known: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -120,13 +119,14 @@ def test_this_environment_is_the_pinned_one(pinned, wanted):
 
 @pytest.fixture(scope="module")
 def wheel(repository, tmp_path_factory):
-    """The students' wheel, built as `pip wheel --no-build-isolation .` builds it."""
+    """The students' wheel, built as `pip wheel --no-build-isolation .` does, from the files that a hub's installer takes."""
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "source"  # building leaves build/ and *.egg-info beside the sources
-    unneeded = shutil.ignore_patterns(
-        ".*", "data", "runs", "course", "build", "*.egg-info", "__pycache__", "tests", "docs", "my_labs"
-    )
-    shutil.copytree(repository, copy, ignore=unneeded)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(repository / "deploy" / "jupyterhub")
+        import hub_install
+
+    hub_install.copy_sources(copy, hub_install.PACKAGES)
     done = subprocess.run(
         [sys.executable, "-c", f"import setuptools.build_meta as b; b.build_wheel({str(folder)!r})"],
         cwd=copy, capture_output=True, text=True, timeout=120,

@@ -111,6 +111,12 @@ def test_a_number_means_the_student_s_own_notebook(folder, monkeypatch):
         assert find_lab("1").notebook == mine
 
 
+def test_the_nearest_lab_of_that_number_is_meant(folder):
+    (folder / "01_zzz").mkdir()
+    (folder / "01_zzz" / "01_zzz.ipynb").touch()
+    assert find_lab("01").notebook == folder / "01_zzz" / "01_zzz.ipynb"  # and not 01_single_gpu of the checkout
+
+
 def test_a_path_is_that_notebook_anywhere(folder):
     start("01")
     mine = folder / "01_single_gpu" / "01_single_gpu.ipynb"
@@ -131,7 +137,8 @@ def test_a_number_never_means_a_submission(folder, repository, monkeypatch):
     theirs.mkdir(parents=True)
     start("01", output=theirs)
     monkeypatch.chdir(theirs)
-    assert find_lab("01").notebook == repository / "labs/01_single_gpu/01_single_gpu.ipynb"
+    for name in ("01", "01_single_gpu"):
+        assert find_lab(name).notebook == repository / "labs/01_single_gpu/01_single_gpu.ipynb"
     assert find_lab("01_single_gpu/01_single_gpu.ipynb").notebook.is_relative_to(theirs)
 
 
