@@ -1,5 +1,6 @@
 import os
 import shutil
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -36,6 +37,14 @@ def pytest_sessionfinish(session):
         print(f"\nleft behind: {line}")
     if found and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(scope="session", autouse=True)
+def page_server():
+    """The process that made pages of submissions in this one; it waits a minute for another page."""
+    yield
+    if feedback := sys.modules.get("autograde.reading.feedback"):
+        feedback._server.close()
 
 
 @pytest.fixture(scope="session")

@@ -152,7 +152,7 @@ def test_the_student_reads_the_feedback(person, hub):
     link.click()
     student.page.get_by_text(f"{LAB}.html").first.dblclick()
     feedback = student.page.frame_locator(".jp-HTMLViewer iframe")
-    feedback.get_by_text("Score:").first.wait_for()
+    feedback.locator("h1", has_text=" points").wait_for()
     student.picture("feedback")
 
 
