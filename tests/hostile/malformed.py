@@ -55,7 +55,7 @@ def outputs_of_25_megabytes(submission: Submission, world: World) -> None:
     submission.cell("ex-train-step").outputs = [plot] * 25
 
 
-@exhibit(**NONE_OF_THEM, flags="missing", reason="is not JSON")
+@exhibit(**NONE_OF_THEM, flags="missing", reason="at most 20,000,000 are read without outputs")
 def escaped_quotes_without_end(submission: Submission, world: World) -> None:
     """30 MB of escaped quotes: each could be taken for the beginning of a string."""
     _text(submission, '{"cells": [' + '\\"' * 15_000_000)
@@ -175,3 +175,9 @@ def notebook_of_another_lab(submission: Submission, world: World) -> None:
     other = submission.notebook
     other.cells = [new_code_cell("print('hello')")]
     assert LAB in submission.path.name
+
+
+@exhibit()
+def time_stamp_that_is_none(submission: Submission, world: World) -> None:
+    """A time of submission in digits that only some functions take for digits: graded all the same."""
+    (submission.folder / "timestamp.txt").write_text("²⁰²⁶-11-20 22:00:00 /etc/passwd")
