@@ -57,9 +57,13 @@ def learning_curves(
     axes = _axes(title, "training time (s)" if against == "time" else "epoch", "validation accuracy")
     colours = [COLOURS["measured"], COLOURS["other"], COLOURS["third"], COLOURS["reference"]]
     for index, (label, columns) in enumerate(curves.items()):
+        # The row of zeros before the first epoch is the file's beginning, no measurement: an untrained network guesses.
+        measured = [(x, y) for x, y in zip(columns[against], columns["val_accuracy"], strict=True) if x > 0]
         axes.plot(
-            columns[against], columns["val_accuracy"], marker=MARKERS[index % 4], color=colours[index % 4], label=label
-        )
+            *zip(*measured, strict=True) if measured else ((), ()),
+            marker=MARKERS[index % 4], color=colours[index % 4], label=label,
+        )  # fmt: skip
+    axes.set_xlim(left=0)
     if target:
         axes.axhline(target, color=COLOURS["reference"], linestyle="--", linewidth=1)
         _label_line(axes, f"target {target:.0%}", target)

@@ -88,7 +88,7 @@ def collision(ask: Ask) -> Findings:
     groups = {
         "two": [*questions([2] * 4), (20, int(random.integers(10**5, 10**6)), 2)],
         "many": questions(random.integers(3, 10, 4).tolist()),
-        "edges": [(7, 7, 2), (5, 8, int(random.integers(2, 6))), (3, 40, 1)],
+        "edges": [(7, 7, 2), (5, 8, int(random.integers(3, 6))), (3, 40, 1)],
     }
     asked = [question for group in groups.values() for question in group]
     found = ask.call("collision", asked)
@@ -139,6 +139,7 @@ def reading(ask: Ask) -> Findings:
 
     curves = [curve(int(random.integers(1, 4))) for _ in range(6)]
     times = [(one, one[int(random.integers(0, len(one)))][2]) for one in curves]  # met exactly
+    times += [(one, max(a for _, _, a in one)) for one in curves[:1]]  # nothing lies above
     times += [(one, round(max(a for _, _, a in one) - 0.001, 3)) for one in curves[:3]]
     times += [(one, 0.95) for one in curves[:2]]
     pairs = [(curves[i], curves[i + 1], min(max(a for _, _, a in one) for one in curves[i : i + 2])) for i in range(5)]

@@ -37,11 +37,11 @@ def class_median(summaries: Sequence[RunSummary]) -> Points:
     on synthetic data, or on data that the run does not tell, are not counted: their accuracy is of another task.
     """
     real = [run for run in summaries if run.data_provenance in ("official", "copy")]
-    runs = [_points(run) for run in real if run.curve]
+    runs = [points for run in real if (points := _points(run))]
     if not runs:
         return []
     last = min(MOST_POINTS, max(len(run) for run in runs))
-    return [(float(e), median(run[min(e, len(run) - 1)][1] for run in runs)) for e in range(last)]
+    return [(float(e + 1), median(run[min(e, len(run) - 1)][1] for run in runs)) for e in range(last)]
 
 
 def class_chart(summaries: Sequence[RunSummary], threshold: float | None) -> Chart:
@@ -74,7 +74,9 @@ def spacing(length: float, most: int) -> int:
 
 def _points(run: RunSummary) -> Points:
     # By position: epochs are checked by a criterion, and a wrong number must not stretch the axis for everyone.
-    return [(float(position), min(max(row[2], 0.0), 1.0)) for position, row in enumerate(run.curve)]
+    # The row of zeros before the first epoch is no measurement.
+    rows = run.curve[1:] if run.curve and not any(run.curve[0][1:]) else run.curve
+    return [(float(position), min(max(row[2], 0.0), 1.0)) for position, row in enumerate(rows, start=1)]
 
 
 def _axis(runs: Sequence[Points], middle: Points = ()) -> float:

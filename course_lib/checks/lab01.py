@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +17,9 @@ from course_lib.checks.registry import CheckFailed
 from course_lib.checks.run_evidence import check_run
 
 __all__ = ["CHECKS"]
+
+
+SMOOTHING = 0.4  # a loss that nobody writes down by habit: train_step is to use the one that it is given
 
 
 def _tiny_problem() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
@@ -28,9 +33,10 @@ def _tiny_problem() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 def _reference_steps(steps: int, keep_gradients: bool = False) -> tuple[nn.Module, list[float]]:
     model, images, labels = _tiny_problem()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss_fn = nn.CrossEntropyLoss(label_smoothing=SMOOTHING)
     losses = []
     for _ in range(steps):
-        loss = nn.functional.cross_entropy(model(images), labels)
+        loss = loss_fn(model(images), labels)
         if not keep_gradients:
             optimizer.zero_grad()
         loss.backward()
@@ -47,10 +53,23 @@ def train_step(answer: Callable[..., Any]) -> None:
     model, images, labels = _tiny_problem()
     untouched = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loss_fn = nn.CrossEntropyLoss()
-    result = answer(model, images, labels, optimizer, loss_fn)
-    if not isinstance(result, tuple) or len(result) != 2 or not all(isinstance(r, torch.Tensor) for r in result):
+    loss_fn = nn.CrossEntropyLoss(label_smoothing=SMOOTHING)
+    modes = []
+    model.register_forward_pre_hook(lambda *_: modes.append(model.training))
+    result = answer(model.train(), images, labels, optimizer, loss_fn)
+    if not isinstance(result, tuple) or len(result) != 2:
         raise CheckFailed(f"train_step returns two tensors, the loss and the logits; yours returned {_name(result)}")
+    for what, value in zip(("loss", "logits"), result, strict=True):
+        if not isinstance(value, torch.Tensor):
+            raise CheckFailed(
+                f"train_step returns a tuple of two tensors; the {what} in yours is {_name(value)}. Return "
+                f"{what}.detach(): .item() would make a GPU wait for Python in every step"
+            )
+    if not all(modes) or not model.training:
+        raise CheckFailed(
+            "train_step put the network into evaluation mode: dropout and batch norm then do not train. Leave the mode "
+            "alone; evaluate() calls model.eval(), and the training loop model.train()"
+        )
     loss, logits = result
     if loss.requires_grad or logits.requires_grad:
         raise CheckFailed(
@@ -61,11 +80,18 @@ def train_step(answer: Callable[..., Any]) -> None:
         raise CheckFailed(f"the logits have shape (batch, classes) = (8, 5); yours have {tuple(logits.shape)}")
     if _distance(model, untouched) == 0:
         raise CheckFailed(
-            "the weights did not move. Either optimizer.step() is missing, or the gradients were cleared between "
-            "backward() and step(): zero_grad belongs before backward()"
+            "the weights did not move. Either loss.backward() or optimizer.step() is missing, or the gradients were "
+            "cleared between backward() and step(): zero_grad belongs before backward()"
         )
     expected, losses = _reference_steps(1)
     if not math.isclose(loss.item(), losses[0], rel_tol=1e-4):
+        with torch.no_grad():
+            plain = nn.functional.cross_entropy(untouched(images), labels).item()
+        if math.isclose(loss.item(), plain, rel_tol=1e-4):
+            raise CheckFailed(
+                f"the loss is {losses[0]:.4f} by the loss_fn that was given, yours is {plain:.4f}, which is plain "
+                "cross-entropy's: call loss_fn(logits, labels), not a loss of your own choice"
+            )
         raise CheckFailed(
             f"the loss of the first step should be {losses[0]:.4f}, yours is {loss.item():.4f}. "
             "It is loss_fn(logits, labels), of the logits before the update"
@@ -120,6 +146,12 @@ def evaluate(answer: Callable[..., Any]) -> None:
             "the forward passes recorded a graph, which costs memory that grows with the batch: wrap them in "
             "torch.no_grad()"
         )
+    in_order = (loss_sum, float(right), 21.0)
+    if any(
+        order != in_order and all(map(partial(math.isclose, rel_tol=1e-4), (got_loss, got_correct, got_images), order))
+        for order in itertools.permutations(in_order)
+    ):
+        raise CheckFailed("the three numbers are right, in another order: return (loss_sum, correct, images)")
     if got_images != 21:
         raise CheckFailed(f"there were 21 images in the batches (9 + 9 + 3), yours counted {got_images:g}")
     if got_correct != right:
@@ -174,7 +206,19 @@ def throughput(answer: Callable[..., Any]) -> None:
     if 0.6 < result / truth < 1.15:
         print(f"images_per_second: {result:,.0f} images/s on a device whose truth is {truth:,.0f}")
         return
-    if result < 1.3 * all_steps:
+    for factor, why in (
+        (batch_size, "count images, not steps: multiply by batch_size"),
+        (steps, "count all timed steps: multiply by steps"),
+        (batch_size * steps, "that is 1 / seconds: multiply by batch_size and by steps"),
+    ):
+        if 0.6 < factor * result / truth < 1.15:
+            raise CheckFailed(f"{expected}, {factor} times too little: {why}")
+    if device.waits > 3:
+        raise CheckFailed(
+            f"{expected}. synchronize() was called {device.waits} times: within the timed steps it makes the device wait "
+            "for Python. Call it once before each reading of the clock"
+        )
+    if 0.6 * all_steps < result < 1.3 * all_steps:
         raise CheckFailed(
             f"{expected}. That is what the warm-up steps give when they are timed too, or when the clock starts before "
             "the device has finished them: warm up, synchronize(), and only then start the clock"

@@ -211,9 +211,8 @@ def _curves(folder: Path, done: pd.DataFrame, variants: Sequence[str], about: st
             frames = []
             for place in series["folder"]:
                 try:
-                    frames.append(
-                        read_learning_curve(folder / place / "learning_curve.csv").set_index("epoch")["val_accuracy"]
-                    )
+                    curve = read_learning_curve(folder / place / "learning_curve.csv").set_index("epoch")
+                    frames.append(curve["val_accuracy"].drop(index=0, errors="ignore"))  # zeros, no measurement
                 except (OSError, ValueError):
                     continue
             if frames:

@@ -103,14 +103,18 @@ WRONG = {
     "logits of after": (
         "train-step", "logits.detach()", "model(images).detach()", "returns", "before the update",
     ),
-    "means added": ("evaluate", "* len(labels)", "", "loss mode no-graph", "differ in size"),
-    "batches counted": ("evaluate", "images_seen += len(labels)", "images_seen += 1", "counts mode no-graph", "images is wrong"),
+    "means added": ("evaluate", "* len(labels)", "", "loss", "differ in size"),
+    "batches counted": ("evaluate", "images_seen += len(labels)", "images_seen += 1", "counts", "images is wrong"),
+    "order of the numbers": (
+        "evaluate", "return loss_sum, correct, images_seen", "return correct, loss_sum, images_seen", "counts loss", "wrong",
+    ),
+    "evaluation mode in the step": ("train-step", "logits = model(images)", "model.eval(); logits = model(images)", "update", "training mode"),
     "no eval": ("evaluate", "model.eval()", "pass", "mode", "moved"),
     "eval with batch norm alone": (
         "evaluate", "model.eval()", "[m.eval() for m in model.modules() if 'Norm' in type(m).__name__]", "mode", "dropout",
     ),
     "graph recorded": ("evaluate", "torch.no_grad()", "torch.enable_grad()", "no-graph", "graph"),
-    "argmin": ("evaluate", "argmax", "argmin", "counts mode no-graph", "correct predictions is wrong"),
+    "argmin": ("evaluate", "argmax", "argmin", "counts", "correct predictions is wrong"),
     "no synchronize before": (
         "throughput", "synchronize()\n    start", "start", "rate", "busy with the warm-up",
     ),

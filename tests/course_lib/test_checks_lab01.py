@@ -52,6 +52,12 @@ RESULT = "result = loss.detach(), logits.detach()"
 @pytest.mark.parametrize(
     "body, words",
     [
+        (["import torch", "logits = model(images)", "loss = torch.nn.functional.cross_entropy(logits, labels)", "optimizer.zero_grad()",
+          "loss.backward()", "optimizer.step()", RESULT], ("loss_fn that was given", "plain cross-entropy's")),
+        (["model.eval()", *FORWARD, "optimizer.zero_grad()", "loss.backward()", "optimizer.step()", RESULT], ("evaluation mode",)),
+        ([*FORWARD, "optimizer.zero_grad()", "optimizer.step()", RESULT], ("loss.backward() or optimizer.step() is missing",)),
+        ([*FORWARD, "optimizer.zero_grad()", "loss.backward()", "optimizer.step()", "result = loss.item(), logits.detach()"],
+         ("the loss in yours is a float", "loss.detach()")),
         ([*FORWARD, "loss.backward()", "optimizer.step()", RESULT], ("zero_grad() before backward()", "both steps")),
         ([*FORWARD, "optimizer.zero_grad()", "loss.backward()", RESULT], ("did not move", "step() is missing")),
         ([*FORWARD, "loss.backward()", "optimizer.zero_grad()", "optimizer.step()", RESULT], ("did not move", "before backward")),
@@ -71,7 +77,7 @@ RESULT = "result = loss.detach(), logits.detach()"
             ("(8, 5)",),
         ),
     ],
-    ids=["no zero_grad", "no step", "zero_grad after backward", "not detached", "no return", "loss only", "after the update",
+    ids=["its own loss", "evaluation mode", "no backward", "a float", "no zero_grad", "no step", "zero_grad after backward", "not detached", "no return", "loss only", "after the update",
          "scaled", "two updates", "predictions"],
 )  # fmt: skip
 def test_wrong_steps(body, words):
@@ -148,6 +154,41 @@ def stopwatch(*, warm=True, wait_before=True, wait_after=True, clock_first=False
         return batch_size * (steps + (warmup if count_warmup else 0)) / (time.perf_counter() - start)
 
     return answer
+
+
+def slower(by):
+    """A stopwatch whose result is too small by a factor; `by(batch_size, steps)`."""
+    return lambda step, batch_size, steps, *more: stopwatch()(step, batch_size, steps, *more) / by(batch_size, steps)
+
+
+def waits_in_each_step(step, batch_size, steps, warmup, synchronize):
+    def one():
+        step()
+        synchronize()
+        time.sleep(0.02)  # Python's own work, for which the device now waits
+
+    return stopwatch()(one, batch_size, steps, warmup, synchronize)
+
+
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (slower(lambda batch_size, steps: batch_size), ("50 times too little", "multiply by batch_size")),
+        (slower(lambda batch_size, steps: steps), ("20 times too little", "multiply by steps")),
+        (waits_in_each_step, ("synchronize() was called 25 times",)),
+    ],
+    ids=["steps", "one step's images", "waits in each step"],
+)
+def test_other_factors_are_not_blamed_on_the_warm_up(answer, words):
+    refused("throughput", answer, *words)
+
+
+def test_the_three_numbers_in_another_order_are_told():
+    def swapped(*given):
+        loss, correct, images = REFERENCE["evaluate"](*given)
+        return correct, loss, images
+
+    refused("evaluate", swapped, "in another order", "(loss_sum, correct, images)")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""Every known mistake of one process against its hidden check, in this process and over many draws.
+
+`lost_over` runs a check without a sandbox: what it is given here is our own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import nbformat
+import numpy as np
+from fake_runs import REPOSITORY
+
+from autograde.checks import AnswerError, find_check
+from autograde.checks.compare import _driver
+from autograde.rubric import find_rubric
+
+
+class _Student:
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.namespace = namespace
+
+    def __call__(self, name: str) -> Any:
+        return self.namespace[name]
+
+
+class _Here:
+    """`autograde.checks.Ask` without a sandbox."""
+
+    def __init__(self, check: str, namespace: dict[str, Any], seed: int) -> None:
+        self.check, self.namespace = check, namespace
+        self.random = np.random.default_rng([seed, *check.encode()])
+
+    def call(self, function: str, given: Any, answers: dict[str, Callable[..., Any]] | None = None) -> Any:
+        def outside(name: str, *arguments: Any) -> Any:
+            return answers[name](0, *arguments)
+
+        try:
+            return _driver(self.check)[function](_Student(self.namespace), given, outside)
+        except Exception as error:
+            raise AnswerError(f"{type(error).__name__}: {error}") from None
+
+
+def namespace_of(lab: str, exercise: str, source: str | None = None) -> dict[str, Any]:
+    """What the lab's own cells and answers define, with another answer to one exercise."""
+    rubric = find_rubric(lab)
+    notebook = nbformat.read(REPOSITORY / "labs" / lab / f"{lab}.ipynb", as_version=4)
+    namespace: dict[str, Any] = {"__name__": "notebook"}
+    for cell in notebook.cells:
+        if "parameters" in cell.metadata.get("tags", []):
+            exec(cell.source, namespace)
+            namespace.update(rubric.execution.parameters)
+        elif cell.id in rubric.execution.run or (cell.id.startswith("ex-") and cell.cell_type == "code"):
+            own = source is not None and cell.id == f"ex-{exercise}"
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
+                exec(source if own else cell.source, namespace)
+    return namespace
+
+
+def mistakes(lab: str) -> Iterator[tuple[str, str, str, frozenset[str]]]:
+    """(name, exercise, source, parts that the lab's table says it loses), of exercises of one process."""
+    tests = importlib.import_module(f"test_hidden_checks_lab{lab[:2]}")
+    notebook = nbformat.read(REPOSITORY / "labs" / lab / f"{lab}.ipynb", as_version=4)
+    answers = {cell.id: cell.source for cell in notebook.cells}
+    for name, (exercise, *edits, lost, _) in tests.WRONG.items():
+        check = find_check(f"lab{lab[:2]}.{exercise}")
+        source = answers[f"ex-{exercise}"]
+        if check.ranks > 1 or any(old not in source for old in edits[::2]):
+            continue
+        for old, new in zip(edits[::2], edits[1::2], strict=True):
+            source = source.replace(old, new)
+        yield name, exercise, source, frozenset(lost.split())
+
+
+def lost_over(lab: str, exercise: str, namespace: dict[str, Any], seeds: range) -> Counter[frozenset[str]]:
+    """How often an answer loses which parts."""
+    name = f"lab{lab[:2]}.{exercise}"
+    check, counts = find_check(name), Counter()
+    for seed in seeds:
+        try:
+            findings = check.judge(_Here(name, namespace, seed))
+            counts[frozenset(part for part, finding in findings.items() if not finding.passed)] += 1
+        except AnswerError:
+            counts[frozenset(check.parts)] += 1
+    return counts
