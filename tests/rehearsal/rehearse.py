@@ -40,7 +40,7 @@ def parameters(notebook: Path, gpus: int) -> dict:
         elif name.endswith(("samples", "images")):
             chosen[name] = min(value or 512, 512)
         elif name.endswith(("steps", "updates", "rounds", "repeats")):
-            chosen[name] = min(value, 4)
+            chosen[name] = min(value, 5)
         elif name.endswith("seconds"):
             chosen[name] = 0.001
         elif name == "increments":
