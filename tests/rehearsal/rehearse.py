@@ -48,6 +48,8 @@ def parameters(notebook: Path, gpus: int) -> dict:
     for name, value in chosen.items():
         if name.endswith("epochs"):
             chosen[name] = min(value, 2 if name == "baseline_epochs" else 1)  # the first of a baseline does not count
+        elif name == "train_samples":
+            chosen[name] = 128
         elif name.endswith(("samples", "images")):
             chosen[name] = min(value or 512, 512)
         elif name.endswith(("steps", "updates", "rounds", "repeats")):
