@@ -341,7 +341,7 @@ def test_wrong_stopping(answer, words):
 # The worker
 
 
-def small_worker(*, set_epoch=True, wrapped=True, reduced=True, epochs=None, give=None):
+def small_worker(*, set_epoch=True, wrapped=True, reduced=True, epochs=None, give=None, own_statistics=False):
     def worker(args, run=None):
         rank, ranks = dist.get_rank(), dist.get_world_size()
         torch.manual_seed(args.seed + rank)
@@ -368,6 +368,7 @@ def small_worker(*, set_epoch=True, wrapped=True, reduced=True, epochs=None, giv
             "accuracies": accuracies,
             "orders": orders,
             "fingerprint": [p.double().sum().item() for p in model.parameters()],
+            "statistics": [rank * own_statistics],
         }
         return result if give is None else give
 
@@ -387,6 +388,7 @@ def test_a_right_worker_passes():
         ({"set_epoch": False}, ("same order", "set_epoch")),
         ({"wrapped": False}, ("weights differ", "train the wrapped model")),
         ({"reduced": False}, ("disagree about the accuracy", "reduced")),
+        ({"own_statistics": True}, ("batch-norm statistics differ", "broadcast rank 0's buffers")),
         ({"epochs": 1}, ("2 epochs were asked for", "recorded 1")),
         ({"give": 3}, ("returns a dict",)),
     ],

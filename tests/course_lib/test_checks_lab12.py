@@ -196,3 +196,33 @@ def test_scripts(tmp_path, capsys):
     ):
         with pytest.raises(CheckFailed, match=word):
             check("lab12.script", done, folder=folder)
+
+
+JOIN = """
+import os, torch, torch.distributed as dist
+from course_lib.distributed import leave_process_group
+from steps import open_run, parse_arguments, worker
+local_rank, own_gpu = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+if own_gpu:
+    torch.cuda.set_device(local_rank)
+dist.init_process_group("nccl" if own_gpu else "gloo")
+result = worker(parse_arguments(), open_run(None))
+leave_process_group()
+"""
+
+
+@pytest.mark.parametrize("lab", ["lab02", "lab12"])
+def test_a_script_joins_as_each_machine_needs_it(lab, tmp_path, capsys):
+    (tmp_path / "run.json").write_text("{}")
+    done = finished() if lab == "lab12" else finished("epoch 1: 10 images/s")
+    options = {"folder": tmp_path} if lab == "lab12" else {}
+    check(f"{lab}.script", done, **options, script=JOIN)
+    assert "exit code 0" in capsys.readouterr().out
+    for old, new, words in (
+        ('"nccl" if own_gpu', '"nccl" if torch.cuda.is_available()', "refuses two ranks on one GPU"),
+        ("    torch.cuda.set_device(local_rank)", "    pass", "GPU 0 as its current device"),
+        ('"nccl" if own_gpu else "gloo"', '"gloo"', "takes gloo"),
+    ):
+        with pytest.raises(CheckFailed, match=words):
+            check(f"{lab}.script", done, **options, script=JOIN.replace(old, new))
+    assert not torch.distributed.is_initialized() and not torch.cuda.is_available()

@@ -1,4 +1,4 @@
-"""`GlooSyncBatchNorm` on ranks against `nn.BatchNorm2d` on all their images at once."""
+"""`GlooSyncBatchNorm` on ranks against PyTorch's batch norm on all their images at once."""
 
 import copy
 import sys
@@ -151,6 +151,34 @@ def test_conversion_keeps_parameters_statistics_mode_and_everything_else():
     after = converted.state_dict()
     assert list(before) == list(after) and all(torch.equal(before[name], after[name]) for name in before)
     assert type(converted[1][0]) is GlooSyncBatchNorm and not converted[1][0].training
-    assert type(converted[2]) is nn.BatchNorm1d
-    assert isinstance(converted[1][0], nn.BatchNorm2d)
     assert type(convert_sync_batchnorm(nn.Sequential(nn.BatchNorm2d(2)), "cuda")[0]) is nn.SyncBatchNorm
+
+
+class OwnNorm(nn.BatchNorm2d):
+    pass
+
+
+def test_the_same_layers_are_converted_as_by_pytorch_and_keep_their_tensors():
+    model = nn.Sequential(
+        nn.BatchNorm1d(2), nn.BatchNorm2d(2, affine=False), nn.Sequential(nn.BatchNorm3d(2, track_running_stats=False)),
+        OwnNorm(2), nn.InstanceNorm2d(2, affine=True), nn.GroupNorm(1, 2), nn.LayerNorm(2),
+    )  # fmt: skip
+    kept = dict(model.state_dict(keep_vars=True))
+    stock = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model))
+    mine = convert_sync_batchnorm(model, "cpu")
+    synced = {name for name, layer in stock.named_modules() if isinstance(layer, nn.SyncBatchNorm)}
+    assert synced == {name for name, layer in mine.named_modules() if isinstance(layer, GlooSyncBatchNorm)}
+    after = mine.state_dict(keep_vars=True)
+    assert list(after) == list(kept) == list(stock.state_dict()) and all(after[name] is kept[name] for name in kept)
+
+
+@pytest.mark.parametrize("kind, shape", [(nn.BatchNorm1d, ()), (nn.BatchNorm1d, (5,)), (nn.BatchNorm3d, (2, 3, 2))])
+def test_other_dimensions_equal_batch_norm_on_the_concatenated_batch(kind, shape):
+    generator = torch.Generator().manual_seed(4)
+    x, gradients = torch.randn(2, 2, 9, CHANNELS, *shape, generator=generator, dtype=torch.float64)
+    layer = kind(CHANNELS).double()
+    truth = train(copy.deepcopy(layer), x, gradients)
+    ranks = [result for _, result in launch(on_a_rank, 2, (layer, x, gradients, (0, 4, 9), True), timeout=60)]
+    for name in ("output", "input gradient"):
+        assert distance(torch.cat([rank[name] for rank in ranks], dim=1), truth[name]) < 1e-10, name
+    assert all(distance(rank["running_var"], truth["running_var"]) < 1e-10 for rank in ranks)

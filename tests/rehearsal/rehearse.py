@@ -6,6 +6,7 @@ source); it answers with a JSON line: null, or where and how they ended.
 
 from __future__ import annotations
 
+import ast
 import json
 import linecache
 import os
@@ -29,6 +30,16 @@ def code_cells(notebook: Path, parameters: dict) -> list[tuple[str, str]]:
     return cells
 
 
+def may_use_gpus(notebook: Path) -> bool:
+    """Whether the code names a device or launches ranks; a lab that does neither (MPI, HogWild) computes on CPUs by design."""
+    names = {
+        getattr(node, "id", getattr(node, "attr", None))
+        for _, source in code_cells(notebook, {})
+        for node in ast.walk(ast.parse(source))
+    }
+    return bool(names & {"rank_device", "cuda", "device", "launch", "run_grid"})
+
+
 def parameters(notebook: Path, gpus: int) -> dict:
     """Those of the smoke profile, smaller by the kind that their names say; as many ranks as GPUs where the lab has several."""
     import yaml
@@ -36,11 +47,13 @@ def parameters(notebook: Path, gpus: int) -> dict:
     chosen = yaml.safe_load((notebook.parent / "profiles.yaml").read_text())["smoke"]
     for name, value in chosen.items():
         if name.endswith("epochs"):
-            chosen[name] = min(value, 1)
+            chosen[name] = min(value, 2 if name == "baseline_epochs" else 1)  # the first of a baseline does not count
+        elif name == "train_samples":
+            chosen[name] = 128
         elif name.endswith(("samples", "images")):
             chosen[name] = min(value or 512, 512)
         elif name.endswith(("steps", "updates", "rounds", "repeats")):
-            chosen[name] = min(value, 4)
+            chosen[name] = min(value, 5)
         elif name.endswith("seconds"):
             chosen[name] = 0.001
         elif name == "increments":

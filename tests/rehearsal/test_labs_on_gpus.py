@@ -9,7 +9,7 @@ import pytest
 import rehearse
 
 LABS = Path(__file__).parents[2] / "labs"
-NOTEBOOKS = sorted(LABS.glob("[0-9][0-9]_*/[0-9][0-9]_*.ipynb"))
+NOTEBOOKS = [path for path in sorted(LABS.glob("[0-9][0-9]_*/[0-9][0-9]_*.ipynb")) if rehearse.may_use_gpus(path)]
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
