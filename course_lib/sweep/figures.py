@@ -290,9 +290,7 @@ def _mean(series: pd.DataFrame, by: str, value: str) -> tuple[pd.Series, pd.Seri
 
 def _left_out(table: pd.DataFrame) -> str:
     """A line about the runs that diverged, for the caption."""
-    lost = [
-        row.folder for row in table.itertuples() if str(getattr(row, "error", "")).startswith("the training diverged")
-    ]
+    lost = [row.folder for row in table.itertuples() if row.status == "failed" and "diverged" in str(row.error)]
     more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
     return f"\n{len(lost)} run(s) diverged and are left out: {', '.join(lost[:3])}{more}" if lost else ""
 
