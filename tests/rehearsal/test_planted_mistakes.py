@@ -113,7 +113,7 @@ def test_a_planted_mistake_is_found(two_gpus, mistake):
 
 SCRIPT = """
 import os, torch, torch.distributed as dist
-from course_lib.distributed import rank_device
+from course_lib.distributed import leave_process_group, rank_device
 
 local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
 own_gpu = torch.cuda.device_count() >= local_ranks
@@ -123,8 +123,8 @@ dist.init_process_group("nccl" if own_gpu else "gloo")
 dist.barrier()
 total = torch.ones(1, device=rank_device())
 dist.all_reduce(total)
-print("sum", total.item(), dist.get_backend())
-dist.destroy_process_group()
+print(f"sum {total.item()} {dist.get_backend()}", flush=True)
+leave_process_group()
 """
 
 
