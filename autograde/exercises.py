@@ -9,6 +9,7 @@ called. What the rubric withholds of the library is not there. An answer that fa
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,7 +56,8 @@ def cells_to_run(repaired: RepairedNotebook, rules: ExecutionRules) -> list[dict
             continue
         settings = cell.metadata.get("nbgrader", {})
         if "parameters" in cell.metadata.get("tags", []):
-            found.append({"id": cell.id, "source": cell.source, "definitions": False})
+            # Without its comments, which hold what each parameter may be: the rubric's values are the grader's own.
+            found.append({"id": cell.id, "source": ast.unparse(ast.parse(cell.source)), "definitions": False})
             lines = [f"{name} = {value!r}" for name, value in rules.parameters.items()]
             found.append({"id": "rubric's parameters", "source": "\n".join(lines), "definitions": False})
         elif settings.get("solution"):

@@ -86,7 +86,7 @@ def _locked(name: str, kind: int) -> Iterator[None]:
 
 
 def _open(name: str) -> int:
-    folder = Path(tempfile.gettempdir(), f"lab-grade-{os.geteuid()}")
+    folder = Path(tempfile.gettempdir(), f"autograde-turns-{os.geteuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
         raise OSError(f"{folder} belongs to somebody else; remove it, or set TMPDIR to a folder of your own")

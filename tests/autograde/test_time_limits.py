@@ -89,7 +89,7 @@ def test_who_wants_to_be_alone_is_not_kept_waiting_by_those_that_keep_coming():
 
 def test_a_folder_of_somebody_else_is_refused(tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / f"lab-grade-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / f"autograde-turns-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="belongs to somebody else"), turns.alone():
         pass
 
