@@ -52,7 +52,7 @@ pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
 THEMES = (escape, exhaustion, forgery, injection, library, malformed, programs)
 HONEST_STUDENTS = ("ada", "mia", "zoe")
-SECONDS, MEMORY_GIB = 8, 1
+SECONDS, MEMORY_GIB = 5, 1
 BINARIES = Path(sys.executable).parent
 
 
@@ -84,7 +84,7 @@ class Batch:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1200,
         )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+SECONDS = 900  # a rank that waits for another waits for ever
 
 
 class Rehearsal:
@@ -27,6 +29,9 @@ class Rehearsal:
         """Run (id, source) cells in order; None, or where and how they ended."""
         self.process.stdin.write(json.dumps(cells) + "\n")
         self.process.stdin.flush()
+        if not select.select([self.process.stdout], [], [], SECONDS)[0]:
+            self.process.kill()
+            return f"no end after {SECONDS} s: ranks wait for each other?"
         return json.loads(self.process.stdout.readline())
 
     def end(self):
