@@ -88,7 +88,7 @@ def test_an_answer_that_is_blanked_or_filled_in_later_is_followed(lab_course, ha
     # In what cannot be read there may be an answer: a person has to look.
     path.write_text("{")
     (verdict,) = grade_lab("1", lab_course)
-    assert "is not JSON" in verdict.results[0].reason and [flag.kind for flag in verdict.flags] == ["missing"]
+    assert "is not JSON" in verdict.results[0].reason and {flag.kind for flag in verdict.flags} == {"missing"}
     assert {grades(lab_course)["ada", name] for name in ESSAYS} == {(None, None, True)}
 
 
