@@ -259,12 +259,6 @@ WRONG = {
     ),
     "never converted": ("wrap", "if sync_batchnorm:", "if False:", "sync", "when it was asked for"),
     "always converted": ("wrap", "if sync_batchnorm:", "if True:", "sync", "without being asked for"),
-    "converted after wrapping": (
-        "wrap", "    if sync_batchnorm:\n        model = convert_sync_batchnorm(model, device)\n", "",
-        "return nn.parallel.DistributedDataParallel(model, device_ids=device_ids)",
-        "model = nn.parallel.DistributedDataParallel(model)\n"
-        "    return convert_sync_batchnorm(model, device) if sync_batchnorm else model", "sync", "no longer averaged",
-    ),
     "rates added": (
         "throughput", "total = torch.tensor(float(images)", "total = torch.tensor(float(images) / seconds",
         "rate everywhere", "the rate is wrong",
