@@ -177,7 +177,7 @@ def test_a_penalty_reaches_gradebook_report_feedback_and_exports(late_class, gra
     config = nbgrader_settings(late_class)
     assert NbGraderAPI(config=config).generate_feedback(LAB)["success"]
     pages = {name: (late_class / "feedback" / name / LAB / f"{LAB}.html").read_text() for name in ("ada", "bob")}
-    assert "Late submission penalty (Score: -20.0)" in pages["bob"] and "Late submission" not in pages["ada"]
+    assert "<td>Late submission penalty</td><td>-20</td>" in pages["bob"] and "Late submission" not in pages["ada"]
 
     exported = export_scores(late_class, "nbgrader")
     assert [(row["student_id"], row["late_submission_penalty"], row["score"]) for row in exported] == [
