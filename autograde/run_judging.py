@@ -84,8 +84,9 @@ def judge_run(
     """
     read = evidence.record_or_error
     if isinstance(read, EvidenceError) and read is evidence.curve_or_error is evidence.transcript_or_error:
-        # There is no folder, and so one reason for everything.
-        flags.append(Flag("missing", f"{rules.id}: {read}" if rules.id else str(read)))
+        # There is no folder, and so one reason for everything. Of the grader's own run it is in the flags already.
+        if clock is None:
+            flags.append(Flag("missing", f"{rules.id}: {read}" if rules.id else str(read)))
         return lost_run(rules, str(read))
     refused = _refused(rules, evidence, clock)
     if refused is not None:

@@ -143,7 +143,15 @@ def test_the_environment_holds_no_secret(inside, monkeypatch):
     )
     assert set(found[0]) <= {
         *("PATH", "HOME", "USER", "LANG", "LAB_DATA", "MPLBACKEND", "MPLCONFIGDIR", "OMP_NUM_THREADS", "RANK"),
-        *("LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "LC_CTYPE"),
+        *(
+            "LOCAL_RANK",
+            "WORLD_SIZE",
+            "LOCAL_WORLD_SIZE",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "GLOO_SOCKET_IFNAME",
+            "LC_CTYPE",
+        ),
     }
     assert "secret-1234" not in repr(found) and "TOKEN" not in repr(found)
 
