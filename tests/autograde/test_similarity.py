@@ -287,7 +287,8 @@ def test_student_text_makes_no_element_and_no_attribute(tmp_path):
     assert evil in attacked.text and "<b onclick='x'>&\"" in attacked.text and "49 }}" not in attacked.text
     tags = {tag for tag, _ in attacked.elements}
     assert tags.isdisjoint({"script", "img", "link", "iframe", "a", "b onclick"})
-    policy = ("http-equiv", "Content-Security-Policy"), ("content", "default-src 'none'; style-src 'unsafe-inline'")
+    own_styles_alone = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    policy = ("http-equiv", "Content-Security-Policy"), ("content", own_styles_alone)
     assert ("meta", policy) in attacked.elements
 
 
