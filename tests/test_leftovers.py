@@ -42,7 +42,8 @@ def test_servers_that_end_with_the_run_are_not_left_behind():
     child = context.Process(target=time.sleep, args=(0,))
     child.start()  # and with it the server, a child of this process
     child.join()
-    servers = [child.pid for child in psutil.Process().children() if "forkserver" in " ".join(child.cmdline())]
+    alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    servers = [child.pid for child in alive if "forkserver" in " ".join(child.cmdline())]
     assert servers and not set(servers) & set(leftovers.processes(os.environ[leftovers.MARK]))
 
 

@@ -100,7 +100,8 @@ def test_without_slurm_it_is_one_line_and_nothing_is_written(tmp_path, repositor
         sweep, ["1", "-g", "num_gpus=1", "--profile", "smoke", "--executor", "slurm", "-o", str(out)]
     )
     assert done.exit_code == 1
-    (line,) = done.output.splitlines()
+    notebook, line = done.output.splitlines()
+    assert notebook.startswith("notebook: ")
     assert line.startswith("Error: no Slurm here: sbatch is not on PATH; run this on a login node")
     assert not out.exists()
 
