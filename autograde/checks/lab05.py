@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from torch.nn import functional as F
 from course_lib.checks.lab05_blocks import EXPANSION, arrangements, block_output, wanted_layers
 
 from ..criteria import Finding
-from .compare import close, is_int, is_number, number, same_tensor
+from .compare import close, is_int, is_number, number, same_tensor, trusted
 from .lab05_input import crop_flip, validation_set
 from .lab05_training import recipe, transfer
 from .registry import Ask, Findings, HiddenCheck, shape_of
@@ -104,7 +106,7 @@ def _plain_layers(found: Any) -> dict[str, list[Any]] | None:
 
 
 def network(ask: Ask) -> Findings:
-    """Maps of two sizes, counts, the closed form that is left without residual branches, gradients, dropout."""
+    """Maps of two sizes, counts, values and gradients with drawn weights, with and without branches; dropout."""
     random = ask.random
     classes = int(random.integers(20, 150))
     images = {size: torch.from_numpy(random.normal(0, 1, (2, 3, size, size))).float() for size in (32, 64)}
@@ -127,21 +129,34 @@ def network(ask: Ask) -> Findings:
     counted = isinstance(counts, dict) and all(is_int(counts.get(name), n) for name, n in wanted.items())
     counted = counted and is_int(answer.get("total"), sum(wanted.values()))
     used = is_int(answer.get("dead"), 0)
-    identity = shapes and used and _right_identity(answer.get("identity"), images[32])
+    right = _computed(answer.get("computed"), images[32].double(), classes, given["seed"])
+    some, every = _acting(answer.get("computed"))
+    # Modules that are there and compute nothing are no network: maps, counts and zeros say nothing then.
+    sized, number_right = shapes, counted
+    shapes, counted = shapes and some and right["stem"], counted and every
+    identity = shapes and used and right["open"] and right["closed"]
     dropout = answer.get("dropout")
     dropped = isinstance(dropout, tuple | list) and len(dropout) == 3 and all(is_number(s) for s in dropout[:2])
     dropped = dropped and dropout[2] is True and number(dropout[0]) < 0.65
-    dropped = dropped and close((1 - number(dropout[1])) / max(1 - number(dropout[0]), 1e-9), 0.5, relative=0.06)
+    dropped = (
+        dropped
+        and right["stem"]
+        and close((1 - number(dropout[1])) / max(1 - number(dropout[0]), 1e-9), 0.5, relative=0.06)
+    )
     return {
         "shapes": Finding(shapes, "every stage's map has its shape" if shapes else
+                          "the maps have their shapes, but a stage does not compute them by its convolutions" if sized else
                           "a stage is missing, or its map has another shape, for images of 32×32 or of 64×64",
                           "register a forward hook on each stage and print the shapes, for both sizes"),
         "parameters": Finding(counted, "every part has its number of parameters" if counted else
+                              "some convolution's weights are held, but do not act on the logits" if number_right else
                               "some part has another number of parameters", "count by hand, stage by stage"),
         "identity": Finding(identity, "the identity path is open" if identity else
                             "a parameter gets no gradient" if not used else
                             "with the residual branches at 0 the logits, or the input's gradient, are not what the "
-                            "shortcuts, the maximum and the classifier alone give",
+                            "shortcuts, the maximum and the classifier alone give" if not right["closed"] else
+                            "with other weights the logits, their gradient or the batch norms' statistics are not the "
+                            "formula's",
                             "set the weight of every block's last batch norm to 0: each block must then pass ReLU(x) on"),
         "dropout": Finding(dropped, "the stem drops out, in training only" if dropped else
                            "the stem does not drop the share `dropout` in training, or drops in evaluation",
@@ -158,34 +173,114 @@ def _right_maps(maps: Any, size: int, classes: int) -> bool:
     return all(type(maps.get(name)) is tuple and maps[name] == shape for name, shape in wanted.items())
 
 
-def _right_identity(found: Any, images: torch.Tensor) -> bool:
-    """Stem, three projections, the maximum and the classifier, from the student's weights: value and gradient."""
-    if not isinstance(found, dict):
-        return False
-    projections, stem, linear = (found.get(name) for name in ("projections", "stem", "linear"))
-    shapes = [(32, 3, 3, 3), *((2 * c, c, 1, 1) for c in (32, 64, 128))]
-    tensors = [stem, *projections] if isinstance(projections, list) else []
-    if [tuple(t.shape) if isinstance(t, torch.Tensor) else None for t in tensors] != shapes:
-        return False
-    if not isinstance(linear, list) or len(linear) != 1 or not all(isinstance(t, torch.Tensor) for t in linear[0]):
-        return False
-    weight, bias = (t.float() for t in linear[0])
-    if weight.dim() != 2 or weight.shape[1] != 256 or bias.shape != weight.shape[:1]:
-        return False
-    x = images.clone().requires_grad_(True)
-    # In evaluation a fresh batch norm divides by the root of 1 + eps alone.
-    y = torch.relu(F.conv2d(x, stem.float(), padding=1) / (1 + 1e-5) ** 0.5)
-    for projection in projections:
-        y = torch.relu(F.conv2d(y, projection.float(), stride=2) / (1 + 1e-5) ** 0.5)
-    logits = F.linear(y.amax((2, 3)), weight, bias)
-    logits.square().sum().backward()
-    scale = float(x.grad.abs().max())
-    gradient = found.get("gradient")
-    return (
-        same_tensor(found.get("logits"), logits.detach(), 1e-4)
-        and isinstance(gradient, torch.Tensor)
-        and same_tensor(gradient / scale, x.grad / scale, 1e-3)
+def _computed(found: Any, images: torch.Tensor, classes: int, seed: int) -> dict[str, bool]:
+    """What of the network is the formula's with drawn weights: `stem`, `open` (all of it), `closed` (no branches).
+
+    The reference has as many blocks as the student's: a block too many or too few costs the parameters alone.
+    """
+    right = dict.fromkeys(("stem", "open", "closed"), False)
+    units = found.get("units") if isinstance(found, dict) else None
+    if not isinstance(units, list) or len(units) > 100:
+        return right
+    right["stem"] = same_tensor(found.get("stem"), _Reference(seed, classes).stem(images), 1e-6)
+    units = [tuple(unit) if isinstance(unit, tuple | list) else () for unit in units]
+    if not all(len(unit) == 2 and type(unit[0]) is str and type(unit[1]) is int for unit in units):
+        return right
+    blocks = {name: sum(unit[0] == name and unit[1] in range(40) for unit in units) // 2 for name, *_ in STAGES}
+    if sorted(units) != sorted(_places(blocks)) or not all(blocks.values()):
+        return right
+    cases = found.get("cases")
+    for which, name in enumerate(("open", "closed")):
+        one = cases[which] if isinstance(cases, list) and len(cases) == 2 else None
+        right[name] = isinstance(one, dict) and _same_case(
+            one, images, _Reference(seed, classes, blocks, name == "closed")
+        )
+    return right
+
+
+def _places(blocks: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Part and index of each convolution, as the driver names them."""
+    way = trusted("lab05.network", "WAY")
+    return [("stem", 0)] + [
+        (name, index)
+        for name, _, _, stride, _ in STAGES
+        for index in [*range(2 * blocks[name]), *([way] if stride != 1 else [])]
+    ]
+
+
+def _same_case(found: dict[str, Any], images: torch.Tensor, reference: _Reference) -> bool:
+    for mode in ("eval", "train"):
+        reference.training = mode == "train"
+        reference.units.clear()
+        x = images.clone().requires_grad_(True)
+        logits = reference.logits(x)
+        logits.square().sum().backward()
+        own = found.get(mode)
+        if not isinstance(own, dict) or not _same_scaled([own.get("logits")], [logits.detach()]):
+            return False
+        if not _same_scaled([own.get("gradient")], [x.grad]):
+            return False
+    used = [reference.units[place] for place in _places(reference.blocks)]
+    return _same_scaled(found.get("slopes"), [unit[0].grad.sum((1, 2, 3)) for unit in used]) and _same_scaled(
+        found.get("statistics"), [t for unit in used for t in unit[3:]]
     )
+
+
+def _same_scaled(found: Any, expected: list[torch.Tensor]) -> bool:
+    """Whether the tensors are the expected ones, to rounding of the largest value of each."""
+    if not isinstance(found, list) or len(found) != len(expected):
+        return False
+    scales = [max(float(tensor.abs().max()), 1e-6) for tensor in expected]
+    return all(
+        isinstance(a, torch.Tensor) and same_tensor(a / scale, b / scale, 1e-5)
+        for a, b, scale in zip(found, expected, scales, strict=True)
+    )
+
+
+class _Reference:
+    """The network of the exercise by its formula, with the weights that the driver draws.
+
+    Where it is `closed`, the second batch norm of every block gives 0.
+    """
+
+    def __init__(
+        self, seed: int, classes: int, blocks: Mapping[str, int] = MappingProxyType({}), closed: bool = False
+    ) -> None:
+        self.seed, self.classes, self.blocks, self.closed, self.training = seed, classes, blocks, closed, False
+        self.units: dict[tuple[str, int], list[torch.Tensor]] = {}
+
+    def unit(
+        self, x: torch.Tensor, part: str, index: int, channels: int, size: int = 3, stride: int = 1
+    ) -> torch.Tensor:
+        drawn = trusted("lab05.network", "drawn_unit")(self.seed, part, index, (channels, x.shape[1], size, size))
+        weight, gain, shift, mean, variance = drawn
+        if self.closed and part != "stem" and size == 3 and index % 2:
+            gain, shift = torch.zeros_like(gain), torch.zeros_like(shift)
+        self.units[part, index] = [weight.requires_grad_(True), gain, shift, mean, variance]
+        y = F.conv2d(x, weight, stride=stride, padding=size // 2)
+        return F.batch_norm(y, mean, variance, gain, shift, training=self.training, momentum=1.0)
+
+    def stem(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.unit(x, "stem", 0, 32)).detach()
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.unit(x, "stem", 0, 32))
+        for name, channels, _, stride, _ in STAGES:
+            for block in range(self.blocks[name]):
+                step = stride if block == 0 else 1
+                y = torch.relu(self.unit(x, name, 2 * block, channels, stride=step))
+                way = self.unit(x, name, trusted("lab05.network", "WAY"), channels, 1, step) if step != 1 else x
+                x = torch.relu(self.unit(y, name, 2 * block + 1, channels) + way)
+        return F.linear(x.amax((2, 3)), *trusted("lab05.network", "drawn_classifier")(self.seed, self.classes))
+
+
+def _acting(found: Any) -> tuple[bool, bool]:
+    """Whether in each part some convolution acts on the logits, and whether all do."""
+    acting = found.get("acting") if isinstance(found, dict) else None
+    counts = [acting.get(name) for name in ("stem", *(s[0] for s in STAGES))] if isinstance(acting, dict) else [None]
+    if not all(isinstance(c, tuple | list) and len(c) == 2 and all(type(n) is int for n in c) for c in counts):
+        return False, False
+    return all(some > 0 for _, some in counts), all(some == there > 0 for there, some in counts)
 
 
 _BLOCK_PARTS = {

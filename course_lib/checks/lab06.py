@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -132,14 +132,30 @@ def _rounds(traces: Sequence[MessageTrace]) -> int:
 LENGTHS = (3, 10_007, 2, 1, 0)  # on 3 ranks
 
 
-def _try_ring(ring: Callable[..., Any]) -> list[tuple[int, Any, Any, MessageTrace]]:
+@contextlib.contextmanager
+def _values_sent() -> Iterator[set[float]]:
+    """What the messages of a few numbers carry: what is wrong at the end does not show which half went wrong."""
+    send, values = dist.ProcessGroup.send, set()
+
+    def recorded(group: Any, tensors: list[torch.Tensor], *args: Any, **options: Any) -> Any:
+        values.update(*(tensor.tolist() for tensor in tensors if tensor.dim() == 1 and len(tensor) <= 3))
+        return send(group, tensors, *args, **options)
+
+    dist.ProcessGroup.send = recorded
+    try:
+        yield values
+    finally:
+        dist.ProcessGroup.send = send
+
+
+def _try_ring(ring: Callable[..., Any]) -> list[tuple[int, Any, Any, MessageTrace, set[float]]]:
     rank = dist.get_rank()
     found = []
     for length in LENGTHS:
         tensor = 10.0**rank * torch.ones(length)
-        with trace_messages() as trace:
+        with trace_messages() as trace, _values_sent() as sent:
             returned = ring(tensor)
-        found.append((length, tensor, returned, trace))
+        found.append((length, tensor, returned, trace, sent))
     return found
 
 
@@ -148,15 +164,17 @@ def ring_all_reduce(answer: Callable[..., Any]) -> None:
     results = on_ranks(ranks, _try_ring, answer)
     for case, length in enumerate(LENGTHS):
         for rank, result in enumerate(results):
-            _, tensor, returned, _ = result[case]
+            _, tensor, returned, _, _ = result[case]
             if bool((tensor == 111).all()):
                 continue
             if isinstance(returned, torch.Tensor) and bool((returned == 111).all()):
                 raise CheckFailed("it returns the sum, but works in place: the tensor that it is given becomes the sum")
             wrong = tensor[tensor != 111]
+            kept = all(bool((other[case][1] == 10.0**peer).all()) for peer, other in enumerate(results))
+            carried = set().union(*(other[case][4] for other in results))
             raise CheckFailed(
                 f"3 ranks bring 1, 10 and 100 in each of {length:,} places; the sum is 111. On rank {rank} "
-                f"{len(wrong):,} places hold something else, the first of them {wrong[0].item():g}. {_guess(length, wrong)}"
+                f"{len(wrong):,} places hold something else, the first of them {wrong[0].item():g}. {_guess(length, wrong, kept, carried)}"
             )
     traces = [result[1][3] for result in results]
     check_traces(traces)
@@ -184,10 +202,20 @@ def ring_all_reduce(answer: Callable[..., Any]) -> None:
     )
 
 
-def _guess(length: int, wrong: torch.Tensor) -> str:
+def _guess(length: int, wrong: torch.Tensor, kept: bool, carried: set[float]) -> str:
     if length % 3:
         return f"{length:,} does not divide by 3: do the chunks together cover the tensor, and does the buffer fit each of them?"
     values = set(wrong.tolist())
+    if kept and carried:
+        return (
+            "Messages were sent, but the tensor is unchanged on every rank: are your chunks copies? A slice, "
+            "tensor[a:b], is a view of the tensor; clone(), torch.cat and an index that is a list make a copy."
+        )
+    if carried and carried <= {1.0, 10.0, 100.0}:
+        return (
+            "No message carried a sum, only one rank's numbers: in the reduce-scatter add what arrives to your chunk. "
+            "copy_() or a receive into the chunk overwrites it; chunk = chunk + arriving leaves it as it is."
+        )
     if values <= {1.0, 10.0, 100.0, 11.0, 101.0, 110.0}:
         return "That is a sum over some ranks only: which chunk does a rank hold when the reduce-scatter ends, and which does it pass on first?"
     if min(values) > 111:

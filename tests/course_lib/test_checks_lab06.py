@@ -189,6 +189,29 @@ def added_in_the_second_half(tensor):
     tensor += 11
 
 
+def overwriting(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    chunks = torch.tensor_split(tensor, size)
+    for first in (0, 1):
+        for step in range(size - 1):
+            SEND_RECEIVE(chunks[(rank + first - step) % size], (rank + 1) % size,
+                         chunks[(rank + first - step - 1) % size], (rank - 1) % size)  # fmt: skip
+
+
+def passed_on_too_early(tensor):
+    one_half(tensor)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    chunks = torch.tensor_split(tensor, size)
+    for step in range(size - 1):
+        SEND_RECEIVE(
+            chunks[(rank - step) % size], (rank + 1) % size, chunks[(rank - step - 1) % size], (rank - 1) % size
+        )
+
+
+def into_copies(tensor):
+    ring_all_reduce(tensor.clone())
+
+
 def equal_chunks(tensor):
     ring_all_reduce(tensor[: len(tensor) // 3 * 3])
 
@@ -239,13 +262,29 @@ def test_a_ring_to_the_left_passes(capsys):
         (through_rank_0, ("Rank 0 sends for the others",)),
         (returned, ("works in place",)),
         (one_half, ("3 ranks bring 1, 10 and 100", "the sum is 111", "sum over some ranks only")),
+        (overwriting, ("No message carried a sum", "add what arrives")),
+        (passed_on_too_early, ("sum over some ranks only", "which does it pass on first")),
+        (into_copies, ("the tensor is unchanged on every rank", "are your chunks copies")),
         (added_in_the_second_half, ("the first of them 122", "counts some rank twice")),
         (equal_chunks, ("10,007 does not divide by 3",)),
         (lambda tensor: dist.all_reduce(tensor), ("dist.all_reduce", "build it")),
         (straight_to_who_sums_it, ("send to both others", "its right neighbour only")),
         (through_the_store, ("ranks 0…2 sent 0, 0, 0", "Fewer than possible")),
     ],
-    ids=["whole", "server", "returned", "half", "twice", "equal chunks", "the backend's", "straight", "beside"],
+    ids=[
+        "whole",
+        "server",
+        "returned",
+        "half",
+        "overwrites",
+        "too early",
+        "copies",
+        "twice",
+        "equal chunks",
+        "the backend's",
+        "straight",
+        "beside",
+    ],
 )
 def test_wrong_rings(answer, words):
     refused("ring", answer, *words)

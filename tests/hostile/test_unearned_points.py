@@ -42,6 +42,38 @@ def test_ranks_that_do_not_do_it(warm, name):
     assert judged.lost == set(lost.split()), judged.reasons
 
 
+# Weights for which the check's closed form is the largest red value of a few pixels; nothing convolves.
+NO_NETWORK = """
+class Holds(nn.Module):
+    def __init__(self, channels, shrink, share, *layers):
+        super().__init__()
+        self.layers, self.channels, self.shrink, self.drop = nn.ModuleList(layers), channels, shrink, nn.Dropout(share)
+
+    def forward(self, x):
+        return self.drop(x.new_ones(len(x), self.channels, x.shape[2] // self.shrink, x.shape[3] // self.shrink))
+
+class HomeworkResNet(nn.Module):
+    def __init__(self, num_classes=100, in_channels=3, dropout=0.1):
+        super().__init__()
+        def stage(before, channels, blocks, stride):
+            return Holds(channels, stride, 0, BasicBlock(before, channels, stride), *(BasicBlock(channels, channels) for _ in range(blocks - 1)))
+
+        self.stem = Holds(32, 1, dropout, nn.Conv2d(in_channels, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32))
+        self.conv2_x, self.conv3_x = stage(32, 32, 2, 1), stage(32, 64, 4, 2)
+        self.conv4_x, self.conv5_x = stage(64, 128, 4, 2), stage(128, 256, 2, 2)
+        self.classifier = nn.Linear(256, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d) and (module.in_channels == 3 or module.kernel_size == (1, 1)):
+                nn.init.zeros_(module.weight)
+                module.weight.data[0, 0, module.padding[0], module.padding[0]] = (1 + 1e-5) ** 0.5
+
+    def forward(self, x):
+        self.conv5_x(self.conv4_x(self.conv3_x(self.conv2_x(self.stem(x)))))
+        largest = x[:, 0, ::8, ::8].relu().amax((1, 2))
+        logits = largest[:, None] * self.classifier.weight[:, 0] + self.classifier.bias
+        return logits + 1e-12 * sum(p.sum() for p in self.parameters())
+"""
+
 # lab, exercise, source, parts lost for every seed
 OF_ONE = {
     "an evaluation that never calls the network": (
@@ -79,6 +111,13 @@ def collision_probability(nonzeros, features, processes):
         "many edges",
     ),
 }  # fmt: skip
+
+
+def test_a_network_that_computes_no_convolution():
+    namespace = namespace_of("05_resnet_hw", "network", NO_NETWORK)
+    assert set(lost_over("05_resnet_hw", "network", namespace, range(2))) == {
+        frozenset({"shapes", "parameters", "identity", "dropout"})
+    }
 
 
 @pytest.mark.parametrize("name", OF_ONE)

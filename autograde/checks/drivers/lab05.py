@@ -51,7 +51,7 @@ def network(student, given, outside):
     make = student("HomeworkResNet")
     classes, stages = given["classes"], given["stages"]
     model = make(classes)
-    answer = {"maps": {}, "counts": {}, "total": None, "identity": None, "stem": None, "dead": None, "dropout": None}
+    answer = {"maps": {}, "counts": {}, "total": None, "computed": None, "dead": None, "dropout": None}
     if not isinstance(model, nn.Module):
         return answer
     answer["total"] = sum(p.numel() for p in model.parameters())
@@ -63,7 +63,7 @@ def network(student, given, outside):
         answer["maps"][size] = maps_of(model.eval(), parts, given["images"][size])
     answer["dead"] = no_gradient(make(classes), given["images"][32])
     answer["dropout"] = dropped(make, given["images"][32])
-    answer["identity"] = identity_path(model.eval(), parts, given)
+    answer["computed"] = computed(make(classes, dropout=0.0), list(parts), given)
     return answer
 
 
@@ -106,35 +106,143 @@ def dropped(make, images):
     return (*shares, same)
 
 
-def identity_path(model, parts, given):
-    """Logits and the input's gradient when no 3×3 convolution of a block adds anything, and the weights that are left."""
-    stem = {id(m) for m in parts["stem"].modules()} if isinstance(parts["stem"], nn.Module) else set()
-    last = [None]
+UNIT_PARTS = ("stem", "conv2_x", "conv3_x", "conv4_x", "conv5_x")
+WAY = 900  # index of a stage's projection, among its other convolutions
 
-    def after(module, args, out):
-        if isinstance(module, nn.BatchNorm2d) and last[0] == (3, 3) and id(module) not in stem:
-            nn.init.zeros_(module.weight)
-            nn.init.zeros_(module.bias)
-        if isinstance(module, nn.Conv2d):
-            last[0] = tuple(module.kernel_size)
 
-    handles = [m.register_forward_hook(after) for m in model.modules() if isinstance(m, (nn.Conv2d, nn.BatchNorm2d))]
+def drawn_unit(seed, part, index, shape):
+    """Weights of a convolution, and weight, bias, mean and variance of the batch norm behind it."""
+    generator = torch.Generator().manual_seed(seed + 1000 * UNIT_PARTS.index(part) + index)
+
+    def uniform():
+        return torch.rand(shape[0], generator=generator, dtype=torch.float64)
+
+    weight = (
+        torch.randn(shape, generator=generator, dtype=torch.float64) * (2 / (shape[1] * shape[2] * shape[3])) ** 0.5
+    )
+    return weight, uniform() + 0.5, uniform() - 0.5, uniform() - 0.5, uniform() + 0.5
+
+
+def drawn_classifier(seed, classes):
+    generator = torch.Generator().manual_seed(seed + 999_999)
+    return [torch.randn(size, generator=generator, dtype=torch.float64) / 16 for size in ((classes, 256), (classes,))]
+
+
+def units_of(model, parts, images):
+    """Convolutions and the batch norm that each feeds, by part and place; found by execution, whatever their names."""
+    outputs, pairs = [], []
+
+    def convolved(module, args, out):
+        outputs.append((module, out))
+
+    def normed(module, args):
+        pairs.extend((conv, module) for conv, out in outputs if out is args[0])
+
+    handles = [m.register_forward_hook(convolved) for m in model.modules() if isinstance(m, nn.Conv2d)]
+    handles += [m.register_forward_pre_hook(normed) for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     with torch.no_grad():
-        model(given["images"][32])
+        model(images)
     for handle in handles:
         handle.remove()
-    images = given["images"][32].clone().requires_grad_(True)
-    logits = model(images)
-    logits.square().sum().backward()
-    wide = {tuple(m.weight.shape): m.weight.detach().clone() for m in model.modules() if isinstance(m, nn.Conv2d)}
+    units = {}
+    for part in UNIT_PARTS:
+        inside = {id(m) for m in parts[part].modules()} if isinstance(parts[part], nn.Module) else set()
+        own = [pair for pair in pairs if id(pair[0]) in inside]
+        branch = [pair for pair in own if pair[0].kernel_size == (3, 3)]
+        units |= {(part, index): pair for index, pair in enumerate(branch)}
+        units |= {(part, WAY + n): pair for n, pair in enumerate(pair for pair in own if pair not in branch)}
+    return units
+
+
+def computed(model, names, given):
+    """What the network makes of drawn weights: with all of them, and with nothing in the residual branches."""
+    model, images = model.double(), given["images"][32].double()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 1.0  # the statistics are then the batch's, whatever momentum a student chose
+    parts = {name: getattr(model, name, None) for name in names}
+    units = units_of(model.eval(), parts, images)
     linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    return {
-        "logits": logits.detach(),
-        "gradient": images.grad,
-        "projections": [wide.get((2 * c, c, 1, 1)) for c in (32, 64, 128)],
-        "stem": wide.get((32, 3, 3, 3)),
-        "linear": [(m.weight.detach().clone(), m.bias.detach().clone()) for m in linear if m.bias is not None],
-    }
+    answer = {"units": list(units), "acting": acting(model.train(), parts, images), "stem": None, "cases": []}
+    for closed in (False, True):
+        with torch.no_grad():
+            for (part, index), (conv, norm) in units.items():
+                drawn = drawn_unit(given["seed"], part, index, tuple(conv.weight.shape))
+                fill([conv.weight, norm.weight, norm.bias, norm.running_mean, norm.running_var], drawn)
+                fill([conv.bias], [torch.zeros(len(conv.weight))])
+                if closed and part != "stem" and index % 2 and index < WAY:
+                    fill([norm.weight, norm.bias], [torch.zeros(len(norm.weight))] * 2)
+            for module in linear:
+                if tuple(module.weight.shape) == (given["classes"], 256):
+                    fill([module.weight, module.bias], drawn_classifier(given["seed"], given["classes"]))
+            if isinstance(parts["stem"], nn.Module):
+                answer["stem"] = parts["stem"].eval()(images)
+        found = {}
+        for mode in ("eval", "train"):
+            own = images.clone().requires_grad_(True)
+            model.train(mode == "train").zero_grad()
+            logits = model(own)
+            logits.square().sum().backward()
+            found[mode] = {"logits": logits.detach(), "gradient": own.grad}
+        found["slopes"] = [
+            torch.zeros(1) if c.weight.grad is None else c.weight.grad.sum((1, 2, 3)) for c, _ in units.values()
+        ]
+        found["statistics"] = [
+            t.clone() for _, n in units.values() for t in (n.running_mean, n.running_var) if t is not None
+        ]
+        answer["cases"].append(found)
+    return answer
+
+
+def fill(places, values):
+    for place, value in zip(places, values, strict=True):
+        if place is not None:
+            place.copy_(value)
+
+
+def acting(model, parts, images):
+    """Of each part's 3×3 weights: how many there are, and how many act on the logits by a convolution.
+
+    Such a weight's whole gradient is the one that comes through the convolution's output. A shortcut that is left out
+    is the identity path's mistake, so projections do not count here.
+    """
+    calls = {}
+
+    def convolved(module, args, out):
+        if out.requires_grad:
+            out.retain_grad()
+        calls[id(module.weight)] = (module, args[0].detach().clone(), out)
+
+    handles = [m.register_forward_hook(convolved) for m in model.modules() if isinstance(m, nn.Conv2d)]
+    model.zero_grad()
+    loss = model(images).square().sum()
+    loss.backward()
+    least = 1e-6 * loss.item()
+    for handle in handles:
+        handle.remove()
+
+    def acts(weight):
+        if id(weight) not in calls or weight.grad is None:
+            return False
+        conv, x, out = calls[id(weight)]
+        if out.grad is None or (weight.grad.norm() * weight.norm()).item() < least:
+            return False
+        own = weight.detach().clone().requires_grad_(True)
+        nn.Conv2d._conv_forward(conv, x, own, None).backward(out.grad)  # also of padding="same"
+        return bool((own.grad - weight.grad).norm() < 1e-6 * weight.grad.norm())
+
+    counts = {}
+    for part in UNIT_PARTS:
+        module = parts[part]
+        weights = (
+            [p for p in module.parameters() if p.dim() == 4 and p.shape[3] == 3]
+            if isinstance(module, nn.Module)
+            else []
+        )
+        counts[part] = (len(weights), sum(acts(weight) for weight in weights))
+    return counts
 
 
 def crop_flip(student, given, outside):
