@@ -1,7 +1,9 @@
 import os
 import shutil
 import sys
+import tempfile
 import time
+import types
 import uuid
 from pathlib import Path
 
@@ -45,6 +47,17 @@ def page_server():
     yield
     if feedback := sys.modules.get("autograde.reading.feedback"):
         feedback._server.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def turns_of_its_own(tmp_path_factory):
+    """Each process that shares the files grades alone for itself, and does not keep the other waiting."""
+    from autograde import turns
+
+    folder = str(tmp_path_factory.mktemp("turns"))
+    turns.tempfile = types.SimpleNamespace(gettempdir=lambda: folder)
+    yield
+    turns.tempfile = tempfile
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ def test_lab_on_two_gpus(two_gpus, notebook):
     assert ended is None, ended
 
 
+@pytest.mark.slow
 def test_lab_02_on_one_gpu_takes_gloo(one_gpu):
     notebook = next(path for path in NOTEBOOKS if path.stem.startswith("02"))
     ended = one_gpu.run(rehearse.code_cells(notebook, rehearse.parameters(notebook, 2)))
