@@ -88,7 +88,13 @@ def test_the_source_validates(root, lab, nothing_staged, warm_server, tmp_path, 
     code = [cell for cell in validating.executed.cells if cell.cell_type == "code" and cell.source]
     assert all(cell.execution_count for cell in code)
     raised = [cell for cell in code if any(output.output_type == "error" for output in cell.outputs)]
-    assert [cell.id for cell in raised if cell.source not in [each["source"] for each in told["failed"]]] == []
+    unexpected = [cell for cell in raised if cell.source not in [each["source"] for each in told["failed"]]]
+    assert not unexpected, "\n".join(
+        f"{cell.id}: {' '.join(output.traceback)}"
+        for cell in unexpected
+        for output in cell.outputs
+        if "traceback" in output
+    )[-6000:]
     for failed, name in zip(told["failed"], UNREACHED.get(lab, ["run"]), strict=True):
         assert f'check("lab{LABS[lab]}.{name}", ' in failed["source"], failed
 
