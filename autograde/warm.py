@@ -32,7 +32,7 @@ __all__ = ["WarmInterpreter"]
 _INSIDE = Path(__file__).resolve().parent / "inside"
 # What the kernel's count may lie above ours: the group also holds the processes that wait, and their files' pages.
 _SPARE = 256 << 20
-_WORKERS = 512  # at most: the users of a worker's ranks are so far apart
+_WORKERS = 4000  # as many numbers as `autograde.worker` gives workers: no rank is another worker's user
 START_SECONDS = 120.0
 FORK_SECONDS = 60.0  # far more than it takes, for a machine that is busy with other things
 
