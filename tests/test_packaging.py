@@ -245,8 +245,9 @@ def test_a_terminal_and_a_notebook_elsewhere_agree_where_the_data_are(student):
 
 def test_make_jupyter_opens_copies_and_make_authors_the_sources(repository):
     def recipe(target):
-        told = subprocess.run(["make", "-n", target], cwd=repository, capture_output=True, text=True, check=True)
-        return told.stdout.splitlines()[-2:]
+        command = ["make", "--no-print-directory", "-n", target]  # within `make test` make names its folder at the end
+        printed = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True)
+        return printed.stdout.splitlines()[-2:]
 
     start, opened = recipe("jupyter")
     assert "lab start --all -o my_labs" in start and opened.endswith("--notebook-dir=my_labs")
