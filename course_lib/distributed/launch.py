@@ -9,7 +9,6 @@ hang that ends with where each rank stood.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import io
 import linecache
@@ -44,6 +43,7 @@ __all__ = ["default_backend", "launch", "threads_per_rank", "warm_up"]
 
 # Imported by the fork server, so that no rank has to. DistributedDataParallel pulls in torch._dynamo, a second's work.
 PRELOAD = [
+    "course_lib.ignore_interrupts",
     "torch.distributed.elastic.multiprocessing.api",
     "torch._dynamo",
     "course_lib.distributed.rank_process",
@@ -68,24 +68,8 @@ def warm_up() -> None:
 
     multiprocessing.set_forkserver_preload(PRELOAD)
     # One thread: a library that starts a pool when it is imported would make the fork server unfit to fork.
-    with changing_the_process, environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"), _uninterruptible():
+    with changing_the_process, environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"):
         forkserver.ensure_running()
-
-
-@contextlib.contextmanager
-def _uninterruptible():
-    """What is started in the block ignores SIGINT: Jupyter sends an interrupt to all processes of a kernel.
-
-    The fork server would take it as its end as long as it imports.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 def launch(
@@ -179,7 +163,8 @@ def _launch(
         )
         (folder / "payload.pickle").write_bytes(pickle.dumps(payload))
         sys.stdout.flush()
-        warm_up()
+        with signals.hold():  # a server that is half started would be left behind
+            warm_up()
         results = _run_agent(folder, world_size, timeout, stop, live, signals)
         return [pickle.loads(results[rank]) for rank in range(world_size)]
     finally:

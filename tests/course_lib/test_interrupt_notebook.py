@@ -89,15 +89,15 @@ def holds(process):
     return below - {process.pid}, listening
 
 
-def ends_in_one_line(kernel, request, cell, line, within=5.0):
+def ends_in_one_line(kernel, request, cell, line, within=30.0):
     """The interrupted cell, checked; and that the kernel is as it was."""
     started = time.monotonic()
-    kernel.follow(cell, request, timeout=30)
+    kernel.follow(cell, request)
     assert time.monotonic() - started < within
     assert cell.error["ename"] == "KeyboardInterrupt" and cell.traceback == [f"KeyboardInterrupt: {line}"]
     assert cell.streams["stderr"] == ""
     process = psutil.Process(kernel.manager.provisioner.pid)
-    assert survivors(holds(process)[0], timeout=1.0) == []
+    assert survivors(holds(process)[0], timeout=10.0) == []
     assert holds(process)[1] <= kernel.own
     after = kernel.run("print(kept, launch(who, 2, timeout=60))", looked_at=False)
     assert after.streams["stdout"] == "[1, 2, 3] [0, 1]\n" and after.error is None, after.error
@@ -128,10 +128,10 @@ def test_an_interrupt_while_the_ranks_start_leaves_none(kernel):
         time.sleep(wait)
         kernel.interrupt()
         kernel.interrupt()
-        kernel.follow(cell, request, timeout=10)
+        kernel.follow(cell, request)
         assert cell.error["ename"] == "KeyboardInterrupt", (wait, cell.traceback)
         below, listening = holds(psutil.Process(kernel.manager.provisioner.pid))
-        assert survivors(below, timeout=1.0) == [] and listening <= kernel.own, wait
+        assert survivors(below, timeout=10.0) == [] and listening <= kernel.own, wait
 
 
 def test_a_training_that_is_interrupted_leaves_its_curve_so_far(kernel):
@@ -143,7 +143,7 @@ def test_a_training_that_is_interrupted_leaves_its_curve_so_far(kernel):
     while not curve.exists() or len(curve.read_text().splitlines()) < 6:
         time.sleep(0.05)
     kernel.interrupt()
-    kernel.follow(cell, request, timeout=10)
+    kernel.follow(cell, request)
     rows = curve.read_text().splitlines()
     done = len(rows) - 2  # a header and the zeroth epoch
     (line,) = cell.traceback
@@ -185,4 +185,4 @@ def test_the_first_launch_may_be_interrupted_while_pytorch_is_imported_for_the_r
         cell = kernel.collect(request, until=lambda cell: cell.streams["stdout"])
         time.sleep(0.5)
         kernel.interrupt()
-        ends_in_one_line(kernel, request, cell, "all 2 ranks have been ended", within=8.0)
+        ends_in_one_line(kernel, request, cell, "all 2 ranks have been ended")

@@ -238,3 +238,10 @@ def test_ranks_that_return_at_once_do_not_hang_up_on_those_that_still_connect():
     """Without the barrier about one launch in sixty failed so on two cores."""
     for _ in range(100):
         assert launch(world_size, 4, timeout=60) == [4] * 4
+
+
+def test_an_interrupt_while_the_fork_server_starts_is_not_lost(monkeypatch):
+    """It once was: the launching process ignored SIGINT for that moment, and the launch ran to its time limit."""
+    monkeypatch.setattr(multiprocessing.forkserver, "ensure_running", lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        launch(rank_and_sum, 1, timeout=60)
