@@ -237,10 +237,13 @@ def python_paths() -> tuple[Path, ...]:
 @cache
 def _masked() -> tuple[Path, ...]:
     # Where the grader is installed into the environment that the sandbox shows, it is covered by an empty folder. So
-    # is a home or a course folder that somebody keeps inside it.
+    # is a home or a course folder that somebody keeps inside it, and what describes the exercises, with their answers.
+    import course_lib
+
     grader = Path(__file__).resolve().parent
     shown = (*python_paths(), Path("/usr"))
-    hidden = {grader, Path.home().resolve(), Path.cwd().resolve() / "course", grader.parent / "labs"}
+    hidden = {grader, Path(course_lib.__file__).resolve().parent / "exercises"}
+    hidden |= {Path.home().resolve(), Path.cwd().resolve() / "course", grader.parent / "labs"}
     return tuple(sorted(path for path in hidden if path.is_dir() and any(_inside(path, other) for other in shown)))
 
 

@@ -8,11 +8,15 @@ import sys
 import textwrap
 import traceback
 import types
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 __all__ = ["CheckFailed", "check"]
 
+HERE = Path(__file__).parent
+OURS = (HERE, HERE.parent / "exercises")
 LABS = ("lab01", "lab02", "lab03", "lab04", "lab05", "lab06", "lab07", "lab08", "lab09", "lab10", "lab11", "lab12")
 COLUMNS = 96  # JupyterLab shows about so many at 1280 pixels
 
@@ -52,7 +56,7 @@ def check(exercise: str, answer: Any, **context: Any) -> float | None:
     lab, _, name = exercise.partition(".")
     if lab not in LABS:
         raise KeyError(f"no checks for {lab!r}; there are {', '.join(LABS)}")
-    checks = importlib.import_module(f"course_lib.checks.{lab}").CHECKS
+    checks = _checks_of(lab)
     if name not in checks:
         raise KeyError(f"{lab} has no exercise {name!r}; it has {', '.join(checks)}")
     notebook = sys._getframe(1).f_globals
@@ -69,10 +73,24 @@ def check(exercise: str, answer: Any, **context: Any) -> float | None:
             raise CheckFailed(_BLANK.format(what=f"{innermost.f_code.co_name} ({exercise})")) from None
         if _RAISED_BLANK.search(getattr(error, "reason", "")):
             raise CheckFailed(_BLANK.format(what=exercise)) from None
-        if Path(innermost.f_code.co_filename).parent == Path(__file__).parent:
+        if Path(innermost.f_code.co_filename).parent in OURS:
             raise CheckFailed(_UNREADABLE.format(what=f"{type(error).__name__}: {error}")) from error
         _show_only(error, frames)
         raise
+
+
+def _checks_of(lab: str) -> dict[str, Callable[..., Any]]:
+    """A lab's checks by name: of the run folder, of the lab's module here, and what `course_lib.exercises` describes."""
+    from course_lib.checks.run_evidence import check_run
+    from course_lib.exercises import exercises_of
+    from course_lib.exercises.visible import check_described
+    from course_lib.run_evidence.course import full_name
+
+    checks: dict[str, Callable[..., Any]] = {"run": partial(check_run, lab=full_name(lab))}
+    if (HERE / f"{lab}.py").is_file():
+        checks |= importlib.import_module(f"course_lib.checks.{lab}").CHECKS
+    described = exercises_of(lab)
+    return checks | {name: partial(check_described, lab, name, each) for name, each in described.items()}
 
 
 _BLANK = (

@@ -6,7 +6,15 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-__all__ = ["course_criteria"]
+__all__ = ["course_criteria", "full_name"]
+
+
+def full_name(lab: str) -> str:
+    """``01_single_gpu``, of ``lab01``; `KeyError` for a lab whose run has no criteria."""
+    names = [path.stem for path in Path(__file__).parent.glob(f"{lab.removeprefix('lab')}_*.toml")]
+    if not names:
+        raise KeyError(f"{lab} has no criteria of a run")
+    return names[0]
 
 
 def course_criteria(lab: str, run: str = "") -> list[dict[str, Any]]:

@@ -1,0 +1,65 @@
+"""What the visible checks compare with: computed from the answers in a checkout, read from a file without them.
+
+A wheel for students has the files ``expected/labNN.pt`` and no answers. They are part of the repository, because a wheel
+is also built where PyTorch is not installed yet. ``python -m course_lib.exercises.expected`` writes them anew; a test
+compares them with what the answers give.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from course_lib.exercises.judging import Expectation
+from course_lib.exercises.registry import HERE, answers_of, exercises_of, known_labs
+
+__all__ = ["computed", "expectation_of", "stored"]
+
+SEED = 0
+
+
+@cache
+def expectation_of(lab: str, name: str) -> Expectation:
+    """What the visible check of an exercise compares with."""
+    return stored(lab, name) if answers_of(lab) is None else computed(lab, name)
+
+
+def computed(lab: str, name: str, seed: int = SEED) -> Expectation:
+    """From the answers, on the cases of `seed`."""
+    exercise = exercises_of(lab)[name]
+    return Expectation.of(exercise, answers_of(lab)[name], exercise.draw(np.random.default_rng(seed)))
+
+
+def stored(lab: str, name: str) -> Expectation:
+    """From the lab's file."""
+    entry = _file(lab)[name]
+    return Expectation(entry["cases"], entry["right"], entry["diagnoses"], lambda *key: entry["mistaken"].get(key))
+
+
+@cache
+def _file(lab: str) -> dict[str, Any]:
+    return torch.load(HERE / "expected" / f"{lab}.pt", weights_only=True)
+
+
+def write(lab: str) -> None:
+    """Write a lab's file."""
+    entries = {}
+    for name in exercises_of(lab):
+        known = computed(lab, name)
+        keys = [(mistake, kind) for mistake in known.diagnoses for kind in known.cases]
+        entries[name] = {
+            "cases": known.cases,
+            "right": known.right,
+            "diagnoses": dict(known.diagnoses),
+            "mistaken": {key: known.seen_with(*key) for key in keys},
+        }
+    (HERE / "expected").mkdir(exist_ok=True)
+    torch.save(entries, HERE / "expected" / f"{lab}.pt")
+
+
+if __name__ == "__main__":
+    for each in known_labs():
+        write(each)

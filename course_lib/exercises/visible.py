@@ -1,0 +1,56 @@
+"""The visible check of a described exercise: fixed cases, in the student's process, with everything shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from course_lib.checks.registry import CheckFailed
+from course_lib.exercises.comparing import picked, short
+from course_lib.exercises.description import Exercise
+from course_lib.exercises.expected import expectation_of
+from course_lib.exercises.judging import judge, observe_here
+
+__all__ = ["check_described"]
+
+
+def check_described(lab: str, name: str, exercise: Exercise, answer: Any) -> None:
+    """Check an answer: print one line if it is right.
+
+    Parameters
+    ----------
+    answer : callable or tuple of callable
+        The student's function, or all of them in the order of `Exercise.functions`.
+
+    Raises
+    ------
+    CheckFailed
+        With the first wrong part's first wrong case, what was expected, what came, and the likeliest reason.
+    """
+    functions: tuple[Callable[..., Any], ...] = answer if isinstance(answer, tuple) else (answer,)
+    if len(functions) != len(exercise.functions):
+        both = "both functions" if len(exercise.functions) == 2 else "all functions"
+        raise CheckFailed(f"give the check {both}: ({', '.join(exercise.functions)})")
+    expected = expectation_of(lab, name)
+
+    @cache
+    def found(kind: str) -> list[Any]:
+        return [observe_here(exercise, case, functions) for case in expected.cases[kind]]
+
+    for part, finding in judge(exercise, expected, found).items():
+        if not finding.passed:
+            raise CheckFailed(_message(exercise, expected, part, finding, found))
+    told = "; ".join(part.right for part in exercise.parts.values() if part.about)
+    print(f"{', '.join(exercise.functions)}: {told}")
+
+
+def _message(exercise: Exercise, expected: Any, part: str, finding: Any, found: Callable[[str], list[Any]]) -> str:
+    case, seen = expected.cases[finding.kind][finding.place], found(finding.kind)[finding.place]
+    shown = exercise.show.format(**case) if isinstance(case, dict) else exercise.show.format(*case)
+    keys, values = exercise.parts[part].keys, ""
+    if exercise.parts[part].judge is None:
+        right = expected.right[finding.kind][finding.place]
+        values = f" expected {short(picked(right, keys))}, yours gives {short(picked(seen, keys))}."
+    reason = finding.reason[:1].upper() + finding.reason[1:]
+    return f"{shown}:{values} {reason}. {finding.hint[:1].upper()}{finding.hint[1:]}".strip()

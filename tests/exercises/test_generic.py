@@ -1,0 +1,207 @@
+"""Every described exercise: right answers earn everything, each mistake loses its parts, in both checks.
+
+Nothing of a mistake needs a sandbox: it is judged here on 20 seeds. One right and one wrong answer of each exercise are
+judged through the sandbox. `labNN_answers.py` says what is lost.
+"""
+
+import contextlib
+import importlib
+import io
+import sys
+from functools import cache
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+
+from autograde.checks import find_check
+from autograde.checks.described import observer_source
+from autograde.rubric import find_rubric
+from autograde.sandbox import missing_sandbox
+from autograde.warm import WarmInterpreter
+from course_lib.checks import CheckFailed, check
+from course_lib.exercises import answers_of, exercises_of, known_labs
+from course_lib.exercises.comparing import equal
+from course_lib.exercises.expected import computed, stored
+from course_lib.exercises.judging import judge, observe_here
+from course_lib.run_evidence.course import full_name
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "autograde")]
+GradedLab = importlib.import_module("graded_lab").GradedLab
+
+SEEDS = range(20)
+MISSING = missing_sandbox()
+TABLES = {lab: importlib.import_module(f"{lab}_answers") for lab in known_labs()}
+EXERCISES = [(lab, name) for lab in known_labs() for name in exercises_of(lab)]
+MISTAKES = [(lab, name, mistake) for lab, name in EXERCISES for mistake in answers_of(lab)[name].mistakes]
+WRONG = [(lab, name) for lab, table in TABLES.items() for name in table.WRONG]
+RIGHT = [
+    (lab, name, n) for lab, table in TABLES.items() for name, some in table.RIGHT.items() for n in range(len(some))
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@cache
+def expected(lab, name, seed):
+    return computed(lab, name, seed)
+
+
+def verdicts(lab, name, functions, seeds=SEEDS):
+    """The findings of parts that earn points, for each seed."""
+    exercise = exercises_of(lab)[name]
+    for seed in seeds:
+        known = expected(lab, name, seed)
+
+        @cache
+        def found(kind, known=known):
+            return [observe_here(exercise, case, functions) for case in known.cases[kind]]
+
+        findings = judge(exercise, known, found)
+        yield {part: findings[part] for part, each in exercise.parts.items() if each.about}
+
+
+def sources(lab):
+    notebook = nbformat.read(HERE.parents[1] / "labs" / full_name(lab) / f"{full_name(lab)}.ipynb", as_version=4)
+    return notebook.cells
+
+
+def functions_of(lab, name, source=None):
+    """The functions of an answer, or of the notebook's own, beside the notebook's own cells and answers."""
+    rules = find_rubric(full_name(lab)).execution
+    namespace = {"__name__": "notebook"}
+    for cell in sources(lab):
+        if cell.cell_type != "code":
+            continue
+        text = source if source is not None and cell.id == f"ex-{name}" else cell.source
+        if "parameters" in cell.metadata.get("tags", []):
+            exec(text, namespace)
+            namespace.update(rules.parameters)
+        elif cell.id in rules.run or cell.id.startswith("ex-"):
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(text, namespace)
+    return tuple(namespace[function] for function in exercises_of(lab)[name].functions)
+
+
+def visible(lab, name, functions):
+    check(f"{lab}.{name}", functions if len(functions) > 1 else functions[0])
+
+
+def loses(lab, name, functions, lost, words):
+    found = list(verdicts(lab, name, functions))
+    for findings in found:
+        assert {part for part, finding in findings.items() if not finding.passed} == set(lost.split())
+    reasons = [{part: finding.reason for part, finding in findings.items()} for findings in found]
+    assert all(each == reasons[0] for each in reasons)  # it tells nothing of the inputs
+    assert any(words in reasons[0][part] for part in lost.split()), reasons[0]
+    assert all(finding.hint for finding in found[0].values() if not finding.passed)
+    with pytest.raises(CheckFailed) as refused:
+        visible(lab, name, functions)
+    assert words.lower() in str(refused.value).lower()
+
+
+@pytest.mark.parametrize("lab, name", EXERCISES)
+def test_the_solution_and_the_reference_earn_everything(lab, name, capsys):
+    for functions in filter(None, (functions_of(lab, name), answers_of(lab)[name].reference)):
+        for findings in verdicts(lab, name, functions):
+            assert all(finding.passed for finding in findings.values()), findings
+        assert visible(lab, name, functions) is None
+        printed = capsys.readouterr()
+        assert printed.out.count("\n") == 1 and not printed.err
+
+
+@pytest.mark.parametrize("lab, name, which", RIGHT)
+def test_another_style_earns_everything(lab, name, which):
+    functions = functions_of(lab, name, TABLES[lab].RIGHT[name][which])
+    for findings in verdicts(lab, name, functions):
+        assert all(finding.passed for finding in findings.values()), findings
+    visible(lab, name, functions)
+
+
+@pytest.mark.parametrize("lab, name, mistake", MISTAKES)
+def test_a_known_mistake_loses_its_parts_and_is_named(lab, name, mistake):
+    answers = answers_of(lab)[name]
+    known = answers.mistakes[mistake]
+    functions = [
+        mine or right for mine, right in zip(known.functions, answers.reference or known.functions, strict=True)
+    ]
+    loses(lab, name, tuple(functions), TABLES[lab].LOSES[name][mistake], TABLES[lab].SAYS.get(mistake, known.diagnosis))
+
+
+@pytest.mark.parametrize("lab, mistake", WRONG)
+def test_another_mistake_loses_its_parts(lab, mistake):
+    name, source, lost, words = TABLES[lab].WRONG[mistake]
+    loses(lab, name, functions_of(lab, name, source), lost, words)
+
+
+@pytest.mark.parametrize("lab", known_labs())
+def test_the_stored_expectations_are_those_of_the_answers(lab):
+    for name in exercises_of(lab):
+        one, other = stored(lab, name), computed(lab, name)
+        again = "run python -m course_lib.exercises.expected"
+        assert equal(one.cases, other.cases, 1e-9) and equal(one.right, other.right), again
+        assert one.diagnoses == other.diagnoses, again
+        for mistake in other.diagnoses:
+            for kind in other.cases:
+                assert equal(one.seen_with(mistake, kind), other.seen_with(mistake, kind)), again
+
+
+@pytest.mark.parametrize("lab, name", EXERCISES)
+def test_a_sandbox_gets_no_answer(lab, name):
+    source = observer_source(f"{lab}.{name}")
+    assert "course_lib.exercises" not in source and "Exercise(" not in source and "Part(" not in source
+
+
+@pytest.fixture(scope="module")
+def warm():
+    if MISSING:
+        pytest.skip(MISSING)
+    with WarmInterpreter() as interpreter:
+        yield interpreter
+
+
+@pytest.mark.parametrize("lab, name", EXERCISES)
+def test_through_the_sandbox(warm, lab, name):
+    graded = GradedLab(warm, full_name(lab))
+    judged = graded.judge(name, seed=3)
+    assert judged.points == judged.max_points and not judged.flags, judged.reasons
+    source, lost, words = next(rest for exercise, *rest in TABLES[lab].WRONG.values() if exercise == name)
+    judged = graded.judge(name, source, seed=3)
+    assert judged.lost == set(lost.split()) and "grader" not in judged.flags
+    assert any(words in judged.reasons[part] for part in judged.lost), judged.reasons
+
+
+LOOK = """
+import gc, glob, os, sys
+import course_lib.exercises
+{signature}:
+    folder = os.path.dirname(course_lib.__file__) + "/exercises"
+    try:
+        import course_lib.exercises.answers
+        return "imported"
+    except ImportError:
+        pass
+    known = [name for name in sys.modules if name.startswith("course_lib.exercises.")]
+    raise LookupError(str([os.listdir(folder), known]))
+"""
+
+
+def test_nothing_of_the_descriptions_is_in_a_sandbox(warm):
+    lab, name = EXERCISES[0]
+    function = exercises_of(lab)[name].functions[0]
+    judged = GradedLab(warm, full_name(lab)).judge(name, LOOK.format(signature=f"def {function}(*question)"), seed=3)
+    assert all("LookupError" in reason and "[[], []]" in reason for reason in judged.reasons.values()), judged.reasons
+
+
+def test_the_points_are_of_the_parts():
+    for lab, name in EXERCISES:
+        rubric = next(each for each in find_rubric(full_name(lab)).exercises if each.check == f"{lab}.{name}")
+        assert set(rubric.points) == set(find_check(f"{lab}.{name}").parts)
