@@ -2,7 +2,7 @@
 
 A description (`labNN.py`) says which cases are drawn, how an answer is observed on a case, and which parts earn points.
 The right functions, and the known mistakes by name, are in `answers/labNN.py`. A student's wheel has no `answers`; it
-has what they compute on the visible check's cases (`expected/labNN.pt`). A sandbox shows nothing of this package: the
+has what they compute on the visible check's cases (`expected/labNN.pt.gz`). A sandbox shows nothing of this package: the
 grader sends the source of `observe` alone. docs/exercises.md shows how one is written.
 """
 

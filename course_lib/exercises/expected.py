@@ -1,12 +1,14 @@
 """What the visible checks compare with: computed from the answers in a checkout, read from a file without them.
 
-A wheel for students has the files ``expected/labNN.pt`` and no answers. They are part of the repository, because a wheel
+A wheel for students has the files ``expected/labNN.pt.gz`` and no answers. They are part of the repository, because a wheel
 is also built where PyTorch is not installed yet. ``python -m course_lib.exercises.expected`` writes them anew; a test
 compares them with what the answers give.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 from functools import cache
 from typing import Any
 
@@ -41,7 +43,8 @@ def stored(lab: str, name: str) -> Expectation:
 
 @cache
 def _file(lab: str) -> dict[str, Any]:
-    return torch.load(HERE / "expected" / f"{lab}.pt", weights_only=True)
+    data = gzip.decompress((HERE / "expected" / f"{lab}.pt.gz").read_bytes())
+    return torch.load(io.BytesIO(data), weights_only=True)
 
 
 def write(lab: str) -> None:
@@ -57,7 +60,9 @@ def write(lab: str) -> None:
             "mistaken": {key: known.seen_with(*key) for key in keys},
         }
     (HERE / "expected").mkdir(exist_ok=True)
-    torch.save(entries, HERE / "expected" / f"{lab}.pt")
+    file = io.BytesIO()
+    torch.save(entries, file)
+    (HERE / "expected" / f"{lab}.pt.gz").write_bytes(gzip.compress(file.getvalue(), mtime=0))
 
 
 if __name__ == "__main__":

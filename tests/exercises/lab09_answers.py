@@ -54,6 +54,7 @@ LOSES = {
         "a copy": "steps lock memory",
         "counts batches": "steps",
         "a tensor of samples": "steps",
+        "a float of samples": "steps",
         "gradient inside": "lock memory",
         "no lock": "lock memory",
         "before the lock": "lock memory",
@@ -130,6 +131,17 @@ def speed_up(serial, parallel, target):
     return rate, None if None in times else times[0] / times[1]
 """
 
+_SPEED_UP = """
+def time_to_accuracy(curve, target):
+    return next((t for t, _, a in curve if a >= target), None)
+
+def speed_up(serial, parallel, target):
+    (t1, n1, _), (t2, n2, _) = serial[-1], parallel[-1]
+    first, second = time_to_accuracy(serial, target), time_to_accuracy(parallel, target)
+    return {rate}, {timed}
+"""
+_RATE, _TIMED = "(n2 / t2) / (n1 / t1)", "None if first is None or second is None else first / second"
+
 # Other mistakes: name → (exercise, source, parts that are lost, words of the reason).
 WRONG = {
     "half": (
@@ -169,6 +181,13 @@ WRONG = {
     "numpy's generator": (
         "share", _SHARE + "    return np.random.rand() and shuffled(n, s, e)[r::p]", "order", "from which dropout draws",
     ),
+    "the global generator": (
+        "share", "def my_share(n, p, r, e, s):\n    return torch.randperm(n)[r::p]", "once even order", "not on the rank",
+    ),
+    "not to be repeated": (
+        "share", "CALLS = [0]\n" + _SHARE + "    CALLS[0] += p == 1\n    return shuffled(n, s, e, CALLS[0])[r::p]",
+        "order", "the same arguments do not give",
+    ),
     "fixed parts": (
         "share", _SHARE + "    return [p * i + r for i in shuffled((n - r + p - 1) // p, s, e)]", "order", "the same samples in every epoch",
     ),
@@ -182,12 +201,40 @@ WRONG = {
     "the last time throughout": ("reading", _READING.format(when=">=", never="curve[-1][0]"), "time accuracy", "never seen"),
     "infinity throughout": ("reading", _READING.format(when=">=", never="math.inf"), "time accuracy", "never seen"),
     "NaN throughout": ("reading", _READING.format(when=">=", never="math.nan"), "time accuracy", "wrong for some"),
+    "no time": ("reading", "def time_to_accuracy(curve, target):\n    pass", "time accuracy", "wrong for some"),
+    "seconds of two workers": (
+        "reading", _SPEED_UP.format(rate="2 * t1 / t2", timed=_TIMED), "throughput", "different numbers of samples",
+    ),
+    "no speed-up": ("reading", _SPEED_UP.format(rate="1.0", timed=_TIMED), "throughput", "different numbers of samples"),
+    "whole times": (
+        "reading", _SPEED_UP.format(rate=_RATE, timed="None if first is None or second is None else t1 / t2"),
+        "accuracy", "wrong for some pair",
+    ),
+    "only the serial run's time": (
+        "reading", _SPEED_UP.format(rate=_RATE, timed="None if first is None else first / second"),
+        "throughput accuracy", "your function stopped there",
+    ),
+    "one where both never": (
+        "reading",
+        _SPEED_UP.format(rate=_RATE, timed="1.0 if first == second else None if None in (first, second) else first / second"),
+        "accuracy", "never reaches",
+    ),
+    "one for never": (
+        "reading", _SPEED_UP.format(rate=_RATE, timed="1.0 if None in (first, second) else first / second"),
+        "accuracy", "never reaches",
+    ),
+    "no return": (
+        "loop",
+        "def train_share(model, batches, lr, lock):\n    optimizer = torch.optim.SGD(model.parameters(), lr)\n    for x, y in batches:\n"
+        "        optimizer.zero_grad()\n        F.cross_entropy(model(x), y).backward()\n        with lock: optimizer.step()",
+        "steps", "is there a return?",
+    ),
     "a float of samples": (
         "loop",
         "def train_share(model, batches, lr, lock):\n    optimizer = torch.optim.SGD(model.parameters(), lr)\n    for x, y in batches:\n"
         "        optimizer.zero_grad()\n        F.cross_entropy(model(x), y).backward()\n        with lock: optimizer.step()\n"
         "    return float(sum(len(y) for _, y in batches))",
-        "steps", "it is an int",
+        "steps", "as an int",
     ),
     "twice the rate": (
         "loop",

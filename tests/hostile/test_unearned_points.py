@@ -102,14 +102,6 @@ def train_step(model, images, labels, optimizer, loss_fn):
 """,
         "update",
     ),
-    "a sum over the others for a probability": (
-        "09_hogwild", "collision",
-        """
-def collision_probability(nonzeros, features, processes):
-    return (processes - 1) * (1 - math.comb(features - nonzeros, nonzeros) / math.comb(features, nonzeros))
-""",
-        "many edges",
-    ),
 }  # fmt: skip
 
 

@@ -297,6 +297,10 @@ loop = Answers(
             "return the number of samples as an int: int(…) makes one of a tensor or a float",
             _sgd(count=lambda labels: torch.tensor(len(labels))),
         ),
+        "a float of samples": Mistake(
+            "return the number of samples as an int: int(…) makes one of a tensor or a float",
+            _sgd(count=lambda labels: float(len(labels))),
+        ),
         "gradient inside": Mistake(
             "a gradient was computed while the lock was held: then the processes take turns, and two are no faster than "
             "one. Take the lock for the update only",
