@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from fake_runs import REPOSITORY
 from autograde.checks import AnswerError, find_check
 from autograde.checks.compare import _driver
 from autograde.rubric import find_rubric
+from autograde.talk import Later
 
 
 class _Student:
@@ -38,7 +40,11 @@ class _Here:
 
     def call(self, function: str, given: Any, answers: dict[str, Callable[..., Any]] | None = None) -> Any:
         def outside(name: str, *arguments: Any) -> Any:
-            return answers[name](0, *arguments)
+            answer = answers[name](0, *arguments)
+            if isinstance(answer, Later):
+                time.sleep(answer.seconds)
+                return answer.value
+            return answer
 
         try:
             return _driver(self.check)[function](_Student(self.namespace), given, outside)
