@@ -28,7 +28,7 @@ def samplers(ask: Ask) -> Findings:
     share = whole * batch_size + int(random.integers(1, batch_size))
     values = random.permutation(10_000)
     train = values[: ranks * share - int(random.integers(0, ranks))]
-    test = values[5_000 : 5_000 + ranks * int(random.integers(270, 320)) + int(random.integers(0, ranks))]
+    test = values[5_000 : 5_000 + ranks * int(random.integers(270, 320)) + int(random.integers(1, ranks))]
     first, other = (int(n) for n in random.choice(50, 2, replace=False))
     seed, other_seed = (int(n) for n in random.choice(10_000, 2, replace=False))
     given = {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..criteria import Finding
-from .compare import close, is_number
+from .compare import close, is_number, number
 from .registry import Ask, Findings, shape_of
 
-__all__ = ["metrics", "throughput"]
+__all__ = ["everywhere", "metrics", "throughput"]
 
 RANKS = 3
 TOLERANCE = 2e-5  # float32 sums pass
@@ -37,12 +37,14 @@ def throughput(ask: Ask) -> Findings:
     }
     look = "take two ranks, 1,000 images in 2 s and 600 in 4 s, and write the pair down by hand"
     pairs = [_pair(one) for one in found]
-    rate = _told("rate", found, pairs, 0, sum(images) / max(seconds), mistakes, look)
+    # The rate is judged by the answer's own seconds: what is wrong with these is the seconds' business.
+    own = number(pairs[0][1])
+    rate = _told("rate", found, pairs, 0, sum(images) / (own if own > 0 else max(seconds)), mistakes, look)
     slowest = _told("number of seconds", found, pairs, 1, max(seconds), times, look)
     return {
         "rate": rate,
         "seconds": slowest,
-        "everywhere": _everywhere(pairs, sum(images) / max(seconds), max(seconds)),
+        "everywhere": everywhere(pairs, rate.passed or slowest.passed),
     }
 
 
@@ -69,11 +71,9 @@ def metrics(ask: Ask) -> Findings:
     look = "take two ranks, 90 of 100 right and 6 of 20 right, and write the accuracy down by hand"
     loss, accuracy = sum(losses) / sum(images), sum(correct) / sum(images)
     pairs = [_pair(one) for one in found]
-    return {
-        "accuracy": _told("accuracy", found, pairs, 1, accuracy, wrong_accuracy, look),
-        "loss": _told("mean loss", found, pairs, 0, loss, wrong_loss, look),
-        "everywhere": _everywhere(pairs, loss, accuracy),
-    }
+    accurate = _told("accuracy", found, pairs, 1, accuracy, wrong_accuracy, look)
+    mean = _told("mean loss", found, pairs, 0, loss, wrong_loss, look)
+    return {"accuracy": accurate, "loss": mean, "everywhere": everywhere(pairs, accurate.passed or mean.passed)}
 
 
 def _pair(value: Any) -> tuple[Any, Any]:
@@ -101,11 +101,15 @@ def _told(
     return Finding(False, f"the {what} is wrong" + (f": {reasons[0]}" if reasons else ""), look)
 
 
-def _everywhere(pairs: list[tuple[Any, Any]], first: float, second: float) -> Finding:
-    right = [close(a, first, TOLERANCE) and close(b, second, TOLERANCE) for a, b in pairs]
-    look = "print the pair on every rank"
-    if all(right):
-        return Finding(True, "every rank has the same, true pair")
-    if not right[0]:
-        return Finding(False, "the pair is not right on rank 0, so it is not on every rank", look)
-    return Finding(False, f"rank 0 has the pair, rank {right.index(False)} has another", look)
+def everywhere(found: Sequence[Sequence[Any] | None], reduced: bool) -> Finding:
+    """Every rank has rank 0's numbers; `reduced`: one of them at least is the whole job's."""
+    look = "print what every rank returns"
+    if not reduced:
+        return Finding(False, "rank 0 has no number of the whole job, so no rank has", look)
+    own = [
+        one is not None and all(close(a, number(b), TOLERANCE) for a, b in zip(one, found[0], strict=True))
+        for one in found
+    ]
+    if all(own):
+        return Finding(True, "every rank has the same numbers")
+    return Finding(False, f"rank {own.index(False)} does not have rank 0's numbers", look)

@@ -9,7 +9,7 @@ import torch
 from ..criteria import Finding
 from .compare import close, is_int, same_tensor, same_tensors
 from .lab08_workers import local_sgd, psgd
-from .mpi_exchange import MPIExchange
+from .post_office import PostOffice
 from .registry import AnswerError, Ask, Findings, HiddenCheck, shape_of
 
 __all__ = ["CHECKS"]
@@ -73,18 +73,18 @@ def _averaged(
 ) -> tuple[list[dict[str, Any]], bool]:
     """What each rank's process told, and whether one waited for ever."""
     size = len(samples)
-    exchange = MPIExchange(size)
+    office = PostOffice(size)
     given: list[Any] = [
         {"spec": spec, "rank": rank, "size": size, "state": state, "samples": count}
         for rank, (state, count) in enumerate(zip(states, samples, strict=True))
     ]
     try:
-        told = ask.call("averaging", given + [None] * (RANKS - size), exchange.answers)
+        told = ask.call("averaging", given + [None] * (RANKS - size), office.answers)
     except AnswerError:
-        if not exchange.stuck:
+        if not office.stuck:
             raise
         return [], True
-    return [one if isinstance(one, dict) else {} for one in told[:size]], exchange.stuck
+    return [one if isinstance(one, dict) else {} for one in told[:size]], office.stuck
 
 
 def interpolate(ask: Ask) -> Findings:

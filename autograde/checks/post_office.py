@@ -1,12 +1,12 @@
 """Messages between ranks that share no network pass through here, in the grader: counted and delivered out of their reach.
 
-The ranks' half is `drivers/transport.py`. The grader may play a rank itself: `post` and `collect` are then its own.
+The ranks' half is `drivers/transport.py`, for MPI `drivers/lab08.py`. The grader may play a rank itself: `post` and
+`collect` are then its own.
 """
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +16,9 @@ import torch
 __all__ = ["ANY", "Letter", "PostOffice"]
 
 ANY = -1  # for a receive from whoever sends first
+WILD = (-1, -2)  # MPI's any source and any tag, in Open MPI and MPICH; a tag below these is matched by itself alone
 STUCK = 10.0  # seconds in which nothing moves although every rank is there and somebody waits
-MOST = 10_000  # messages
+MOST = 4_000  # messages
 MOST_BYTES = 1 << 26
 
 
@@ -27,7 +28,7 @@ class Letter:
 
     Attributes
     ----------
-    source, destination : int
+    source, destination, tag : int
     nbytes : int
     round : int
         Steps that had to come before it, and itself: Lamport's clock, in which a rank sends one message a step.
@@ -37,6 +38,7 @@ class Letter:
 
     source: int
     destination: int
+    tag: int
     nbytes: int
     round: int
     number: int
@@ -55,20 +57,24 @@ class PostOffice:
     Attributes
     ----------
     letters : list of Letter
+    stuck : bool
+        A rank waited for what nobody sends or takes.
     """
 
     def __init__(self, size: int, buffered: bool = False) -> None:
-        self.size, self.buffered = size, buffered
+        self.size, self.buffered, self.stuck = size, buffered, False
         self.letters: list[Letter] = []
-        # By source, destination and tag: what was posted and not yet asked for, and who asks for what was not yet posted.
-        self._waiting: dict[tuple[int, int, int], deque[tuple[Letter, torch.Tensor]]] = defaultdict(deque)
-        self._asking: dict[tuple[int, int, int], deque[int]] = defaultdict(deque)
+        self._waiting: list[tuple[Letter, torch.Tensor]] = []  # posted and not yet asked for
+        self._asking: list[
+            tuple[int, int, int, int]
+        ] = []  # number, source, destination, tag of a receive without message
         self._delivered: dict[int, tuple[Letter, torch.Tensor]] = {}
         self._sources: dict[int, int] = {}  # of what was collected, by the number of the receive
         self._receivers: list[int] = []  # rank, by the number of the receive
         self._clock = [0] * size
         self._bytes = 0
         self._here: set[int] = set()
+        self._left: set[int] = set()
         self._moved = time.monotonic()
 
     @property
@@ -76,6 +82,7 @@ class PostOffice:
         """For `Ask.call`."""
         return {
             "here": self.arrive,
+            "left": self._left.add,
             "post": self.post,
             "taken": self._taken,
             "expect": self.expect,
@@ -111,31 +118,32 @@ class PostOffice:
         if len(self.letters) >= MOST or self._bytes > MOST_BYTES:
             return "far too many messages"
         self._clock[rank] += 1
-        letter = Letter(rank, destination, nbytes, self._clock[rank], len(self.letters))
+        letter = Letter(rank, destination, tag, nbytes, self._clock[rank], len(self.letters))
         self.letters.append(letter)
         self._moved = time.monotonic()
-        asking = self._asking[rank, destination, tag] or self._asking[ANY, destination, tag]
-        if asking:
-            self._deliver(asking.popleft(), letter, tensor)
+        asking = next((one for one in self._asking if _fits(one, letter)), None)
+        if asking is None:
+            self._waiting.append((letter, tensor))
         else:
-            self._waiting[rank, destination, tag].append((letter, tensor))
+            self._asking.remove(asking)
+            self._deliver(asking[0], letter, tensor)
         return len(self.letters) - 1
 
     def expect(self, rank: int, source: Any, tag: Any) -> int | str:
-        """A rank is ready to receive, from `ANY` or one source; the number of the receive, or what is wrong with it."""
-        known = self._is_rank(source) or (type(source) is int and source == ANY)
+        """A rank is ready to receive, from one source or any; the number of the receive, or what is wrong with it."""
+        known = self._is_rank(source) or (type(source) is int and source in WILD)
         if not (self._is_rank(rank) and known and type(tag) is int):
             return "there is no such rank"
         if len(self._receivers) >= MOST:
             return "far too many messages"
         self._receivers.append(rank)
         number = len(self._receivers) - 1
-        sources = range(self.size) if source == ANY else [source]
-        waiting = [queue for each in sources if (queue := self._waiting[each, rank, tag])]
-        if waiting:
-            self._deliver(number, *min(waiting, key=lambda queue: queue[0][0].number).popleft())
+        asking = (number, source, rank, tag)
+        place = next((place for place, (letter, _) in enumerate(self._waiting) if _fits(asking, letter)), None)
+        if place is None:
+            self._asking.append(asking)
         else:
-            self._asking[source, rank, tag].append(number)
+            self._deliver(number, *self._waiting.pop(place))
         return number
 
     def _deliver(self, number: int, letter: Letter, tensor: torch.Tensor) -> None:
@@ -169,7 +177,20 @@ class PostOffice:
     def _stuck(self) -> bool | str:
         """A rank that has not begun may still send; on a busy machine one begins long after another."""
         everybody = self._here >= set(range(self.size))
-        return "stuck" if everybody and time.monotonic() - self._moved > STUCK else False
+        alone = len(self._left) >= self.size - 1 > 0
+        if alone or (everybody and time.monotonic() - self._moved > STUCK):
+            self.stuck = True
+            return "stuck"
+        return False
 
     def _is_rank(self, rank: Any) -> bool:
         return type(rank) is int and 0 <= rank < self.size
+
+
+def _fits(asking: tuple[int, int, int, int], letter: Letter) -> bool:
+    _, source, destination, tag = asking
+    return (
+        destination == letter.destination
+        and (source == letter.source or source in WILD)
+        and (tag == letter.tag or (tag in WILD and letter.tag >= 0))
+    )

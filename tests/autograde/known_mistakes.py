@@ -8,17 +8,21 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import nbformat
 import numpy as np
+import torch.distributed as dist
 from fake_runs import REPOSITORY
 
 from autograde.checks import AnswerError, find_check
 from autograde.checks.compare import _driver
 from autograde.rubric import find_rubric
+from autograde.talk import Later
+from course_lib.distributed import launch
 
 
 class _Student:
@@ -38,7 +42,11 @@ class _Here:
 
     def call(self, function: str, given: Any, answers: dict[str, Callable[..., Any]] | None = None) -> Any:
         def outside(name: str, *arguments: Any) -> Any:
-            return answers[name](0, *arguments)
+            answer = answers[name](0, *arguments)
+            if isinstance(answer, Later):
+                time.sleep(answer.seconds)
+                return answer.value
+            return answer
 
         try:
             return _driver(self.check)[function](_Student(self.namespace), given, outside)
@@ -77,14 +85,45 @@ def mistakes(lab: str) -> Iterator[tuple[str, str, str, frozenset[str]]]:
         yield name, exercise, source, frozenset(lost.split())
 
 
-def lost_over(lab: str, exercise: str, namespace: dict[str, Any], seeds: range) -> Counter[frozenset[str]]:
+def lost_over(lab: str, exercise: str, namespace: dict[str, Any], seeds: range, here: type = _Here) -> Counter[frozenset[str]]:
     """How often an answer loses which parts."""
     name = f"lab{lab[:2]}.{exercise}"
     check, counts = find_check(name), Counter()
     for seed in seeds:
         try:
-            findings = check.judge(_Here(name, namespace, seed))
+            findings = check.judge(here(name, namespace, seed))
             counts[frozenset(part for part, finding in findings.items() if not finding.passed)] += 1
         except AnswerError:
             counts[frozenset(check.parts)] += 1
     return counts
+
+
+class _OnRanks(_Here):
+    """`_Here` on one of several ranks: each judges what all of them found, so that all come to the same verdict."""
+
+    def call(self, function: str, given: Any, answers: dict[str, Callable[..., Any]] | None = None) -> Any:
+        found: list[Any] = [None] * dist.get_world_size()
+        try:
+            mine = super().call(function, given[dist.get_rank()])
+        except AnswerError as error:
+            mine = error
+        dist.all_gather_object(found, mine)
+        for one in found:
+            if isinstance(one, AnswerError):
+                raise one
+        return found
+
+    def bytes_on_loopback(self) -> None:
+        return None
+
+
+def lost_on_ranks(lab: str, answers: list[tuple[str, str]], seeds: range) -> list[Counter[frozenset[str]]]:
+    """`lost_over` for answers (exercise, source) to checks of equally many ranks, whose every rank calls as often as the others."""
+
+    def judge_all() -> list[Counter[frozenset[str]]]:
+        return [
+            lost_over(lab, exercise, namespace_of(lab, exercise, source), seeds, _OnRanks)
+            for exercise, source in answers
+        ]
+
+    return launch(judge_all, find_check(f"lab{lab[:2]}.{answers[0][0]}").ranks, backend="gloo", timeout=300)[0]

@@ -85,17 +85,17 @@ def test_another_style_gets_every_point(lab, exercise):
 
 WRONG = {
     "no zero_grad": ("train-step", "optimizer.zero_grad()", "pass", "repeat", "uses the first one's gradients too"),
-    "no step": ("train-step", "optimizer.step()", "pass", "update repeat", "where they were"),
+    "no step": ("train-step", "optimizer.step()", "pass", "update", "where they were"),
     "no backward": ("train-step", "loss.backward()", "pass", "update repeat", "where they were"),
     "zero_grad after backward": (
         "train-step", "loss.backward()", "loss.backward(); optimizer.zero_grad()", "update repeat", "where they were",
     ),
     "two backwards": (
-        "train-step", "loss.backward()", "loss.backward(retain_graph=True); loss.backward()", "update repeat",
+        "train-step", "loss.backward()", "loss.backward(retain_graph=True); loss.backward()", "update",
         "not those of the given optimiser",
     ),
     "its own loss": (
-        "train-step", "loss_fn(logits, labels)", "nn.functional.cross_entropy(logits, labels)", "update repeat returns",
+        "train-step", "loss_fn(logits, labels)", "nn.functional.cross_entropy(logits, labels)", "update returns",
         "not those of the given optimiser",
     ),
     "graph kept": ("train-step", "loss.detach()", "loss", "returns", "carries its graph"),

@@ -1,7 +1,11 @@
 """Lab 08's hidden checks against right answers in several styles and the mistakes that students make."""
 
 import pytest
+import torch
 from graded_lab import GradedLab, loses
+from known_mistakes import lost_over, namespace_of
+
+from autograde.checks.post_office import PostOffice
 
 LAB = "08_parallel_sgd_mpi"
 POINTS = {"averaging": 8, "psgd": 8, "local-sgd": 8, "speedup-table": 6, "interpolate": 4}
@@ -203,15 +207,15 @@ WRONG = {
         "module, _, kind = name.rpartition('.')\n            setattr(model.get_submodule(module), kind, nn.Parameter(comm.allreduce(samples * parameter.detach()) / total))",
         "everywhere", "other parameter objects",
     ),
-    "never averaged": ("psgd", "    average(model)\n", "", "training once time", "never called"),
-    "one epoch": ("psgd", "for epoch in range(epochs):", "for epoch in range(1):", "training once", "go once through"),
-    "order of epoch 0": ("psgd", "        batches.set_epoch(epoch)\n", "", "training once", "not those of plain SGD"),
-    "gradients pile up": ("psgd", "            optimizer.zero_grad()\n", "", "training once", "not those of plain SGD"),
-    "evaluation mode": ("psgd", "    model.train()\n", "", "training once", "not those of plain SGD"),
-    "momentum": ("psgd", "lr=lr)", "lr=lr, momentum=0.5)", "training once", "not those of plain SGD"),
+    "never averaged": ("psgd", "    average(model)\n", "", "once time", "never called"),
+    "one epoch": ("psgd", "for epoch in range(epochs):", "for epoch in range(1):", "training", "go once through"),
+    "order of epoch 0": ("psgd", "        batches.set_epoch(epoch)\n", "", "training", "not those of plain SGD"),
+    "gradients pile up": ("psgd", "            optimizer.zero_grad()\n", "", "training", "not those of plain SGD"),
+    "evaluation mode": ("psgd", "    model.train()\n", "", "training", "not those of plain SGD"),
+    "momentum": ("psgd", "lr=lr)", "lr=lr, momentum=0.5)", "training", "not those of plain SGD"),
     "every epoch": (
         "psgd", "            optimizer.step()\n    average(model)", "            optimizer.step()\n        average(model)",
-        "training once", "not those of plain SGD",
+        "once", "more than once",
     ),
     "goes on": ("psgd", "    average(model)\n", "    average(model)\n    optimizer.step()\n", "once", "goes on after it"),
     "no barrier": ("psgd", "    comm.Barrier()\n", "", "time", "no barrier"),
@@ -227,10 +231,10 @@ WRONG = {
         "psgd", "    average(model)\n", "    start = time.perf_counter()\n    average(model)\n", "time", "the training is not in",
     ),
     "no seconds": ("psgd", "    return time.perf_counter() - start\n", "", "time", "should be a number"),
-    "no remainder": ("local-sgd", "steps == last or (every", "(every", "schedule values", "after the right steps"),
+    "no remainder": ("local-sgd", "steps == last or (every", "(every", "schedule", "after the right steps"),
     "counted anew": ("local-sgd", "        batches.set_epoch(epoch)\n", "        batches.set_epoch(epoch)\n        steps = 0\n",
-                     "schedule values", "after the right steps"),
-    "one step late": ("local-sgd", "            steps += 1\n", "", "schedule values", "after the right steps"),
+                     "schedule", "after the right steps"),
+    "one step late": ("local-sgd", "            steps += 1\n", "", "schedule", "after the right steps"),
     "local in evaluation mode": ("local-sgd", "    model.train()\n", "", "values", "not those of plain SGD"),
     "mean of the workers": ("speedup-table", "max(c for c, _ in pairs)", "sum(c for c, _ in pairs) / P", "time speedup efficiency", "a core a worker"),
     "longest averaging": ("speedup-table", "min(a", "max(a", "time speedup efficiency", "a core a worker"),
@@ -318,3 +322,46 @@ def test_seconds_that_nobody_measured_get_nothing(lab):
     for seconds in ("0.01", "0.06", "3600.0"):
         judged = lab.judge("psgd", lab.edited("psgd", "time.perf_counter() - start", seconds))
         assert judged.lost == {"time"}, judged.reasons
+
+
+def test_steps_and_barriers_that_an_answer_writes_into_the_driver_s_objects_count_for_nothing():
+    forged = """
+def local_sgd_worker(comm, model, batches, lr, epochs, average, every):
+    total = epochs * len(batches)
+    for batches.steps in sorted({*range(every, total + 1, every), total} if every else {total}):
+        with torch.no_grad():
+            [p.mul_(0.99) for p in model.parameters()]
+        average(model)
+
+def psgd_worker(comm, model, batches, lr, epochs, average):
+    comm.barriers = [0]
+    start = time.perf_counter()
+    for epoch in range(epochs):
+        for batch in batches:
+            pass
+    average(model)
+    return time.perf_counter() - start
+"""
+    lost = {"local-sgd": {"schedule", "values"}, "psgd": {"training", "once", "time"}}
+    for exercise, parts in lost.items():
+        assert set(lost_over(LAB, exercise, namespace_of(LAB, exercise, forged), range(3))) == {frozenset(parts)}
+
+
+def test_a_receive_of_any_tag_takes_no_part_of_a_collective():
+    office = PostOffice(3)
+    collective, number = torch.zeros(1), torch.ones(1)
+    office.post(1, 0, -3, collective)
+    first = office.expect(0, -2, -1)
+    assert office.collect(0, first) is None
+    office.post(2, 0, 7, number)
+    assert office.collect(0, first) is number
+    assert office.collect(0, office.expect(0, 1, -3)) is collective
+
+
+def test_a_rank_whom_all_others_have_left_waits_for_ever():
+    office = PostOffice(3)
+    number = office.expect(0, 1, 0)
+    office.answers["left"](1)
+    assert office.collect(0, number) is None and not office.stuck
+    office.answers["left"](2)
+    assert office.collect(0, number) == "stuck" and office.stuck

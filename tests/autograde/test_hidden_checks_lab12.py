@@ -165,7 +165,7 @@ WRONG = {
     "own seconds": ("metrics", "dist.all_reduce(slowest, op=dist.ReduceOp.MAX)", "pass", "throughput everywhere", "a rank's own"),
     "own training accuracy": ("metrics", "correct / images,", "trained[1] / trained[2],", "training everywhere", "a rank's own"),
     "mean of accuracies": ("metrics", "sums = torch.tensor([*trained, *validated]",
-                           "sums = torch.tensor([*trained, *(x / validated[2] for x in validated)]", "validation everywhere", "means, or sums"),
+                           "sums = torch.tensor([*trained, *(x / validated[2] for x in validated)]", "validation", "means, or sums"),
     "on rank 0 alone": ("metrics", "dist.all_reduce(sums)", "dist.reduce(sums, 0)", "everywhere", "not every rank"),
     "five numbers": ("metrics", "images / epoch_time, epoch_time,", "epoch_time,", "throughput training validation everywhere", "six numbers"),
     "equal does not count": ("early-stop", "accuracy >= target", "accuracy > target", "edges", "equals the target"),

@@ -6,7 +6,8 @@ def train_step(student, given, outside):
     steps = []
     for images, labels in given["batches"]:
         returned = student("train_step")(model, images, labels, optimizer, loss_fn)
-        steps.append({"returned": returned, "state": tensors(model)})
+        gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+        steps.append({"returned": returned, "state": tensors(model), "gradients": gradients})
     return steps
 
 

@@ -1,0 +1,37 @@
+"""Lab 09's recorded training: a divergence is on record as in every other lab, so that sweeps and `lab run` name it."""
+
+import ast
+import types
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+
+from course_lib.records import TrainingDivergedError, divergence
+
+LAB = Path(__file__).resolve().parents[2] / "labs" / "09_hogwild" / "09_hogwild.ipynb"
+
+
+def test_a_training_that_diverges_is_named_in_the_run_folder(tmp_path):
+    notebook = nbformat.read(LAB, as_version=4)
+    cells = {cell.id: cell.source for cell in notebook.cells}
+    setup = ast.parse(cells["setup"])
+    setup.body = [node for node in setup.body if isinstance(node, ast.Import | ast.ImportFrom)]
+
+    def train_shared(model, tensors, processes, epochs):
+        with torch.no_grad():
+            next(model.parameters()).fill_(float("nan"))
+        return 1.0, 8
+
+    batches = [(torch.randn(8, 3), torch.randint(2, (8,)))]
+    namespace = {
+        "data": types.SimpleNamespace(train=None, describe=dict), "given": {}, "output_dir": str(tmp_path), "seed": 0,
+        "epochs": 2, "num_gpus": 1, "base_lr": 9.0, "target_accuracy": 0.9, "patience": 2, "test_batches": batches,
+        "new_network": lambda seed: torch.nn.Linear(3, 2), "normalised": lambda split: batches[0],
+        "train_shared": train_shared,
+    }  # fmt: skip
+    exec(compile(setup, "setup", "exec"), namespace)
+    with pytest.raises(TrainingDivergedError, match="loss is nan in epoch 1"):
+        exec(cells["experiment"], namespace | {"train_shared": train_shared})
+    assert "loss is nan in epoch 1" in divergence(tmp_path, since="")
