@@ -13,9 +13,13 @@ import subprocess
 from collections.abc import Collection
 from dataclasses import dataclass
 
-__all__ = ["TaskState", "cancel", "missing_command", "tasks_by_name", "tasks_of"]
+__all__ = ["SlurmError", "TaskState", "cancel", "check_slurm", "tasks_by_name", "tasks_of"]
 
 _OVER = re.compile("BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|REVOKED|TIMEOUT")
+
+
+class SlurmError(RuntimeError):
+    """Slurm is not there, refuses the jobs, or does not answer; one line with the remedy."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,11 @@ def cancel(name: str) -> bool:
         return False
 
 
-def missing_command() -> str | None:
-    """The first of Slurm's commands that is not on PATH; None on a login node."""
-    return next((name for name in ("sbatch", "squeue", "scancel", "srun") if shutil.which(name) is None), None)
+def check_slurm() -> None:
+    """Raise `SlurmError` where there is no Slurm to submit to."""
+    for command in ("sbatch", "squeue", "scancel", "srun"):
+        if shutil.which(command) is None:
+            raise SlurmError(
+                f"no Slurm here: {command} is not on PATH; run this on a login node of the cluster, or without "
+                "--executor slurm"
+            )
