@@ -27,15 +27,7 @@ BEGAN, ENDED = "began", "ended"
 
 @dataclass(frozen=True)
 class ArrayTask:
-    """The task that runs in this process.
-
-    Parameters
-    ----------
-    folder : path
-        The array's, on a file system that the submitting process sees.
-    index : int
-        In the array.
-    """
+    """The task that runs in this process; `folder` is the array's, and the submitting process sees it too."""
 
     folder: Path
     index: int

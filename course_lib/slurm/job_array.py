@@ -25,7 +25,7 @@ from typing import Any
 
 from course_lib.atomic import write_atomically
 from course_lib.slurm.array_task import RECORD, REPORTS, run_task
-from course_lib.slurm.squeue import cancel, tasks_by_name, tasks_of
+from course_lib.slurm.squeue import cancel, tasks_by_name
 
 __all__ = ["JobArray", "RefusedError", "cancel_left"]
 
@@ -38,20 +38,11 @@ class RefusedError(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class JobArray:
-    """A submitted array.
-
-    Parameters
-    ----------
-    folder : path
-    labels : sequence
-        Plain data by which the submitter knows each task again, by index.
-    heard : set of str
-        Names of the reports that `reports` has given.
-    """
+    """A submitted array; `labels` are plain data, by index, by which the submitter knows each task again."""
 
     folder: Path
     labels: Sequence[Any]
-    heard: set[str] = field(default_factory=set, repr=False)
+    heard: set[str] = field(default_factory=set, repr=False)  # names of the reports that `reports` has given
 
     @property
     def name(self) -> str:
@@ -155,8 +146,8 @@ class JobArray:
         """Wait until no task lives; False where one still does, or squeue does not answer."""
         deadline = time.monotonic() + seconds
         while True:
-            states = tasks_of(self.name)
-            if states is None or not any(state.live for state in states.values()):
+            states = tasks_by_name([self.name])
+            if states is None or not any(state.live for state in states[self.name].values()):
                 return states is not None
             if time.monotonic() > deadline:
                 return False
@@ -177,13 +168,7 @@ class JobArray:
 
 
 def cancel_left(parent: Path, say: Callable[[str], None]) -> list[JobArray]:
-    """Cancel the arrays that an interrupted process left.
-
-    Returns
-    -------
-    list of JobArray
-        Those that Slurm did not say are over. The others are cleaned up.
-    """
+    """Cancel the arrays that an interrupted process left; returns those that Slurm did not say are over."""
     left = JobArray.left_in(parent)
     states = tasks_by_name([array.name for array in left])
     alive = []

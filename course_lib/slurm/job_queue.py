@@ -36,26 +36,13 @@ class _SilentError(SlurmError):
 
 @dataclass(eq=False)
 class WatchedTask:
-    """A task that Slurm has, or had.
-
-    Parameters
-    ----------
-    array : JobArray
-    index : int
-    begun : bool
-    code : int or None
-        The exit code that it reported.
-    over : tuple, optional
-        Since when it is over (seconds of `time.monotonic`), and how it ended: ``COMPLETED`` where it reported its end,
-        its exception, or its last state in Slurm.
-    lost : bool
-        It is over and its results are not to be seen.
-    """
+    """A task that Slurm has, or had; `lost` where it is over and its results are not to be seen."""
 
     array: JobArray
     index: int
     begun: bool = False
-    code: int | None = None
+    code: int | None = None  # the exit code that it reported
+    # Since when (`time.monotonic`), and how it ended: COMPLETED by its own report, its exception, or Slurm's last state.
     over: tuple[float, str] | None = None
     lost: bool = False
 
@@ -83,7 +70,9 @@ class WatchedTask:
 
 
 class JobQueue:
-    """The tasks of one submitter. Leaving it by an exception cancels them, except where squeue is silent.
+    """The tasks of one submitter, `tasks` being those that have not ended.
+
+    Leaving it by an exception cancels them, except where squeue is silent (`SlurmError` from `adopt` and `poll`).
 
     Parameters
     ----------
@@ -99,16 +88,6 @@ class JobQueue:
         Called with a `WatchedTask`, the kind of its report, and the data.
     finished : callable
         Whether all results of a `WatchedTask` that is over can be seen.
-
-    Attributes
-    ----------
-    tasks : list of WatchedTask
-        Those that have not ended.
-
-    Raises
-    ------
-    SlurmError
-        From `adopt` and `poll`: squeue does not answer. The jobs go on then.
     """
 
     def __init__(
@@ -165,17 +144,9 @@ class JobQueue:
         parameters: Mapping[str, Any],
         at_a_time: int = 0,
     ) -> list[WatchedTask]:
-        """Submit the first tasks as one array, as many as Slurm takes; see `JobArray.submit` for the parameters.
+        """Submit the first tasks as one array (see `JobArray.submit`), as many as Slurm takes; perhaps none for now.
 
-        Returns
-        -------
-        list of WatchedTask
-            None where Slurm takes no more for now.
-
-        Raises
-        ------
-        RefusedError
-            sbatch refuses even one task.
+        Raises `RefusedError` where sbatch refuses even one task.
         """
         if time.monotonic() < self._later:
             return []

@@ -19,19 +19,9 @@ GPUS = "gpus"  # report
 
 
 def run_job(job: ArrayTask, task: Task, gpus: bool) -> int:
-    """Run a point with all cores and GPUs of the job.
+    """Run a point with all cores and GPUs of the job, which has GPUs where it asked for `gpus`.
 
-    Parameters
-    ----------
-    job : ArrayTask
-    task : Task
-    gpus : bool
-        Whether the job asked for GPUs.
-
-    Returns
-    -------
-    int
-        The exit code: 0 done, 1 failed, 28 disk full.
+    Returns the exit code: 0 done, 1 failed, 28 disk full.
     """
     if not gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where Slurm does not confine jobs, others' would be seen

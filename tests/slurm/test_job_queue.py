@@ -38,7 +38,7 @@ class FakeSlurm:
         (self.folder / "refusal").write_text(refusal)
 
     def shows(self, array, *states, reason="None"):
-        lines = [f"7|{index}|{state}|{reason}|{array.name}\n" for index, state in enumerate(states)]
+        lines = [f"{index}|{state}|{reason}|{array.name}\n" for index, state in enumerate(states)]
         (self.folder / "states").write_text("".join(lines))
 
     def cancelled(self):
@@ -77,6 +77,9 @@ def submit(queue, *labels, at_a_time=0):
 
 
 def test_slurm_gets_as_many_as_it_takes_and_the_rest_later(slurm, watch):
+    slurm.takes(0, "AssocMaxSubmitJobLimit")
+    with pytest.raises(RefusedError):  # there is no task whose end would make room
+        submit(watch, "a")
     slurm.takes(2)
     assert [task.label for task in submit(watch, *"abcde", at_a_time=1)] == ["a", "b"]
     assert re.search(r"--array=0-1%1\n", (slurm.folder / "submitted").read_text())
@@ -116,6 +119,9 @@ def test_a_task_that_slurm_queues_again_is_not_lost(slurm, watch, monkeypatch):
     assert list(watch.poll()) == [] and task.over
     slurm.shows(task.array, "PENDING")
     assert list(watch.poll()) == [] and task.over is None and watch.tasks == [task]
+    slurm.shows(task.array, "COMPLETED")
+    watch.results.add("a")
+    assert list(watch.poll()) == [task] and not task.lost  # at once
 
 
 def test_why_jobs_wait_is_said_once_and_in_words(slurm, watch):
