@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from course_lib.slurm.squeue import SlurmError
+
 from .batch import grade_lab, is_student_id
 from .bench import source_notebook
 from .gradebook import CourseError, source_path
@@ -129,7 +131,7 @@ def grade(
             skipped=skipped.append,
             told=lambda line: click.echo(line, err=True),
         )
-    except (CourseError, RubricError, SandboxError) as error:
+    except (CourseError, RubricError, SandboxError, SlurmError) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         raise click.ClickException(

@@ -1,68 +1,51 @@
-"""The end of a grading job that runs on a compute node: a chunk of students, one after another, on one bench.
-
-What a task has done lies in its batch's folder as plain data, so that the process that watches needs neither Slurm's
-accounting nor a pickle: ``graded/STUDENT`` once a student's verdict is saved, ``ended/TASK`` once the task is over.
-"""
+"""What a grading job runs on a compute node: it grades its students one after another, on one bench."""
 
 from __future__ import annotations
 
-import json
 import signal
-import socket
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
-from course_lib.atomic import write_atomically
+from course_lib.slurm.array_task import ArrayTask
 
 from .sandbox import SandboxError
 from .worker import Setting, close_bench, grade_one
 
-__all__ = ["ENDED", "GRADED", "grade_chunk"]
+__all__ = ["GRADED", "NO_SANDBOX", "grade_chunk"]
 
-GRADED, ENDED = "graded", "ended"
+GRADED, NO_SANDBOX = "graded", "sandbox"  # reports
 
 
 class _Late(BaseException):
     """A submission took longer than any limit allows; no `Exception`, which grading would take for the student's."""
 
 
-def grade_chunk(setting: Setting, students: Sequence[str], patience: float, folder: Path, task: int) -> None:
-    """Grade students and tell of each in `folder`. What is told there already is left out: Slurm may requeue a task.
+def grade_chunk(task: ArrayTask, setting: Setting, students: Sequence[str], patience: float) -> None:
+    """Grade students, and report each. Those reported already are left out: Slurm may requeue a task.
 
     Parameters
     ----------
+    task : ArrayTask
     setting : Setting
     students : sequence of str
     patience : float
         Seconds after which a student is given up, and the next one's turn comes.
-    folder : Path
-        The batch's, with folders ``graded`` and ``ended``; on a file system that the submitting process sees.
-    task : int
-        Index in the array.
 
     Raises
     ------
     SandboxError
-        Nothing can be executed on this node; told in ``ended/TASK`` too.
+        Nothing can be executed on this node; reported too.
     """
-    signal.signal(signal.SIGTERM, _end)
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's sign to have the job queued again; Slurm does that
     signal.signal(signal.SIGALRM, _give_up)
     try:
-        for student in students:
-            mark = folder / GRADED / student
-            if not mark.exists():
-                write_atomically(mark, json.dumps({"problem": _grade(setting, student, patience)}))
+        for index, student in enumerate(students):
+            if not task.reported(GRADED, str(index)):
+                problem = _grade(setting, student, patience)
+                task.report(GRADED, str(index), student=student, problem=problem)
     except SandboxError as error:
-        _tell_end(folder, task, sandbox=str(error))
+        task.report(NO_SANDBOX, problem=str(error))
         raise
-    except Exception as error:
-        _tell_end(folder, task, problem=f"{type(error).__name__}: {error}")
-        raise
-    else:
-        _tell_end(folder, task)
     finally:
         close_bench()
 
@@ -85,13 +68,5 @@ def _grade(setting: Setting, student: str, patience: float) -> str:
     return ""
 
 
-def _tell_end(folder: Path, task: int, **told: str) -> None:
-    write_atomically(folder / ENDED / str(task), json.dumps({"node": socket.gethostname()} | told))
-
-
 def _give_up(*_: object) -> NoReturn:
     raise _Late
-
-
-def _end(*_: object) -> NoReturn:
-    sys.exit(128 + signal.SIGTERM)

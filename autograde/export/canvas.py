@@ -10,7 +10,7 @@ Formulas. Names in the file are the students' own choice and are shown by every 
 ``LastName`` and ``FirstName`` a formula gets an apostrophe, though the name is only passed through. The importer finds
 a student by ``ID`` first, then by the SIS columns, and looks at names only where those fail: an apostrophe there is
 harmless. One in an id would make the importer miss the student, so ``ID``, ``SIS User ID``, ``SIS Login ID`` and
-``Integration ID``, which the institution gives out, stay as they are to the byte, and so does all else.
+``Integration ID``, which the institution gives out, keep their text, and so does all else.
 """
 
 from __future__ import annotations
@@ -131,9 +131,8 @@ def _begins(heading: str, titles: Sequence[str]) -> bool:
 
 def _students_and_points(template: Template) -> tuple[list[int], int | None]:
     rows, points = [], None
-    for row in range(1, len(template)):
-        cells = template.row(row)
-        if "Points Possible" in cells[0]:
+    for row, cells in enumerate(template.rows[1:], 1):
+        if "Points Possible" in template.get(row, 0):
             points = row if points is None else points
         elif not all(_STATE.fullmatch(cell) for cell in cells) and not _is_test_student(template, row):
             rows.append(row)

@@ -11,8 +11,8 @@ Comments. The importer stores ``Feedback comments`` as HTML, so the plain reason
 end of each line. A comment that somebody has written in Moodle stays.
 
 Formulas. In ``Full name``, ``Email address`` and ``Online text`` a formula gets an apostrophe, though the text is only
-passed through: the importer reads none of them back. ``Identifier`` stays as it is to the byte, or the importer would
-miss the student, and so do ``ID number`` and ``Username``, which the institution gives out, and all else.
+passed through: the importer reads none of them back. ``Identifier`` keeps its text, or the importer would miss the
+student, and so do ``ID number`` and ``Username``, which the institution gives out, and all else.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def fill_moodle(
     comments = template.column(COMMENTS)
     if feedback is not None and comments is None:
         raise ExportError(f"{path}: row 1 has no column '{COMMENTS}'; switch that feedback type on in the assignment")
-    rows = [row for row in range(1, len(template)) if any(template.row(row))]
+    rows = [row for row, cells in enumerate(template.rows) if row and any(cells)]
     maximum, mark = _maximum(template, rows)
     factor, lines = scale_factor(path, "Maximum Grade", maximum, scores.max_score, scale)
     match = match_students(template, rows, IDS, scores.students)

@@ -1,9 +1,7 @@
-"""The CSV that an instructor downloaded: single cells of it change, every other byte stays.
+"""The CSV that an instructor downloaded: single cells of it change, and every other cell keeps its text.
 
-Python's csv module reads what a cell says and forgets how it was written: which cells were quoted, how each line ended.
-So the file is cut here into raw cells, and what was not changed is written back as it was: encoding, byte-order mark,
-separator, quotes, ends of lines. What the cells say is what `csv.reader` says; changed cells are written by
-`csv.writer`, in quotes where they were in quotes.
+Encoding, byte-order mark, separator and ends of lines are the template's. Quotes are `csv.writer`'s: no importer reads
+them differently.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ __all__ = ["LIMIT", "ExportError", "Template"]
 
 LIMIT = 20 * 2**20
 _SEPARATORS = (",", ";", "\t")
-_QUOTED = re.compile(r'"((?:[^"]++|"")*+)"(.*)', re.DOTALL)
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 
@@ -44,6 +41,8 @@ class Template:
     path : Path
     header : list of str
         The first row's cells, without blanks around them.
+    rows : list of list of str
+        All rows, the header's included, as `csv.reader` reads them.
 
     Raises
     ------
@@ -55,113 +54,63 @@ class Template:
         self.path = path
         self._mark, self._encoding, text = _decode(path)
         known = {name.casefold() for name in known}
-        first = {separator: next(_rows(path, text, separator), ([], ""))[0] for separator in _SEPARATORS}
-        names = {separator: [_value(raw).strip() for raw in cells] for separator, cells in first.items()}
+        read = {separator: _rows(text, separator) for separator in _SEPARATORS}
+        names = {separator: [cell.strip() for cell in rows[0]] for separator, (rows, _) in read.items()}
         found = {separator: sum(name.casefold() in known for name in names[separator]) for separator in _SEPARATORS}
         self._separator = max(_SEPARATORS, key=found.__getitem__)
         if not found[self._separator]:
             raise ExportError(
                 f"{path}: row 1 names no column that is expected there; give the file as it was downloaded"
             )
+        self.rows, closed = read[self._separator]
+        if not closed:
+            raise ExportError(f"{path}: row {len(self.rows)} has a quote that is never closed; download the file again")
         self.header = names[self._separator]
-        self._rows = list(_rows(path, text, self._separator))
-
-    def __len__(self) -> int:
-        """How many rows there are, the header's included."""
-        return len(self._rows)
+        self._end = re.search(r"\r\n|\r|\n|\Z", text).group() or "\n"
 
     def column(self, name: str) -> int | None:
-        """Where a column is.
-
-        Parameters
-        ----------
-        name : str
-            Its heading, in capital or small letters.
-
-        Returns
-        -------
-        int or None
-            The first column of that heading, None where there is none.
-        """
+        """Index of the first column of a heading, in capital or small letters; None where there is none."""
         wanted = name.casefold()
         return next((index for index, heading in enumerate(self.header) if heading.casefold() == wanted), None)
 
-    def row(self, row: int) -> list[str]:
-        """What the cells of a row say.
-
-        Parameters
-        ----------
-        row : int
-            0 is the header.
-
-        Returns
-        -------
-        list of str
-        """
-        return [_value(raw) for raw in self._rows[row][0]]
-
     def get(self, row: int, column: int) -> str:
-        """What a cell says; empty where the row ends before it.
-
-        Parameters
-        ----------
-        row, column : int
-
-        Returns
-        -------
-        str
-        """
-        cells = self._rows[row][0]
-        return _value(cells[column]) if column < len(cells) else ""
+        """Text of a cell; empty where the row ends before it."""
+        cells = self.rows[row]
+        return cells[column] if column < len(cells) else ""
 
     def set(self, row: int, column: int, text: str) -> None:
-        """Change a cell, in quotes where it was in quotes or needs them.
-
-        Parameters
-        ----------
-        row, column : int
-        text : str
-            Written as it is; see `autograde.export.cells.neutral`.
-        """
-        cells = self._rows[row][0]
+        """Change a cell. The text is written as it is; see `autograde.export.cells.neutral`."""
+        cells = self.rows[row]
         cells.extend([""] * (column + 1 - len(cells)))
-        quoting = csv.QUOTE_ALL if cells[column].startswith('"') else csv.QUOTE_MINIMAL
-        line = io.StringIO()
-        csv.writer(line, delimiter=self._separator, quoting=quoting).writerow([text])
-        cells[column] = line.getvalue().removesuffix("\r\n")
+        cells[column] = text
 
     def neutralise(self, names: Iterable[str]) -> None:
-        """Make sure that no cell in the columns of these names is taken for a formula.
-
-        Parameters
-        ----------
-        names : iterable of str
-            Those that the file has not are passed over.
-        """
+        """Make sure that no spreadsheet takes a cell in the columns of these names, where they exist, for a formula."""
         for column in filter(lambda column: column is not None, map(self.column, names)):
-            for row in range(1, len(self)):
-                text = self.get(row, column)
-                if (safe := neutral(text)) != text:
+            for row in range(1, len(self.rows)):
+                if (text := self.get(row, column)) != (safe := neutral(text)):
                     self.set(row, column, safe)
 
     def to_bytes(self) -> bytes:
         """The whole file.
-
-        Returns
-        -------
-        bytes
 
         Raises
         ------
         ExportError
             A changed cell has a character that the file's encoding lacks.
         """
-        text = "".join(self._separator.join(cells) + end for cells, end in self._rows)
+        text = "".join(self._line(cells) + self._end for cells in self.rows)
         try:
             return self._mark + text.encode(self._encoding)
         except UnicodeEncodeError as error:
             what = f"U+{ord(error.object[error.start]):04X}"
             raise ExportError(f"{self.path}: {self._encoding} has no {what}; save the template as UTF-8") from None
+
+    def _line(self, cells: list[str]) -> str:
+        # With both characters in its end of line, the writer quotes cells that have either of them.
+        line = io.StringIO(newline="")
+        csv.writer(line, delimiter=self._separator, lineterminator="\r\n").writerow(cells)
+        return line.getvalue().removesuffix("\r\n")
 
 
 def _decode(path: Path) -> tuple[bytes, str, str]:
@@ -184,26 +133,13 @@ def _decode(path: Path) -> tuple[bytes, str, str]:
     raise ExportError(f"{path}: byte {place} is not text in {encoding}; save it as CSV UTF-8")
 
 
-def _rows(path: Path, text: str, separator: str):
-    """Rows as (raw cells, end of line); possessive, so that no text takes more than one pass."""
-    cell = re.compile(
-        rf'("(?:[^"]++|"")*+"[^{separator}\r\n]*+|[^"{separator}\r\n][^{separator}\r\n]*+|)({separator}|\r\n|\r|\n|\Z)'
-    )
-    position, cells, number = 0, [], 1
-    while position < len(text) or cells:
-        found = cell.match(text, position)
-        if found is None:
-            raise ExportError(f"{path}: row {number} has a quote that is never closed; download the file again")
-        raw, end = found.groups()
-        cells.append(raw)
-        position = found.end()
-        if end != separator:
-            yield cells, end
-            cells, number = [], number + 1
-
-
-def _value(raw: str) -> str:
-    if not raw.startswith('"'):
-        return raw
-    inner, rest = _QUOTED.fullmatch(raw).groups()
-    return inner.replace('""', '"') + rest
+def _rows(text: str, separator: str) -> tuple[list[list[str]], bool]:
+    """Rows, at least one, and whether the last quote is closed: a line added at the end is a row of its own then."""
+    csv.field_size_limit(max(csv.field_size_limit(), LIMIT))  # an online text may be longer than the module's default
+    rows = list(csv.reader(io.StringIO(text + "\nend", newline=""), delimiter=separator))
+    closed = rows[-1] == ["end"]
+    if closed:
+        rows.pop()
+        if rows and not rows[-1]:  # after the last end of line
+            rows.pop()
+    return rows or [[]], closed

@@ -1,1 +1,1 @@
-"""What grading and sweeping on a Slurm cluster share: reading ``--slurm KEY=VALUE``, and asking Slurm about jobs."""
+"""What grading and sweeping on a Slurm cluster share: options of sbatch, job arrays, and watching them to their end."""

@@ -13,9 +13,13 @@ import subprocess
 from collections.abc import Collection
 from dataclasses import dataclass
 
-__all__ = ["TaskState", "cancel", "missing_command", "tasks_by_name", "tasks_of"]
+__all__ = ["SlurmError", "TaskState", "cancel", "check_slurm", "tasks_by_name"]
 
 _OVER = re.compile("BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|REVOKED|TIMEOUT")
+
+
+class SlurmError(RuntimeError):
+    """Slurm is not there, refuses the jobs, or does not answer; one line with the remedy."""
 
 
 @dataclass(frozen=True)
@@ -36,42 +40,29 @@ class TaskState:
         return self.live and self.name != "PENDING"
 
 
-def tasks_of(name: str, job: str = "") -> dict[int, TaskState] | None:
-    """Tasks of your jobs of a name, those that ended a short time ago included.
-
-    Parameters
-    ----------
-    name : str
-        The jobs'.
-    job : str, optional
-        Only of this array.
+def tasks_by_name(names: Collection[str]) -> dict[str, dict[int, TaskState]] | None:
+    """Tasks of your jobs of these names, those that ended a short time ago included.
 
     Returns
     -------
     dict or None
-        Index in the array to state; 0 for a job that is no array. None where squeue does not answer.
+        Name to index in the array (0 for a job that is no array) to state. None where squeue does not answer.
     """
-    found = tasks_by_name([name], job)
-    return None if found is None else found[name]
-
-
-def tasks_by_name(names: Collection[str], job: str = "") -> dict[str, dict[int, TaskState]] | None:
-    """The same for jobs of several names, in one question; a name without jobs has none."""
     if not names:
         return {}
     command = ["squeue", "--noheader", "--array", "--states=all", "--user", str(os.getuid())]
     try:
         answer = subprocess.run(
-            [*command, "--name", ",".join(names), "--format", "%F|%K|%T|%r|%j"],
+            [*command, "--name", ",".join(names), "--format", "%K|%T|%r|%j"],
             capture_output=True, text=True, errors="replace", timeout=60, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
     found: dict[str, dict[int, TaskState]] = {name: {} for name in names}
     for line in answer.stdout.splitlines():
-        fields = line.strip().split("|")
-        if len(fields) == 5 and job in ("", fields[0]) and fields[4] in found:
-            found[fields[4]][int(fields[1]) if fields[1].isdigit() else 0] = TaskState(fields[2], fields[3])
+        index, state, reason, name = (*line.strip().split("|", 3), "", "", "", "")[:4]
+        if name in found:
+            found[name][int(index) if index.isdigit() else 0] = TaskState(state, reason)
     return found
 
 
@@ -84,6 +75,11 @@ def cancel(name: str) -> bool:
         return False
 
 
-def missing_command() -> str | None:
-    """The first of Slurm's commands that is not on PATH; None on a login node."""
-    return next((name for name in ("sbatch", "squeue", "scancel", "srun") if shutil.which(name) is None), None)
+def check_slurm() -> None:
+    """Raise `SlurmError` where there is no Slurm to submit to."""
+    for command in ("sbatch", "squeue", "scancel", "srun"):
+        if shutil.which(command) is None:
+            raise SlurmError(
+                f"no Slurm here: {command} is not on PATH; run this on a login node of the cluster, or without "
+                "--executor slurm"
+            )

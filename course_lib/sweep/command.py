@@ -9,12 +9,13 @@ import click
 from course_lib.labs import UnknownLabError, find_lab
 from course_lib.parameters import ParameterError
 from course_lib.run_lab import check_data
+from course_lib.slurm.squeue import SlurmError
 from course_lib.sweep.folder import SweepFolderError
 from course_lib.sweep.grid import parse_axis
 from course_lib.sweep.local import Machine, shares
 from course_lib.sweep.progress import duration
 from course_lib.sweep.run_sweep import DiskFullError, Sweep, SweepResult
-from course_lib.sweep.slurm_request import SweepSlurmError, sweep_option
+from course_lib.sweep.slurm_request import sweep_option
 from course_lib.warm_kernels import WarmServerError
 
 __all__ = ["sweep"]
@@ -96,7 +97,7 @@ def sweep(
         result = plan.run(executor, jobs or (1 if executor == "local" else 0), retry, options)
     except SweepFolderError as error:
         raise click.UsageError(str(error)) from None
-    except (DiskFullError, SweepSlurmError, WarmServerError) as error:
+    except (DiskFullError, SlurmError, WarmServerError) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         left = len(plan.to_do())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.labs import Lab
+from course_lib.slurm.squeue import check_slurm
 from course_lib.sweep.estimate import SIZES, makespan, past_runs, point_seconds
 from course_lib.sweep.figures import draw_results
 from course_lib.sweep.folder import DiskFullError, Outcome, SweepFolder, read_outcome, write_outcome
@@ -18,7 +19,6 @@ from course_lib.sweep.progress import SweepProgress
 from course_lib.sweep.results import collect, write_results
 from course_lib.sweep.run_point import DISK_FULL, LESSON, Task, digest
 from course_lib.sweep.slurm import cancel_left, handed_over, run_slurm
-from course_lib.sweep.slurm_request import check_slurm
 
 __all__ = ["DiskFullError", "Sweep", "SweepResult"]
 
@@ -148,7 +148,7 @@ class Sweep:
         SweepFolderError
         ParameterError
             A point has more ranks than the machine can hold.
-        SweepSlurmError
+        SlurmError
             There is no Slurm here, or it refuses the jobs or does not answer.
         WarmServerError
             The warm process cannot be started.

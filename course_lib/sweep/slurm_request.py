@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.slurm.options import minutes, slurm_option
-from course_lib.slurm.squeue import missing_command
+from course_lib.slurm.squeue import SlurmError
 
-__all__ = ["Request", "SweepSlurmError", "check_slurm", "sweep_option"]
+__all__ = ["Request", "sweep_option"]
 
 MINUTES = 240
 # At most, and no more than a node has for each GPU: images lie in memory, so that a GPU needs few. Without GPUs a rank
@@ -24,10 +24,6 @@ _RESERVED = (
     "ntasks_per_gpu", "ntasks_per_node", "ntasks_per_socket", "tres_per_task",
 )  # fmt: skip
 _GPU_TYPE = re.compile(r"0|[A-Za-z][A-Za-z0-9_.-]*")
-
-
-class SweepSlurmError(RuntimeError):
-    """Slurm is not there, refuses the jobs, or does not answer; one line with the remedy."""
 
 
 def sweep_option(text: str) -> tuple[str, str]:
@@ -48,15 +44,6 @@ def sweep_option(text: str) -> tuple[str, str]:
             "gpus-per-node=h100, or 0 for CPU processes"
         )
     return key, value
-
-
-def check_slurm() -> None:
-    """Raise `SweepSlurmError` where there is no Slurm to submit to."""
-    if missing := missing_command():
-        raise SweepSlurmError(
-            f"no Slurm here: {missing} is not on PATH; run this on a login node of the cluster, or without "
-            "--executor slurm"
-        )
 
 
 @dataclass(frozen=True)
@@ -82,7 +69,7 @@ class Request:
 
         Raises
         ------
-        SweepSlurmError
+        SlurmError
             sinfo does not answer.
         """
         kind = options.get("gpus_per_node")
@@ -126,7 +113,7 @@ def _nodes(options: Mapping[str, str]) -> list[tuple[int, str]]:
         answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        raise SweepSlurmError(f"sinfo does not answer ({said[-1] if said else 'it is silent'}); is Slurm up?") from None
+        raise SlurmError(f"sinfo does not answer ({said[-1] if said else 'it is silent'}); is Slurm up?") from None
     nodes = []
     for line in answer.stdout.splitlines():
         name, cores, resources = (*line.strip().split("|", 2), "", "")[:3]

@@ -1,12 +1,17 @@
-"""``--slurm KEY=VALUE``: what is taken, what is refused, and the machine without Slurm. None of it needs a cluster."""
+"""``--slurm KEY=VALUE`` of `lab grade` and `lab sweep`: what is taken, what is refused, and the machine without Slurm.
+
+None of it needs a cluster.
+"""
 
 import pytest
 from click.testing import CliRunner
 
 from autograde.cli import grade
-from autograde.slurm import SlurmError, run_slurm
+from autograde.slurm import run_slurm
 from autograde.slurm_options import sbatch_parameters, slurm_option, threads_per_task
 from autograde.worker import Setting
+from course_lib.slurm.squeue import SlurmError
+from course_lib.sweep.command import sweep
 
 
 def parameters(*texts, seconds=600.0):
@@ -33,40 +38,61 @@ def test_options_are_sbatch_s_under_either_spelling():
     assert others == {"partition": "short", "mem_per_cpu": "2G", "mem": "8G", "exclude": "n[1-3]"}
 
 
+USERS = {"grader": (grade, ["1"]), "sweep": (sweep, ["1", "-g", "num_gpus=1", "--profile", "smoke"])}
+
+
+def run(user, *words):
+    command, always = USERS[user]
+    return CliRunner().invoke(command, [*always, *words])
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "why", "users"),
     [
-        "partition",
-        "=short",
-        "partition=",
-        "--partition=short",
-        "Partition=short",
-        "partition=a b",
-        "partition=a\n#SBATCH --uid=0",
-        "mem=lots",
-        "time=0",
-        "time=soon",
-        "cpus-per-task=0",
-        "array=0-9",
-        "job-name=mine",
-        "output=/dev/null",
+        *[
+            (text, "is not KEY=VALUE", USERS)
+            for text in ("partition", "=short", "partition=", "--partition=short", "Partition=short", "partition=a b",
+                         "partition=a\n#SBATCH --uid=0")
+        ],
+        ("mem=lots", "memory per node", USERS),
+        ("time=0", "minutes", USERS),
+        ("time=soon", "minutes", USERS),
+        ("cpus-per-gpu=0", "a number of cores", USERS),
+        ("cpus-per-task=0", "a number of cores", ["grader"]),
+        ("nodes=many", "a number of nodes", ["sweep"]),
+        *[(f"{key}=1", "is set by the USER itself", USERS) for key in ("array", "job-name", "output", "ntasks")],
+        ("nodes=2", "is set by the USER itself", ["grader"]),
+        ("gres=gpu:2", "is set by the USER itself", ["sweep"]),
+        ("cpus-per-task=4", "is set by the USER itself", ["sweep"]),
+        ("gpus-per-node=4", "num_gpus", ["sweep"]),
+        ("gpus-per-node=h100:4", "the type alone", ["sweep"]),
     ],
-)
-def test_anything_else_is_a_bad_argument(text):
-    with pytest.raises(ValueError) as error:
-        slurm_option(text)
-    assert len(str(error.value).splitlines()) == 1
-    done = CliRunner().invoke(grade, ["1", "--executor", "slurm", "--slurm", text])
-    assert done.exit_code == 2
+)  # fmt: skip
+def test_anything_else_is_a_bad_argument(text, why, users, tmp_path, repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    for user in users:
+        done = run(user, "--executor", "slurm", "--slurm", text, *["-o", str(tmp_path / "out")] * (user == "sweep"))
+        assert done.exit_code == 2 and why.replace("USER", user) in done.output.splitlines()[-1], done.output
+    assert not (tmp_path / "out").exists()
 
 
 def test_options_for_slurm_go_with_its_executor():
-    done = CliRunner().invoke(grade, ["1", "--slurm", "partition=short"])
+    done = run("grader", "--slurm", "partition=short")
     assert done.exit_code == 2 and "--executor slurm" in done.output
 
 
-def test_a_machine_without_slurm_is_one_line(tmp_path, monkeypatch):
+@pytest.mark.parametrize("user", USERS)
+def test_a_machine_without_slurm_is_one_line_and_nothing_is_written(user, tmp_path, repository, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SlurmError, match="sbatch is not on PATH; run this on a login node") as error:
-        list(run_slurm(Setting("01_single_gpu", tmp_path, tmp_path), ["ada"], 1, 60.0))
-    assert len(str(error.value).splitlines()) == 1
+    out = tmp_path / "out"
+    if user == "grader":
+        with pytest.raises(SlurmError) as error:
+            list(run_slurm(Setting("01_single_gpu", out, out), ["ada"], 1, 60.0))
+        line = f"Error: {error.value}"
+    else:
+        monkeypatch.chdir(repository)
+        done = run(user, "--executor", "slurm", "-o", str(out))
+        notebook, line = done.output.splitlines()
+        assert done.exit_code == 1 and notebook.startswith("notebook: ")
+    assert line.startswith("Error: no Slurm here: sbatch is not on PATH; run this on a login node")
+    assert len(line.splitlines()) == 1 and not out.exists()

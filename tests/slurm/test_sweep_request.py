@@ -1,11 +1,10 @@
 """What a sweep asks of Slurm, by what the user says and the partition has. None of it needs a cluster."""
 
 import pytest
-from click.testing import CliRunner
 
 from course_lib.hardware import available_cores
-from course_lib.sweep.command import sweep
-from course_lib.sweep.slurm_request import Request, SweepSlurmError, sweep_option
+from course_lib.slurm.squeue import SlurmError
+from course_lib.sweep.slurm_request import Request, sweep_option
 
 
 @pytest.fixture
@@ -65,45 +64,9 @@ def test_a_type_s_own_nodes_count(sinfo):
 
 def test_a_cluster_that_does_not_answer_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SweepSlurmError, match="sinfo does not answer") as error:
+    with pytest.raises(SlurmError, match="sinfo does not answer") as error:
         request()
     assert len(str(error.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("gres=gpu:2", "set by the sweep"),
-        ("cpus-per-task=4", "set by the sweep"),
-        ("ntasks=2", "set by the sweep"),
-        ("job-name=mine", "set by the sweep"),
-        ("gpus-per-node=4", "num_gpus"),
-        ("gpus-per-node=h100:4", "the type alone"),
-        ("cpus-per-gpu=0", "a number of cores"),
-        ("nodes=many", "a number of nodes"),
-        ("partition", "KEY=VALUE"),
-    ],
-)
-def test_what_a_user_may_not_say(text, why, tmp_path, repository, monkeypatch):
-    monkeypatch.chdir(repository)
-    done = CliRunner().invoke(sweep, ["1", "-g", "num_gpus=1", "--profile", "smoke", "--executor", "slurm", "--slurm", text,
-                                      "-o", str(tmp_path / "out")])  # fmt: skip
-    assert done.exit_code == 2 and why in done.output.splitlines()[-1], done.output
-    assert not (tmp_path / "out").exists()
-
-
-def test_without_slurm_it_is_one_line_and_nothing_is_written(tmp_path, repository, monkeypatch):
-    monkeypatch.chdir(repository)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    out = tmp_path / "out"
-    done = CliRunner().invoke(
-        sweep, ["1", "-g", "num_gpus=1", "--profile", "smoke", "--executor", "slurm", "-o", str(out)]
-    )
-    assert done.exit_code == 1
-    notebook, line = done.output.splitlines()
-    assert notebook.startswith("notebook: ")
-    assert line.startswith("Error: no Slurm here: sbatch is not on PATH; run this on a login node")
-    assert not out.exists()
 
 
 def test_a_job_s_cores_count_where_it_is_not_bound_to_them(monkeypatch):
