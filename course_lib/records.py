@@ -105,19 +105,12 @@ class RunFolder:
         self.rows: list[EpochRecord] = []
         self._listeners: Listeners | None = None
 
-    @property
-    def listeners(self) -> Listeners:
-        """The callbacks of this process, chosen when they are first needed."""
-        if self._listeners is None:
-            self._listeners = Listeners(default_callbacks() if self.callbacks is None else self.callbacks)
-        return self._listeners
-
-    @listeners.setter
-    def listeners(self, listeners: Listeners) -> None:
+    def report_to(self, listeners: Listeners) -> None:
+        """From here on report to these, which know that the training has begun."""
         self._listeners = listeners
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_listeners": None}
+        return {**self.__dict__, "_listeners": None}  # they belong to this process
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A rank has received it: its listeners hear of the training before the first epoch is over."""
@@ -130,9 +123,10 @@ class RunFolder:
         A training whose number of epochs is not known has none.
         """
         epochs = self.parameters.get("epochs")
-        if self.listeners.epochs == 0 and isinstance(epochs, int) and epochs > 0:
-            self.listeners.began(epochs, before)
-        return self.listeners if self.listeners.epochs else Listeners(())
+        if self._listeners is None and isinstance(epochs, int) and epochs > 0:
+            self._listeners = Listeners(default_callbacks() if self.callbacks is None else self.callbacks)
+            self._listeners.began(epochs, before)
+        return self._listeners or Listeners(())
 
     @property
     def unfinished(self) -> Path:
@@ -173,6 +167,7 @@ class RunFolder:
             raise OSError(f"output_dir {self.path} cannot be written ({error.strerror}); choose another with "
                           "-p output_dir DIR") from None  # fmt: skip
         os.environ["ASSESSMENT_OUT"] = str(self.unfinished / "assessment.out")
+        self._begun_listeners(())
         return self
 
     def identity(self, world_size: int) -> dict[str, Any]:

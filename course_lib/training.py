@@ -236,12 +236,11 @@ def fit(
     if writes and stopped_early:
         run.early_stop(len(records))
     cumulative = records[-1].time if records else 0.0
-    if callbacks is not None or run is None:
-        listeners = Listeners(default_callbacks() if callbacks is None else callbacks)
-    else:
-        listeners = run.listeners
+    if callbacks is None and run is not None:
+        callbacks = run.callbacks
+    listeners = Listeners(default_callbacks() if callbacks is None else callbacks)
     if writes:
-        run.listeners = listeners
+        run.report_to(listeners)
     with listeners.hear(epochs, records):
         for epoch in range(len(records) + 1, 0 if stopped_early else epochs + 1):
             if checkpoint is not None:
