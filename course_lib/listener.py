@@ -55,35 +55,33 @@ class Listeners(TrainingListener):
 
     def began(self, epochs: int, records: Sequence[Any] = ()) -> None:
         self.epochs, self.epoch = epochs, len(records) + 1
-        for listener in self._listeners:
-            listener.began(epochs, records)
+        self._report("began", epochs, records)
 
     def epoch_began(self, epoch: int, batches: int | None) -> None:
         self.epoch = epoch
-        for listener in self._listeners:
-            listener.epoch_began(epoch, batches)
+        self._report("epoch_began", epoch, batches)
 
     def batch_done(self, images: int) -> None:
         for listener in self._listeners:
             listener.batch_done(images)
 
     def line(self, text: str) -> bool:
-        if not any([listener.line(text) for listener in self._listeners]):
+        if not any(self._report("line", text)):
             print(text, flush=True)
         return True
 
     def epoch_done(self, record: Any) -> None:
         self.epoch = min(record.epoch + 1, self.epochs)
-        for listener in self._listeners:
-            listener.epoch_done(record)
+        self._report("epoch_done", record)
 
     def interrupted(self) -> None:
-        for listener in self._listeners:
-            listener.interrupted()
+        self._report("interrupted")
 
     def ended(self, error: BaseException | None = None) -> None:
-        for listener in self._listeners:
-            listener.ended(error)
+        self._report("ended", error)
+
+    def _report(self, event: str, *arguments: Any) -> list[Any]:
+        return [getattr(listener, event)(*arguments) for listener in self._listeners]
 
     @contextlib.contextmanager
     def hear(self, epochs: int, records: Sequence[Any]) -> Iterator[None]:
