@@ -23,6 +23,7 @@ __all__ = ["PRE", "CellOutput", "CellTrainings", "cell_display", "cell_trainings
 PRE = "margin:4px 0 0 0; padding:0; background:transparent; font-size:12px; line-height:1.4; white-space:pre-wrap;"
 EARLIER = 20  # lines of earlier trainings shown
 GREY = "#808080"  # readable on white and on black
+FIRST = 4.0  # seconds until the first curves, unless the training is over before
 DRAWING = 30  # times as long as a drawing took, at least, is the pause before the next: 3 % of the time
 
 
@@ -74,13 +75,13 @@ class CellTrainings:
         self._output, self._clock = CellOutput(), clock
         self._earlier: list[str] = []
         self._last: Progress | None = None
-        self._curves, self._drawn, self._next = "", 0, 0.0  # the image, its epochs, when the next may be drawn
+        self._curves, self._drawn, self._next = "", 0, clock() + FIRST  # the image, its epochs, when the next is due
 
     def begin(self, progress: Progress | None = None) -> None:
         """A training begins, or a launch that may hold several."""
         if self._last is not None:
             self._earlier += [*self._last.earlier, self._last.text()]
-        self._last, self._curves, self._drawn, self._next = None, "", 0, 0.0
+        self._last, self._curves, self._drawn, self._next = None, "", 0, self._clock() + FIRST
 
     def show(self, progress: Progress) -> None:
         self._last = progress

@@ -175,8 +175,8 @@ def test_drawing_takes_little_of_the_time_and_the_last_state_is_drawn(shown):
         shown.clock.now += 1
         trainings.show(Progress(20, records=records(count)))
     trainings.show(Progress(20, records=records(20), phase="finished"))
-    assert len(shown.shown) == 21 and shown.drawn[0] == 1 and shown.drawn[-1] == 20 and len(shown.drawn) <= 8
-    assert all("<img" in html for html, _ in shown.shown)
+    assert len(shown.shown) == 21 and shown.drawn[0] == 4 and shown.drawn[-1] == 20 and len(shown.drawn) <= 7
+    assert ["<img" in html for html, _ in shown.shown] == 3 * [False] + 18 * [True]
 
 
 @pytest.mark.parametrize(
