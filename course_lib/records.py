@@ -8,7 +8,6 @@ completes the move.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
@@ -16,7 +15,7 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -27,7 +26,7 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 
 from course_lib.atomic import write_atomically
-from course_lib.live_view import own_loop
+from course_lib.listener import Listeners, TrainingListener, default_callbacks
 
 __all__ = [
     "EpochRecord", "RunFolder", "TrainingDivergedError", "assessment_print", "differences", "divergence",
@@ -84,6 +83,9 @@ class RunFolder:
         Name, provenance, source and sizes of the data set (`course_lib.data.ImageData.describe`).
     more : mapping
         Further entries of ``run.json``: the program's name, where it is one of several.
+    callbacks : sequence of TrainingListener, optional
+        Hear of each epoch that is appended; by default `course_lib.listener.default_callbacks` of the process and the
+        cell that trains.
 
     Raises
     ------
@@ -96,10 +98,35 @@ class RunFolder:
     parameters: Mapping[str, Any]
     data: Mapping[str, Any]
     more: Mapping[str, Any] = field(default_factory=dict)
+    callbacks: Sequence[TrainingListener] | None = None
 
     def __post_init__(self) -> None:
         self.path = os.path.abspath(self.path)
         self.rows: list[EpochRecord] = []
+        self._listeners: Listeners | None = None
+
+    def report_to(self, listeners: Listeners) -> None:
+        """From here on report to these, which know that the training has begun."""
+        self._listeners = listeners
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_listeners": None}  # they belong to this process
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A rank has received it: its listeners hear of the training before the first epoch is over."""
+        self.__dict__.update(state)
+        self._begun_listeners(self.rows)
+
+    def _begun_listeners(self, before: Sequence[EpochRecord]) -> Listeners:
+        """The listeners, who know of the training: `fit` has reported it, or it is a loop of the caller's own.
+
+        A training whose number of epochs is not known has none.
+        """
+        epochs = self.parameters.get("epochs")
+        if self._listeners is None and isinstance(epochs, int) and epochs > 0:
+            self._listeners = Listeners(default_callbacks() if self.callbacks is None else self.callbacks)
+            self._listeners.began(epochs, before)
+        return self._listeners or Listeners(())
 
     @property
     def unfinished(self) -> Path:
@@ -140,13 +167,8 @@ class RunFolder:
             raise OSError(f"output_dir {self.path} cannot be written ({error.strerror}); choose another with "
                           "-p output_dir DIR") from None  # fmt: skip
         os.environ["ASSESSMENT_OUT"] = str(self.unfinished / "assessment.out")
-        own_loop.follow(self.path, self.parameters.get("epochs"))
+        self._begun_listeners(())
         return self
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A rank has got it: it may train there by a loop of its own."""
-        self.__dict__.update(state)
-        own_loop.follow(self.path, self.parameters.get("epochs"))
 
     def identity(self, world_size: int) -> dict[str, Any]:
         """The entries of ``run.json`` that two runs must share for one to be the other's continuation."""
@@ -184,11 +206,10 @@ class RunFolder:
         """
         self.rows.append(row)
         self._write_curve()
-        with self._shown() as loop:
-            if epoch_time is not None:
-                assessment_print(_epoch_line(row, epoch_time))
-        if loop is not None:
-            loop.epoch_done(row)
+        listeners = self._begun_listeners(self.rows[:-1])
+        if epoch_time is not None:
+            self._transcribe(_epoch_line(row, epoch_time))
+        listeners.epoch_done(row)
         try:
             raise_if_diverged(row)
         except TrainingDivergedError as error:
@@ -196,12 +217,10 @@ class RunFolder:
             self._write_record()
             raise
 
-    @contextlib.contextmanager
-    def _shown(self) -> Iterator[own_loop.OwnLoop | None]:
-        """What is printed in the block goes where the training is shown, if it is one of a loop of its own."""
-        loop = own_loop.followed(self.path)
-        with contextlib.nullcontext() if loop is None else loop.lines():
-            yield loop
+    def _transcribe(self, line: str) -> None:
+        """As `assessment_print`, but a listener may show the line in its own place."""
+        self._begun_listeners(self.rows).line(line)
+        _append_to_transcript(line)
 
     def _write_curve(self) -> None:
         text = io.StringIO()
@@ -214,15 +233,13 @@ class RunFolder:
 
     def early_stop(self, epoch: int) -> None:
         """Record that the target held for long enough."""
-        with self._shown():
-            assessment_print(EARLY_STOP_LINE.format(epoch))
+        self._transcribe(EARLY_STOP_LINE.format(epoch))
 
     def save_model(self, model: torch.nn.Module) -> None:
         """Write the weights, and only those: safetensors cannot hold code."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         write_atomically(self.unfinished / "model.safetensors", safetensors_bytes(tensors))
-        if (loop := own_loop.followed(self.path)) is not None:
-            loop.over()
+        self._begun_listeners(self.rows).ended()
 
     def finish(self, stopped_early: bool) -> Path:
         """Mark the run complete and move its files to ``output_dir``; returns that folder."""
@@ -289,6 +306,10 @@ def assessment_print(*values: object) -> None:
     """
     line = " ".join(str(value) for value in values)
     print(line, flush=True)
+    _append_to_transcript(line)
+
+
+def _append_to_transcript(line: str) -> None:
     path = Path(os.environ.get("ASSESSMENT_OUT", "assessment.out"))
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.read_text() if path.exists() else ""

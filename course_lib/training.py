@@ -16,8 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.checkpoint import Checkpoint
-from course_lib.live_view import own_loop
-from course_lib.live_view.training_view import view_of_training
+from course_lib.listener import Listeners, TrainingListener, default_callbacks
 from course_lib.records import EpochRecord, RunFolder, raise_if_diverged
 
 __all__ = ["EarlyStopping", "History", "evaluate", "fit", "train_epoch", "train_step", "warmup_then_decay"]
@@ -50,6 +49,7 @@ def train_epoch(
     *,
     scheduler: Any = None,
     step: Step = train_step,
+    callbacks: Sequence[TrainingListener] = (),
 ) -> torch.Tensor:
     """Train on every batch once.
 
@@ -59,6 +59,8 @@ def train_epoch(
         Advanced after every step (a per-iteration schedule).
     step : callable
         `train_step` or one with its signature.
+    callbacks : sequence of TrainingListener
+        Told of each batch (``batch_done``).
 
     Returns
     -------
@@ -68,12 +70,13 @@ def train_epoch(
     """
     model.train()
     totals = None
-    loop = own_loop.followed()
-    for images, labels in batches if loop is None else loop.batches(batches):
+    for images, labels in batches:
         loss, logits = step(model, images, labels, optimizer, loss_fn)
         totals = _add(totals, loss, logits, labels)
         if scheduler is not None:
             scheduler.step()
+        for callback in callbacks:
+            callback.batch_done(len(labels))
     if totals is None:
         raise ValueError("no batches to train on: the data set is smaller than one batch")
     return totals
@@ -178,11 +181,11 @@ def fit(
     step: Step = train_step,
     evaluation: Callable[..., Sequence[float]] = evaluate,
     quiet: bool = False,
+    callbacks: Sequence[TrainingListener] | None = None,
 ) -> History:
     """Train for `epochs` epochs, validating after each.
 
-    With a process group up, every rank calls it with its own share of the batches. In a notebook in front of a person
-    the progress is drawn below the cell (`course_lib.live_view`); everywhere else it is lines of text.
+    With a process group up, every rank calls it with its own share of the batches.
 
     Parameters
     ----------
@@ -200,8 +203,10 @@ def fit(
     step, evaluation : callable
         Drop-in replacements for `train_step` and `evaluate` (the labs put the student's here).
     quiet : bool
-        Print nothing; a person in front of a notebook sees the progress all the same. Without a `run`, each epoch is
-        one printed line.
+        Print nothing. Else, without a `run`, each epoch is one printed line.
+    callbacks : sequence of TrainingListener, optional
+        Hear of each batch and epoch. By default the run's, or `course_lib.listener.default_callbacks`: a bar and curves
+        below a notebook's cell, nothing elsewhere.
 
     Returns
     -------
@@ -231,7 +236,12 @@ def fit(
     if writes and stopped_early:
         run.early_stop(len(records))
     cumulative = records[-1].time if records else 0.0
-    with own_loop.not_followed(), view_of_training(epochs, records, quiet) as view:
+    if callbacks is None and run is not None:
+        callbacks = run.callbacks
+    listeners = Listeners(default_callbacks() if callbacks is None else callbacks)
+    if writes:
+        run.report_to(listeners)
+    with listeners.hear(epochs, records):
         for epoch in range(len(records) + 1, 0 if stopped_early else epochs + 1):
             if checkpoint is not None:
                 checkpoint.seed_epoch(epoch)
@@ -239,14 +249,14 @@ def fit(
                 if hasattr(batches, "set_epoch"):
                     batches.set_epoch(epoch - 1)
             lr = optimizer.param_groups[0]["lr"]
+            listeners.epoch_began(epoch, len(train_batches) if hasattr(train_batches, "__len__") else None)
             _synchronize(device)
             start = time.perf_counter()
             totals = train_epoch(
-                model, view.batches(train_batches, epoch), optimizer, loss_fn, scheduler=scheduler, step=step
+                model, train_batches, optimizer, loss_fn, scheduler=scheduler, step=step, callbacks=[listeners]
             )
             trained = totals.tolist()  # waits for the device
             elapsed = time.perf_counter() - start
-            view.validating()
             if distributed:
                 _share_buffers(bare)
             validated = evaluation(bare, test_batches, loss_fn)
@@ -265,18 +275,17 @@ def fit(
             )
             records.append(record)
             stopped_early = early_stopping is not None and early_stopping.update(record.val_accuracy)
-            with view.lines():
-                if writes:
-                    run.append(record, epoch_time)
-                    if stopped_early:
-                        run.early_stop(epoch)
-                elif run is None and not quiet and (not distributed or dist.get_rank() == 0):
-                    print(
+            if writes:
+                run.append(record, epoch_time)
+                if stopped_early:
+                    run.early_stop(epoch)
+            else:
+                if run is None and not quiet and (not distributed or dist.get_rank() == 0):
+                    listeners.line(
                         f"epoch {epoch:2d}  {cumulative:6.1f} s  {throughput:7.0f} images/s  train {record.train_accuracy:.3f}"
-                        f"  validation {record.val_accuracy:.3f}",
-                        flush=True,
+                        f"  validation {record.val_accuracy:.3f}"
                     )
-            view.epoch_done(record)
+                listeners.epoch_done(record)
             if run is not None:
                 raise_if_diverged(record)  # on the ranks that do not write; rank 0 has put it on record
             if checkpoint is not None and (not distributed or dist.get_rank() == 0):

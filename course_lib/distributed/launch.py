@@ -34,10 +34,9 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from course_lib.distributed.agent import MONITOR_INTERVAL, OneNodeRendezvous, WatchingAgent
 from course_lib.distributed.one_interrupt import OneInterrupt
 from course_lib.distributed.process_state import changing_the_process, environment, quiet_elastic_logs
-from course_lib.distributed.rank_process import Payload, run_rank
+from course_lib.distributed.rank_process import PROGRESS, Payload, run_rank
 from course_lib.hardware import available_cores
-from course_lib.live_view.front_end import watched
-from course_lib.live_view.launch_view import LaunchView
+from course_lib.interactive import is_interactive
 
 __all__ = ["default_backend", "launch", "threads_per_rank", "warm_up"]
 
@@ -87,7 +86,7 @@ def launch(
     """Run ``worker(*args, **kwargs)`` on `world_size` ranks of this machine, with the process group up.
 
     The worker may be defined in a notebook cell. It asks ``torch.distributed`` for its rank. What the
-    ranks print appears here, each line with its rank; where a person looks on (`course_lib.live_view`), rank by rank,
+    ranks print appears here, each line with its rank; where a notebook's page sent the cell, rank by rank,
     and a training by `course_lib.training.fit` as a bar and curves. Interrupting (■) ends all ranks.
 
     Parameters
@@ -136,7 +135,7 @@ def launch(
     if not torch.cuda.is_available() and world_size > cores:
         print(f"note: {world_size} ranks share {cores} cores; expect no speed-up from the extra ranks")
 
-    live = watched()
+    live = is_interactive()
     ended = "the rank has been ended" if world_size == 1 else f"all {world_size} ranks have been ended"
     with OneInterrupt(ended, signal.SIGINT, signal.SIGTERM) as signals:
         return _launch(
@@ -208,7 +207,9 @@ def _run_agent(
                 signals=signals,
             )
             if live:
-                view = LaunchView(folder, lambda: agent.logs)
+                from course_lib.live_view.launch_view import LaunchView
+
+                view = LaunchView(folder / PROGRESS, lambda: agent.logs)
                 agent.look = view.look
             result = agent.run()
         finally:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from course_lib.live_view.short_interrupt import shorten
+from course_lib.interactive import in_one_line
 
 __all__ = ["OneInterrupt"]
 
@@ -62,4 +62,4 @@ class OneInterrupt:
             self._waiting = self._waiting or number
         elif not self.raised:
             self.raised = True
-            raise shorten(KeyboardInterrupt(), self._what) if number == signal.SIGINT else SystemExit(128 + number)
+            raise in_one_line(KeyboardInterrupt(), self._what) if number == signal.SIGINT else SystemExit(128 + number)

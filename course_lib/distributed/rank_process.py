@@ -8,7 +8,7 @@ folder and leaves its traces there, so that the launcher can tell what became of
 - ``error-R.json``: rank R's exception, with the time at which it was raised;
 - ``done-R``: rank R's worker has returned;
 - ``stack-R.txt``: where rank R stood when the launcher asked (SIGUSR1);
-- ``training.json``: how far rank 0's training is, where somebody looks on (`course_lib.live_view.rank_channel`).
+- ``training.json``: how far rank 0's training is, where a notebook's page follows (`course_lib.live_view.progress_file`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from course_lib.live_view.rank_channel import open_channel
+from course_lib.listener import PROGRESS_FILE
 
-__all__ = ["Payload", "run_rank"]
+__all__ = ["PROGRESS", "Payload", "run_rank"]
+
+PROGRESS = "training.json"
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Payload:
     environment: dict[str, str]
     folder: str
     sources: dict[str, list[str]]  # notebook cells by their file name, for tracebacks
-    live: bool = False  # whether somebody follows a training of rank 0
+    live: bool = False  # whether a notebook's page follows a training of rank 0
 
 
 def run_rank(launch_folder: str) -> bytes:
@@ -67,8 +69,9 @@ def run_rank(launch_folder: str) -> bytes:
     (folder / f"pid-{rank}").write_text(str(os.getpid()))
     try:
         _set_up(payload)
+        os.environ.pop(PROGRESS_FILE, None)  # the launching process may be a rank itself
         if payload.live and rank == 0:
-            open_channel(folder)
+            os.environ[PROGRESS_FILE] = str(folder / PROGRESS)
         worker, args, kwargs = pickle.loads(payload.call)
         result = worker(*args, **kwargs)
         # cloudpickle copies tensors by value (multiprocessing's own pickler would share memory with a

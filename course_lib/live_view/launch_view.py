@@ -1,4 +1,4 @@
-"""A launch as its notebook shows it: the training that its ranks tell of, and their lines, rank by rank."""
+"""What a notebook shows of a launch: the training of rank 0, and the lines of every rank."""
 
 from __future__ import annotations
 
@@ -10,41 +10,40 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from course_lib.live_view import cell_trainings
-from course_lib.live_view.cell_output import CellOutput
-from course_lib.live_view.progress import Progress
-from course_lib.live_view.rank_channel import ProgressReader
-from course_lib.live_view.rank_html import ranks_html, ranks_text
-from course_lib.live_view.rank_text import RankText
-from course_lib.live_view.training_view import INTERVAL
+from course_lib.interactive import running_shell
+from course_lib.live_view.cell_display import CellOutput, CellTrainings, cell_trainings
+from course_lib.live_view.progress import INTERVAL, Progress
+from course_lib.live_view.progress_file import ProgressFile
+from course_lib.live_view.rank_lines import RankLog, ranks_html, ranks_text
 
 __all__ = ["LaunchView"]
 
 BRIEF = 2.0  # seconds: what a shorter launch has printed is shown at its end
 FEW = 40  # lines up to which that is plain text
 
-_kept: tempfile.TemporaryDirectory | None = None  # the latest long logs; goes with the kernel
-
 
 class LaunchView:
-    """Looks at a launch's folder whenever asked, at most twice a second, and shows what has changed.
+    """Shows what is new in a launch, at most twice a second.
 
     Parameters
     ----------
-    folder : Path
-        The launch's.
+    progress : Path
+        The file in which rank 0 says how far its training is.
     logs : callable
         Returns each rank's log, once there are some.
+    trainings : CellTrainings, optional
+        Where the training is shown; by default below the running cell.
     """
 
     def __init__(
-        self, folder: Path, logs: Callable[[], Mapping[int, Path]], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._logs, self._clock = logs, clock
-        self._reader, self._trainings = ProgressReader(folder), cell_trainings.of_this_cell()
+        self, progress: Path, logs: Callable[[], Mapping[int, str | Path]], trainings: CellTrainings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._find_logs, self._clock = logs, clock
+        self._file, self._trainings = ProgressFile(progress), trainings or cell_trainings()
         self._trainings.begin()
         self._progress: Progress | None = None
-        self._texts: dict[int, RankText] = {}
+        self._logs: dict[int, RankLog] = {}
         self._output = CellOutput()
         self._began = self._last = clock()
         self._broken = self._unshown = False
@@ -60,58 +59,52 @@ class LaunchView:
             self._unshown |= self._read()
             if self._unshown and now - self._began > BRIEF:
                 self._unshown = False
-                self._output.show(ranks_html(self._texts, over=False), ranks_text(self._texts))
-        except Exception as error:  # a picture must not end a launch: what the ranks say is shown at its end
+                self._output.show(ranks_html(self._logs, over=False), ranks_text(self._logs))
+        except Exception as error:  # a display must not end a launch: the ranks' lines are shown at its end
             self._broken = True
             print(f"no live view ({type(error).__name__}: {error})", flush=True)
 
     def close(self) -> None:
         """Show how it ended; the ranks are gone by now, the folder is not."""
         try:
-            self._show_training(ended=True)
+            self._show_training()
+            if self._progress is not None and not self._progress.phase:  # its rank was ended before it could say so
+                self._progress.phase = "ended"
+                self._trainings.show(self._progress)
             self._read(to_the_end=True)
             self._show_lines_for_good()
         except Exception:
-            text = "\n".join(f"[rank {rank}] {line}" for rank, text in self._texts.items() for line in text.lines)
-            print(text)
+            print("\n".join(f"[rank {rank}] {line}" for rank, log in self._logs.items() for line in log.lines))
         sys.stdout.flush()
 
-    def _show_training(self, ended: bool = False) -> None:
-        found = self._reader.read()
-        if found is not None:
-            self._progress = found
-        elif not ended:
-            return
-        if self._progress is None:
-            return
-        if ended and not self._progress.over:  # its rank was ended before it could say so
-            self._progress.phase = "ended"
-            found = self._progress
-        if found is not None:
-            self._trainings.show(found)
+    def _show_training(self) -> None:
+        if (new := self._file.read()) is not None:
+            self._progress = new
+            self._trainings.show(new)
 
     def _read(self, to_the_end: bool = False) -> bool:
-        for rank, log in self._logs().items():
-            self._texts.setdefault(rank, RankText(Path(log)))
-        return any([text.read(to_the_end) for text in self._texts.values()])
+        for rank, path in self._find_logs().items():
+            self._logs.setdefault(rank, RankLog(Path(path)))
+        return any([log.read(to_the_end) for log in self._logs.values()])
 
     def _show_lines_for_good(self) -> None:
-        total = sum(text.count for text in self._texts.values())
+        total = sum(log.count for log in self._logs.values())
         if not total:
             return
-        note = self._keep_logs() if any(text.left_out for text in self._texts.values()) else ""
-        text = ranks_text(self._texts, note)
-        if not self._output.shown and total <= FEW:
+        note = self._keep_logs() if any(log.left_out for log in self._logs.values()) else ""
+        text = ranks_text(self._logs, note)
+        if self._output.id is None and total <= FEW:
             print(text)
         else:
-            self._output.show(ranks_html(self._texts, over=True, note=note), text)
+            self._output.show(ranks_html(self._logs, over=True, note=note), text)
 
     def _keep_logs(self) -> str:
         """Move the logs to where they can be read while the kernel lives; the launch's folder is removed."""
-        global _kept
-        if _kept is None or not os.path.isdir(_kept.name):
-            _kept = tempfile.TemporaryDirectory(prefix="rank-output-", ignore_cleanup_errors=True)
-        for rank, text in self._texts.items():
-            if text.log.exists():
-                shutil.move(text.log, Path(_kept.name) / f"rank-{rank}.txt")
-        return f"{_kept.name}/rank-N.txt has all, until the next long output or the kernel's end"
+        kept = running_shell().meta.get("rank_output")
+        if kept is None or not os.path.isdir(kept.name):
+            kept = tempfile.TemporaryDirectory(prefix="rank-output-", ignore_cleanup_errors=True)
+            running_shell().meta["rank_output"] = kept  # goes with the kernel
+        for rank, log in self._logs.items():
+            if log.path.exists():
+                shutil.move(log.path, Path(kept.name) / f"rank-{rank}.txt")
+        return f"{kept.name}/rank-N.txt has all, until the next long output or the kernel's end"

@@ -1,9 +1,8 @@
-"""Whether a person looks at what the running cell shows.
+"""Whether a person looks at the output of the running cell, and what IPython knows of that cell.
 
-A notebook that papermill, nbclient or nbgrader executes runs in a kernel like any other. What differs is the request
-that runs the cell: JupyterLab (Notebook 7, VS Code) sends the cell's identifier in its metadata, the programs that run
-notebooks by themselves do not. The environment cannot tell: JupyterLab's Validate button executes the notebook in a
-kernel that inherits the same environment as the one in front of the student.
+A notebook that papermill, nbclient or nbgrader executes runs in a kernel like any other. The difference is the request
+that runs the cell: JupyterLab (Notebook 7, VS Code) sends the cell's identifier in its metadata; programs that execute
+notebooks do not. The environment is the same for both: JupyterLab's Validate button starts its own kernel from it.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ import sys
 import threading
 from typing import Any
 
-__all__ = ["SWITCH", "running_cell", "running_shell", "watched"]
+__all__ = ["SWITCH", "in_one_line", "is_interactive", "running_cell", "running_shell"]
 
 SWITCH = "LAB_LIVE"  # 0: plain text everywhere; 1: a live view in every kernel
 
 
-def watched() -> bool:
+def is_interactive() -> bool:
     """True where the running cell was sent from a notebook's page; ``LAB_LIVE=0`` or ``1`` decides otherwise.
 
     Never in a thread or a fork, on a terminal, or while the output is caught (``%%capture``,
@@ -41,9 +40,15 @@ def running_shell() -> Any:
 
 
 def running_cell() -> str:
-    """What names this execution of this cell: the identifier of the request."""
+    """The identifier of this execution of this cell; empty outside of a kernel."""
     shell = running_shell()
     return str((_request(shell).get("header") or {}).get("msg_id", "")) if shell is not None else ""
+
+
+def in_one_line(error: BaseException, what: str) -> BaseException:
+    """Have IPython show `error` as one line that ends with `what`; other programs show it as always."""
+    error._render_traceback_ = lambda: [f"{type(error).__name__}: {what}"]
+    return error
 
 
 def _request(shell: Any) -> dict[str, Any]:
