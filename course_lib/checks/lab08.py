@@ -12,8 +12,8 @@ from torch import nn
 from course_lib.checks.lab08_workers import local_sgd, psgd
 from course_lib.checks.registry import CheckFailed
 from course_lib.checks.run_evidence import check_run
-from course_lib.distributed.separate_globals import as_another_process
-from course_lib.distributed.thread_comm import CommunicationError, ThreadComm, run_threads
+from course_lib.distributed.errors import RankFailedError
+from course_lib.distributed.process_comm import ProcessComm, run_ranks
 
 __all__ = ["CHECKS"]
 
@@ -30,34 +30,14 @@ class _Small(nn.Module):
 
 
 def averaging(answer: Callable[..., Any]) -> None:
+    before = [[p.detach() for p in _Small(rank).parameters()] for rank in range(3)]
     for samples in ([20, 20, 20], [10, 20, 50]):
         told = f"3 ranks with {', '.join(map(str, samples))} samples"
-        models = [_Small(rank) for rank in range(3)]
-        held = [list(model.parameters()) for model in models]
-        before = [[p.detach().clone() for p in one] for one in held]
-        comms: list[ThreadComm] = []
-        try:
-            run_threads(_rank, 3, answer, models, samples, comms, timeout=PATIENCE)
-        except CommunicationError as error:
-            raise CheckFailed(f"{told}: {error}. {_likely_hang(str(error))}") from None
-        except LookupError:
-            if not all(comm.carried_data for comm in comms):
-                raise CheckFailed(f"{told}: {NOTHING_SENT}") from None
-            raise
-        if silent := [str(comm.rank) for comm in comms if not comm.carried_data]:
-            raise CheckFailed(f"{told}, rank {', '.join(sorted(silent))}: {NOTHING_SENT}")
-        if any(
-            a is not b
-            for model, one in zip(models, held, strict=True)
-            for a, b in zip(model.parameters(), one, strict=True)
-        ):
-            raise CheckFailed("the model has other parameter objects than before, which no optimiser knows: copy into "
-                              "them, parameter.copy_(…) under torch.no_grad()")  # fmt: skip
+        after = _averaged(answer, samples, told)
         plain = [sum(each) / 3 for each in zip(*before, strict=True)]
         weighed = [
             sum(n * p for n, p in zip(samples, each, strict=True)) / sum(samples) for each in zip(*before, strict=True)
         ]
-        after = [[p.detach() for p in one] for one in held]
         if not _same(after[0], weighed):
             raise CheckFailed(f"{told}: rank 0's first weight is {before[0][0][0, 0]:g}, rank 1's {before[1][0][0, 0]:g}, rank "
                               f"2's {before[2][0][0, 0]:g}; the mean is {weighed[0][0, 0]:g}, yours {after[0][0][0, 0]:g}: "
@@ -71,22 +51,47 @@ def averaging(answer: Callable[..., Any]) -> None:
     print("average_models: 3 ranks hold the mean, weighted by their samples")
 
 
-PATIENCE = 5.0  # seconds after which a rank that waits is said to wait for ever
+TIMEOUT = 10.0  # seconds that a rank waits in one call
 NOTHING_SENT = ("nothing was sent or received. Under MPI each rank is a process with memory of its own, global variables "
                 "included: what others know comes by a call of comm that carries it")  # fmt: skip
 
 
-def _rank(
-    comm: ThreadComm, answer: Callable[..., Any], models: list[nn.Module], samples: list[int], comms: list
-) -> None:
-    comms.append(comm)
-    as_another_process(answer)(comm, models[comm.rank], samples[comm.rank])
+def _averaged(answer: Callable[..., Any], samples: list[int], told: str) -> list[list[torch.Tensor]]:
+    """Each rank's parameters after the answer has run on three processes."""
+    try:
+        ranks = run_ranks(_rank, 3, answer, samples, timeout=TIMEOUT)
+    except RankFailedError as error:
+        _, communication, why = error.reason.partition("CommunicationError: ")
+        if communication:
+            raise CheckFailed(f"{told}: {why}. {_likely_hang(why)}\n{error.rank_traceback}") from None
+        raise
+    if silent := [str(rank) for rank, found in enumerate(ranks) if not found["sent"]]:
+        raise CheckFailed(f"{told}, rank {', '.join(silent)}: {NOTHING_SENT}")
+    if not all(found["kept"] for found in ranks):
+        raise CheckFailed("the model has other parameter objects than before, which no optimiser knows: copy into "
+                          "them, parameter.copy_(…) under torch.no_grad()")  # fmt: skip
+    return [found["parameters"] for found in ranks]
+
+
+def _rank(comm: ProcessComm, answer: Callable[..., Any], samples: list[int]) -> dict[str, Any]:
+    model = _Small(comm.rank)
+    held = list(model.parameters())
+    try:
+        answer(comm, model, samples[comm.rank])
+    except LookupError:  # what another rank has written is not in this rank's memory
+        if comm.carried_data:
+            raise
+    return {
+        "parameters": [parameter.detach() for parameter in held],
+        "kept": all(a is b for a, b in zip(model.parameters(), held, strict=True)),
+        "sent": comm.carried_data,
+    }
 
 
 def _likely_hang(error: str) -> str:
     if "does not end" in error:
         return "A loop over ranks or parameters has an end"
-    if "stands in send" in error:
+    if "waits in send" in error:
         return ("A send of a model waits for its recv: two ranks that both send first wait for ever. Let one receive first, "
                 "or take sendrecv or a collective")  # fmt: skip
     return "A collective is called by every rank, a send needs its recv"

@@ -93,7 +93,8 @@ def launch(
     ----------
     worker : callable
     world_size : int
-        Number of ranks, at least 1. The cores are divided between them; more ranks than cores is allowed and said.
+        Number of ranks, at least 1. The cores are divided between them; more ranks than cores are allowed, and a note says so
+        unless `threads` is given.
     args, kwargs
         The worker's arguments, the same for each rank; whatever cloudpickle takes.
     timeout : float, optional
@@ -132,7 +133,7 @@ def launch(
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise ValueError(f"threads must be a whole number of at least 1, got {threads!r}")
     cores = available_cores()
-    if not torch.cuda.is_available() and world_size > cores:
+    if threads is None and not torch.cuda.is_available() and world_size > cores:
         print(f"note: {world_size} ranks share {cores} cores; expect no speed-up from the extra ranks")
 
     live = is_interactive()

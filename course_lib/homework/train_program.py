@@ -7,6 +7,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ __all__ = ["KNOWN_ERRORS", "RunMismatchError", "already_stands", "exit_in_one_li
 
 LAB = "05_resnet_hw"
 TEST_BATCH = 500
+GROUP_TIMEOUT = timedelta(minutes=10)  # that a rank waits for another, which may have died with its node
 
 
 class RunMismatchError(RuntimeError):
@@ -212,7 +214,7 @@ def joined_ranks() -> Iterator[tuple[int, int]]:
     device = rank_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group(default_backend(_local_ranks()))
+    dist.init_process_group(default_backend(_local_ranks()), timeout=GROUP_TIMEOUT)
     torch.set_num_threads(threads_per_rank(_local_ranks()))
     try:
         yield dist.get_rank(), world_size()

@@ -1,7 +1,10 @@
 """Lab 08's visible checks: the reference passes, and typical mistakes are told apart."""
 
+import copy
+import sys
 import time
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -10,11 +13,13 @@ from torch import nn
 
 from course_lib.checks import CheckFailed, check, lab08
 from course_lib.distributed import MPIPeers, average_parameters
+from course_lib.distributed.errors import RankFailedError
 from course_lib.distributed.parallel_sgd import WorkerReport, critical_path
-from course_lib.distributed.thread_comm import run_threads
+from course_lib.distributed.process_comm import run_ranks
 from course_lib.loss_line import loss_along_line
 from course_lib.plots_parallel_sgd import accuracy_against_workers, loss_between, speedups, two_landscapes
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as from a cell; a rank would import this file
 REFERENCE = answers("08_parallel_sgd_mpi")
 EXERCISES = {
     "averaging": "average_models",
@@ -27,11 +32,9 @@ EXERCISES = {
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_reference_passes_and_says_so(exercise, capsys):
-    start = time.perf_counter()
     assert check(f"lab08.{exercise}", REFERENCE[EXERCISES[exercise]]) is None
     told = capsys.readouterr()
     assert told.out.startswith(EXERCISES[exercise]) and told.err == ""
-    assert time.perf_counter() - start < 10
 
 
 def refused(exercise, answer, *words):
@@ -41,13 +44,16 @@ def refused(exercise, answer, *words):
 
 
 def test_the_references_are_the_librarys():
-    models = [[nn.Linear(4, 3) for _ in range(3)] for _ in range(2)]
-    for mine, other in zip(*models, strict=True):
-        other.load_state_dict(mine.state_dict())
-    run_threads(lambda comm: REFERENCE["average_models"](comm, models[0][comm.rank], 10 + comm.rank), 3)
-    run_threads(lambda comm: average_parameters(MPIPeers(comm), models[1][comm.rank], 10 + comm.rank), 3)
-    for mine, other in zip(*models, strict=True):
-        torch.testing.assert_close(mine.weight, other.weight)
+    models, reference = [nn.Linear(4, 3) for _ in range(3)], REFERENCE["average_models"]
+
+    def worker(comm):
+        mine, other = models[comm.rank], copy.deepcopy(models[comm.rank])
+        reference(comm, mine, 10 + comm.rank)
+        average_parameters(MPIPeers(comm), other, 10 + comm.rank)
+        return mine.weight, other.weight
+
+    for mine, other in run_ranks(worker, 3):
+        torch.testing.assert_close(mine, other)
     pairs = [(3.0, 1.0), (3.5, 0.5), (2.0, 2.0)]
     reports = [WorkerReport(rank, 0, 0, 0.0, (c,), (a,), 0) for rank, (c, a) in enumerate(pairs)]
     assert REFERENCE["speedup_table"]({1: [(9.0, 0.0)], 3: pairs})[3][0] == critical_path(reports)
@@ -85,26 +91,24 @@ def test_averaging_mistakes(wrong, words):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(lab08, "PATIENCE", 1.0)
+    monkeypatch.setattr(lab08, "TIMEOUT", 1.0)
 
 
-def test_an_averaging_that_hangs_is_told_in_seconds(impatient):
-    start = time.monotonic()
+def test_an_averaging_that_hangs_is_an_error(impatient):
     refused(
         "averaging",
         lambda comm, model, samples: comm.recv(source=0) if comm.rank else None,
-        "stands in recv from rank 0",
+        "waits in recv from rank 0",
         "a send needs its recv",
     )
     refused(
         "averaging",
         both_send_first,
-        "stands in send to rank",
+        "waits in send to rank",
         "two ranks that both send first wait for ever",
         "sendrecv",
     )
     refused("averaging", lambda comm, model, samples: comm.bcast(1) if comm.rank else comm.gather(1), "calls")
-    assert time.monotonic() - start < 20
 
 
 @torch.no_grad()
@@ -140,7 +144,7 @@ def in_the_box(comm, model, samples):
 def test_memory_that_ranks_do_not_share_under_mpi_is_no_message(ranks, known):
     cell = {"__name__": "__main__"}
     exec(BOX.replace("RANKS", ranks).replace("KNOWN", known), cell)
-    with pytest.raises((CheckFailed, KeyError)) as raised:
+    with pytest.raises((CheckFailed, RankFailedError)) as raised:
         check("lab08.averaging", cell["in_the_box"])
     if known == "pass":
         assert "nothing was sent or received" in str(raised.value) and "memory of its own" in str(raised.value)
@@ -155,34 +159,12 @@ def test_globals_that_are_only_read_or_count_are_allowed():
     check("lab08.averaging", cell["answer"])
 
 
-def test_an_answer_without_an_end_is_told(impatient):
-    stop = []
-
+def test_an_answer_without_an_end_says_in_which_line(impatient):
     def endless(comm, model, samples):
-        while not stop and comm.rank == 0:
-            time.sleep(0.01)
-        if not stop:
-            comm.allreduce(samples)
+        while comm.rank == 0:
+            pass
 
-    start = time.monotonic()
-    try:
-        refused("averaging", Stays(endless), "rank 0 does not end", "Restart the kernel")
-    finally:
-        stop.append(True)
-    assert time.monotonic() - start < 20
-
-
-class Stays:
-    """A function that cannot be sent to another process, so that the test can end it."""
-
-    def __init__(self, function):
-        self.function = function
-
-    def __call__(self, *given):
-        return self.function(*given)
-
-    def __reduce__(self):
-        raise TypeError("stays here")
+    refused("averaging", endless, "rank 0 does not end", "A loop over ranks or parameters has an end", "in endless")
 
 
 def test_averaging_the_parallel_sgd_lab_s_way_and_by_buffers_passes():

@@ -1,29 +1,23 @@
 """Parameter averaging, parallel SGD and local SGD against closed forms, plain trainings and torch.distributed."""
 
 import itertools
-import threading
+import sys
 import time
 
+import cloudpickle
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from course_lib.data import Split, load
-from course_lib.distributed import launch
+from course_lib.distributed import RankFailedError, launch
 from course_lib.distributed.parallel_sgd import WorkerReport, critical_path, deal_shares, parallel_sgd, worker_batches
 from course_lib.distributed.parameter_averaging import MPIPeers, TorchPeers, average_on_master, average_parameters
-from course_lib.distributed.thread_comm import CommunicationError, run_threads
+from course_lib.distributed.process_comm import run_ranks
 from course_lib.models import ParallelSGDNet
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Ranks are threads here: more of PyTorch's own would be too many."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a rank would import this file
 
 
 def network(seed, dtype=torch.float64):
@@ -35,8 +29,18 @@ def network(seed, dtype=torch.float64):
     return model
 
 
-def states(models):
-    return [{name: tensor.clone() for name, tensor in model.state_dict().items()} for model in models]
+def averaged(models, weights=None, average=None):
+    """The ranks' state dicts after `average_parameters`, or another function of communicator and model."""
+
+    def worker(comm):
+        model = models[comm.rank]
+        if average is None:
+            average_parameters(MPIPeers(comm), model, *([] if weights is None else [weights[comm.rank]]))
+        else:
+            average(comm, model)
+        return model.state_dict()
+
+    return run_ranks(worker, len(models))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -44,9 +48,9 @@ def test_the_average_is_weighted_and_covers_the_buffers(dtype):
     models, weights = [network(seed, dtype) for seed in range(3)], [1.0, 5.0, 2.0]
     for model, steps in zip(models, (1, 2, 2), strict=True):
         model[1].num_batches_tracked.fill_(steps)  # 15/8 of them are nearly 2
-    before = states(models)
-    run_threads(lambda comm: average_parameters(MPIPeers(comm), models[comm.rank], weights[comm.rank]), 3)
-    for name, first in models[0].state_dict().items():
+    before = [model.state_dict() for model in models]
+    after = averaged(models, weights)
+    for name, first in after[0].items():
         mean = sum(w * b[name].double() for w, b in zip(weights, before, strict=True)) / 8
         if not first.is_floating_point():
             mean = mean.round()
@@ -54,8 +58,8 @@ def test_the_average_is_weighted_and_covers_the_buffers(dtype):
         torch.testing.assert_close(
             first, mean.to(first.dtype), rtol={torch.bfloat16: 1e-2, torch.float32: 1e-6}.get(dtype, 1e-14), atol=0
         )
-        for other in models[1:]:
-            assert torch.equal(first, other.state_dict()[name])
+        for other in after[1:]:
+            assert torch.equal(first, other[name])
     assert not torch.equal(before[0]["1.num_batches_tracked"], before[1]["1.num_batches_tracked"])
 
 
@@ -64,7 +68,7 @@ def test_the_average_is_one_all_reduce():
         average_parameters(MPIPeers(comm), ParallelSGDNet())
         return comm.calls
 
-    assert run_threads(worker, 2) == [["Allreduce"]] * 2
+    assert run_ranks(worker, 2) == [["Allreduce"]] * 2
 
 
 @pytest.mark.parametrize("weights", [(1.0, -1.0, 1.0), (0.0, 0.0, 0.0)])
@@ -74,28 +78,27 @@ def test_weights_that_make_no_mean_are_an_error_on_every_rank(weights):
             average_parameters(MPIPeers(comm), network(0), weights[comm.rank])
         return "told"
 
-    assert run_threads(worker, 3) == ["told"] * 3
+    assert run_ranks(worker, 3) == ["told"] * 3
 
 
 def test_a_weight_of_nothing_counts_for_nothing():
     models = [network(seed) for seed in range(2)]
-    wanted = states(models)[1]
-    run_threads(lambda comm: average_parameters(MPIPeers(comm), models[comm.rank], float(comm.rank)), 2)
-    assert all(torch.equal(tensor, wanted[name]) for name, tensor in models[0].state_dict().items())
+    after = averaged(models, [0.0, 1.0])
+    assert all(torch.equal(after[0][name], tensor) for name, tensor in models[1].state_dict().items())
 
 
 def test_the_parallel_sgd_lab_s_way_gives_the_master_the_mean_and_nobody_else():
     models = [network(seed) for seed in range(3)]
-    before = states(models)
-    run_threads(lambda comm: average_on_master(comm, models[comm.rank]), 3)
-    for name, parameter in models[0].named_parameters():
-        torch.testing.assert_close(parameter, sum(b[name] for b in before) / 3)
-        assert torch.equal(models[1].get_parameter(name), before[1][name])
-    assert torch.equal(models[0][1].running_mean, before[0]["1.running_mean"])  # forgotten, as its docstring says
+    before = [model.state_dict() for model in models]
+    after = averaged(models, average=average_on_master)
+    for name, _ in models[0].named_parameters():
+        torch.testing.assert_close(after[0][name], sum(b[name] for b in before) / 3)
+        assert torch.equal(after[1][name], before[1][name])
+    assert torch.equal(after[0]["1.running_mean"], before[0]["1.running_mean"])  # forgotten, as its docstring says
 
 
 def linear():
-    """The same in every thread, which share PyTorch's own random numbers."""
+    """The same on every rank."""
     model, generator = nn.Linear(6, 3).double(), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -133,7 +136,7 @@ def trained(shares, epochs, lr=0.3, **options):
         given = {name: value[comm.rank] if name == "weight" else value for name, value in options.items()}
         return model, parallel_sgd(MPIPeers(comm), model, shares[comm.rank], sgd, epochs=epochs, **given)
 
-    models, reports = zip(*run_threads(worker, len(shares)), strict=True)
+    models, reports = zip(*run_ranks(worker, len(shares)), strict=True)
     for model in models[1:]:
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), models[0].parameters(), strict=True))
     return models[0], reports
@@ -183,7 +186,7 @@ def test_local_sgd_on_parabolas_is_its_closed_form(every, rounds):
     while done < steps:
         n = min(every or steps, steps - done)
         weight, done = mean + (1 - lr) ** n * (weight - mean), done + n
-    for found, report in run_threads(worker, 3):
+    for found, report in run_ranks(worker, 3):
         assert found == pytest.approx(weight, rel=1e-12)
         assert len(report.averaging) == len(report.compute) == rounds
 
@@ -201,22 +204,29 @@ def test_uneven_shares_keep_step_and_are_weighed():
 
 
 def test_a_look_at_the_average_changes_nothing_and_costs_no_time():
-    shares, seen = [cut(*data(12, seed), 4) for seed in range(2)], []
+    shares = [cut(*data(12, seed), 4) for seed in range(2)]
 
-    def look(epoch, average):
-        if threading.current_thread().name == "rank 1":
-            time.sleep(0.5)  # one looks longer; the other's clock does not run meanwhile
-        seen.append((epoch, average.weight.detach().clone()))
-        average.weight.data.zero_()
+    def worker(comm):
+        seen = []
+
+        def look(epoch, average):
+            if comm.rank == 1:
+                time.sleep(2.0)  # one looks longer; the other's clock does not run meanwhile
+            seen.append((epoch, average.weight.detach().clone()))
+            average.weight.data.zero_()
+
+        model = linear()
+        sgd = torch.optim.SGD(model.parameters(), lr=0.3)
+        report = parallel_sgd(MPIPeers(comm), model, shares[comm.rank], sgd, epochs=3, after_epoch=look)
+        return model.weight, seen, report.seconds
 
     plain, _ = trained(shares, epochs=3)
-    watched, reports = trained(shares, epochs=3, after_epoch=look)
-    assert torch.equal(plain.weight, watched.weight)
-    assert sorted(epoch for epoch, _ in seen) == [1, 1, 2, 2, 3, 3]
-    assert all(report.seconds < 0.4 for report in reports)
     singles = [alone(linear(), share, 1) for share in shares]
-    first = next(weight for epoch, weight in seen if epoch == 1)
-    torch.testing.assert_close(first, (singles[0].weight + singles[1].weight).detach() / 2)
+    for weight, seen, seconds in run_ranks(worker, 2, timeout=60.0):
+        assert torch.equal(plain.weight, weight)
+        assert [epoch for epoch, _ in seen] == [1, 2, 3]
+        torch.testing.assert_close(seen[0][1], (singles[0].weight + singles[1].weight).detach() / 2)
+        assert seconds < 3 * 2.0
 
 
 def test_each_epoch_has_its_order_and_trains_in_training_mode():
@@ -231,12 +241,12 @@ def test_each_epoch_has_its_order_and_trains_in_training_mode():
         parallel_sgd(MPIPeers(comm), model, batches, torch.optim.SGD(model.parameters(), lr=0.1), epochs=3)
         return batches.epochs, model.training
 
-    assert run_threads(worker, 1) == [((0, 1, 2), True)]
+    assert run_ranks(worker, 1) == [((0, 1, 2), True)]
 
 
 @pytest.mark.parametrize("wrong", [{"epochs": 0}, {"epochs": 1, "average_every": -1}])
 def test_nothing_to_do_is_an_error(wrong):
-    with pytest.raises(ValueError, match="nothing to do"):
+    with pytest.raises(RankFailedError, match="ValueError: nothing to do"):
         trained([cut(*data(8), 4)] * 2, **wrong)
 
 
@@ -245,8 +255,8 @@ def test_a_missing_worker_is_missed():
         if comm.rank == 0:
             average_parameters(MPIPeers(comm), linear())
 
-    with pytest.raises(CommunicationError, match="rank 1 has returned"):
-        run_threads(worker, 2, timeout=1.0)
+    with pytest.raises(RankFailedError, match="rank 0 waits in Allreduce for rank 1, for ever; rank 1 has returned"):
+        run_ranks(worker, 2)
 
 
 @pytest.mark.parametrize("samples, workers", [(10, 1), (10, 3), (11, 4), (5, 5), (1000, 7)])
@@ -284,7 +294,7 @@ def test_a_worker_s_batches_are_of_its_share_alone():
             found.append([round(float(x) * 255) for images, _ in batches for x in images])
         return found
 
-    first, second, third = run_threads(worker, 3)
+    first, second, third = run_ranks(worker, 3)
     shares = [share.tolist() for share in deal_shares(100, 3, seed=4)]
     orders = [[share.index(i) for i in epochs[0]] for epochs, share in zip((second, third), shares[1:], strict=True)]
     assert orders[0] != orders[1]
@@ -295,7 +305,7 @@ def test_a_worker_s_batches_are_of_its_share_alone():
 
 def test_a_share_smaller_than_a_batch_is_one_batch():
     small = load("fashion-mnist-small", train_samples=100)
-    lengths = run_threads(
+    lengths = run_ranks(
         lambda comm: [len(labels) for _, labels in worker_batches(MPIPeers(comm), small.train, 64, mean=small.mean, std=small.std)], 3
     )  # fmt: skip
     assert lengths == [[34], [33], [33]]
@@ -324,12 +334,12 @@ def over_gloo(shares, weights):
 def test_torch_distributed_gives_what_mpi_gives():
     shares, weights = [cut(*data(20, seed), 4) for seed in range(2)], [3.0, 1.0]
     models = [network(seed) for seed in range(2)]
-    run_threads(lambda comm: average_parameters(MPIPeers(comm), models[comm.rank], weights[comm.rank]), 2)
+    by_mpi = averaged(models, weights)[0]
     wanted, _ = trained(shares, epochs=2, average_every=4)
-    for ranks, averaged, local, rounds in launch(over_gloo, 2, (shares, weights), timeout=120):
+    for ranks, over_torch, local, rounds in launch(over_gloo, 2, (shares, weights), timeout=120):
         assert ranks == [0, 1] and rounds == 3
-        for name, tensor in models[0].state_dict().items():
-            torch.testing.assert_close(averaged[name], tensor, rtol=1e-12, atol=1e-12)
+        for name, tensor in by_mpi.items():
+            torch.testing.assert_close(over_torch[name], tensor, rtol=1e-12, atol=1e-12)
         for name, tensor in wanted.state_dict().items():
             torch.testing.assert_close(local[name], tensor, rtol=1e-10, atol=1e-12)
 

@@ -98,7 +98,8 @@ def test_a_slurm_job_that_is_queued_again_does_not_begin_again(tmp_path, restart
     script = [DEPLOY / "slurm" / "train.sbatch", "program.py", "--seed", "1", "--restart", "x"]
     done = subprocess.run(["bash", *script], env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.stdout == (
-        f"--cpus-per-task=8 python -m course_lib.watched_torchrun --standalone --nproc-per-node=2 program.py {options}\n"
+        "--kill-on-bad-exit=1 --cpus-per-task=8 python -m torch.distributed.run --standalone --nproc-per-node=2 "
+        f"--max-restarts=0 program.py {options}\n"
     ), done.stderr
 
 
@@ -193,8 +194,8 @@ def test_several_nodes_meet_at_the_first_at_the_job_s_port(job):
     said = job("slurm/train.sbatch", "program.py", "--seed", "1", SLURM_NNODES="2", SLURM_JOB_NODELIST="node[7-8]",
                SLURM_GPUS_ON_NODE="4", SLURM_CPUS_PER_TASK="8")  # fmt: skip
     assert said[1] == (
-        "python -m course_lib.watched_torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-id=12345 --rdzv-endpoint=node7:20690 "
-        "--nproc-per-node=4 program.py --seed 1"
+        "python -m torch.distributed.run --nnodes=2 --rdzv-backend=c10d --rdzv-id=12345 --rdzv-endpoint=node7:20690 "
+        "--nproc-per-node=4 --max-restarts=0 program.py --seed 1"
     )
 
 

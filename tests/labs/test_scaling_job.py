@@ -30,7 +30,7 @@ PROGRAM = "labs/11_scaling_study/resnet_cifar10.py"
 
 def test_one_node_measures_1_2_and_4_gpus_with_as_many_images_each(tmp_path):
     assert measured(tmp_path, "--epochs", "5", "--batch_size", "256") == [
-        f"threads {8 // n}: --nodes=1 --ntasks=1 --cpus-per-task=8 python -m course_lib.watched_torchrun --standalone "
+        f"threads {8 // n}: --kill-on-bad-exit=1 --nodes=1 --ntasks=1 --cpus-per-task=8 python -m torch.distributed.run --standalone "
         f"--nproc-per-node={n} {PROGRAM} --epochs 5 --batch_size 256 --batch_size 256 --output runs/scaling-12345/ranks-{n}.json"
         for n in (1, 2, 4)
     ]
@@ -46,8 +46,8 @@ def test_strong_scaling_shares_the_batch_out(tmp_path, options, batch):
 def test_further_nodes_join_with_all_their_ranks(tmp_path):
     told = measured(tmp_path, SLURM_NNODES="4", RANKS_PER_NODE="2")
     assert [line.partition(" --cpus")[0] for line in told] == [
-        "threads 8: --nodes=1 --ntasks=1", "threads 4: --nodes=1 --ntasks=1",
-        "threads 4: --nodes=2 --ntasks=2", "threads 4: --nodes=4 --ntasks=4",
+        f"threads {threads}: --kill-on-bad-exit=1 --nodes={nodes} --ntasks={nodes}"
+        for threads, nodes in ((8, 1), (4, 1), (4, 2), (4, 4))
     ]  # fmt: skip
     assert "--nnodes=4 --rdzv-backend=c10d --rdzv-id=12345-8 --rdzv-endpoint=node7:20690" in told[3]
     assert "--output runs/scaling-12345/ranks-8.json" in told[3]

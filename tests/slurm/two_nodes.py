@@ -15,23 +15,35 @@ import sys
 import time
 from pathlib import Path
 
-__all__ = ["Job", "NamespacesNotHere", "TwoNodes"]
+__all__ = ["ADDRESSES", "Job", "NamespacesNotHere", "TwoNodes"]
 
 NAMES = ("node-a", "node-b")
 ADDRESSES = ("198.18.7.1", "198.18.7.2")  # of the range for measurements between networks, RFC 2544
+GRACE = 20
 _SRUN = """#!/bin/bash
-# One process a node; each node's output and exit code in a file of its own.
+# One process a node, whose host's name is its address; output and exit code go to files. After a failure the other node has
+# GRACE seconds to say what it saw (Slurm gives fewer), and is then ended, as with --kill-on-bad-exit.
+[[ $1 == --kill-on-bad-exit=1 ]] || exit 2
 while [[ $1 == -* ]]; do shift; done
-names=({names}) spaces=({spaces}) cards=({cards})
+names=({names}) spaces=({spaces}) cards=({cards}) addresses=({addresses})
 for node in 0 1; do
     (
-        export SLURM_NODEID=$node SLURMD_NODENAME=${{names[node]}} GLOO_SOCKET_IFNAME=${{cards[node]}}
-        ip netns exec "${{spaces[node]}}" "$@" > "$OUT/${{names[node]}}.out" 2>&1
-        echo $? > "$OUT/${{names[node]}}.code"
+        export SLURM_NODEID=$node SLURMD_NODENAME=${{names[node]}} GLOO_SOCKET_IFNAME=${{cards[node]}} code=0
+        ip netns exec "${{spaces[node]}}" unshare --uts bash -c 'hostname "$0"; exec "$@"' "${{addresses[node]}}" "$@" \\
+            > "$OUT/${{names[node]}}.out" 2>&1 || code=$?
+        echo $code > "$OUT/${{names[node]}}.code"
+        exit $code
     ) &
 done
-wait
-cat "$OUT"/node-?.code | sort -n | tail -n 1 | (read -r code; exit "$code")
+wait -n || {{
+    worst=$?
+    (sleep {grace}; for space in "${{spaces[@]}}"; do ip netns pids "$space" | xargs -r kill -KILL; done) > /dev/null 2>&1 &
+    ending=$!
+    wait -n || true
+    kill $ending
+    exit $worst
+}}
+wait -n
 """
 
 
@@ -75,15 +87,21 @@ class TwoNodes:
             raise NamespacesNotHere(f"`{' '.join(error.cmd)}` fails: {error.stderr.strip()}") from None
         self._stand_in(
             "srun",
-            _SRUN.format(names=" ".join(NAMES), spaces=" ".join(self.spaces), cards=" ".join(self.cards)),
+            _SRUN.format(
+                names=" ".join(NAMES),
+                spaces=" ".join(self.spaces),
+                cards=" ".join(self.cards),
+                addresses=" ".join(ADDRESSES),
+                grace=GRACE,
+            ),
         )
         self._stand_in(
             "scontrol", f"#!/bin/sh\n[ \"$1 $2\" = 'show hostnames' ] && printf '%s\\n' {' '.join(ADDRESSES)}\n"
         )
 
-    def start(self, script: Path, *words: str, cwd: Path, number: int) -> Job:
-        """A job of the two nodes that runs ``script words…`` in `cwd`."""
-        return Job(self, script, words, cwd, number)
+    def start(self, script: Path, *words: str, cwd: Path, number: int, **variables: str) -> Job:
+        """A job of the two nodes that runs ``script words…`` in `cwd`, with further environment variables."""
+        return Job(self, script, words, cwd, number, **variables)
 
     def kill(self, node: int) -> None:
         """End everything on a node, as if it had been switched off while its network card still answers."""
@@ -132,13 +150,15 @@ class TwoNodes:
 class Job:
     """A job on two nodes, begun; `end` waits for it."""
 
-    def __init__(self, nodes: TwoNodes, script: Path, words: tuple[str, ...], cwd: Path, number: int) -> None:
+    def __init__(
+        self, nodes: TwoNodes, script: Path, words: tuple[str, ...], cwd: Path, number: int, **variables: str
+    ) -> None:
         self.folder = cwd / f"job-{number}"
         self.folder.mkdir()
         environment = {
             **os.environ, "PATH": f"{nodes.folder}:{os.environ['PATH']}:/usr/sbin:/sbin", "PYTHON": sys.executable,
             "OUT": str(self.folder), "SLURM_JOB_ID": str(number), "SLURM_NNODES": "2", "SLURM_CPUS_PER_TASK": "1",
-            "SLURM_JOB_NODELIST": "node-[a-b]", "RANKS_PER_NODE": "1",
+            "SLURM_JOB_NODELIST": "node-[a-b]", "RANKS_PER_NODE": "1", **variables,
         }  # fmt: skip
         self._process = subprocess.Popen(
             ["bash", script, *words], cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
