@@ -4,13 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 WORKERS ?= 2
+CI_TESTS := (exhibits or (labs or thorough) and not quick) and not (slow or gpu or slurm or browser)
 
-.PHONY: help setup demo test test-all jupyter authors hub hub-clean lint clean
+.PHONY: help setup demo test test-ci test-all jupyter authors hub hub-clean lint clean
 
 help:
 	@echo "make demo      stage FashionMNIST, run labs 01 and 02, grade them, write the report"
-	@echo "make test      the tests that need two cores and no GPU"
-	@echo "make test-all  those marked slow, gpu, slurm and browser too"
+	@echo "make test      the quick tests: every exercise, every command, a sample of the rest (5 minutes, two cores)"
+	@echo "make test-ci   what continuous integration adds: every hostile submission, every lab (20 minutes more)"
+	@echo "make test-all  everything, also what needs Slurm, a browser or a GPU (hours)"
 	@echo "make jupyter   JupyterLab on copies of the labs to fill in, in $(MY_LABS)/"
 	@echo "make authors   JupyterLab on the labs' sources, which hold the solutions"
 	@echo "make hub       a JupyterHub on this machine, with two students and an instructor (as root)"
@@ -30,9 +32,15 @@ $(STAMP): pyproject.toml autograde/pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/python demo.py
 
+# The classes of tests: tests/cost_classes.py.
+SHARED := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: $(STAMP)
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q $(SHARED)
+
+test-ci: $(STAMP)
+	$(BIN)/python -m pytest -q $(SHARED) -m '$(CI_TESTS)'
 
 test-all: $(STAMP)
 	$(BIN)/ruff check .

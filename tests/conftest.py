@@ -7,12 +7,13 @@ import types
 import uuid
 from pathlib import Path
 
+import cost_classes
 import leftovers
 import pytest
 
 from course_lib.nbformat_import import leave_addresses_out
 
-LONG = ("labs", "hostile")  # folders whose files take minutes
+LONG = ("labs", "hostile", "rehearsal")  # folders whose files take minutes
 
 # Read when PyTorch is loaded, here and in every process that a test starts. Elsewhere threads that wait for each other
 # spin; where more of them compute than there are cores, that is most of what they do.
@@ -24,8 +25,14 @@ _MARK = os.environ.setdefault(leftovers.MARK, uuid.uuid4().hex)
 _STARTED = time.time()
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
 def pytest_collection_modifyitems(items):
-    """Long files go first: where two processes share the files, neither is left with a long one at the end."""
+    """Marks each test with its classes of cost. Long files go first, so that no process is left with one at the end."""
+    for item in items:
+        name = f"{item.path.relative_to(Path(__file__).parent).as_posix()}::{getattr(item, 'originalname', item.name)}"
+        case = item.callspec.id if hasattr(item, "callspec") else None
+        for mark in cost_classes.classes(name, case, {mark.name for mark in item.iter_markers()}):
+            item.add_marker(mark)
     items.sort(key=lambda item: item.path.parent.name not in LONG)
 
 

@@ -379,7 +379,7 @@ def test_a_detached_process_is_gone_with_the_sandbox(warm):
     """
     with warm.execute(Limits(seconds=30.0)) as execution:
         assert execution.call(probe(body), "probe", marker) == [{"value": True}]
-        end = time.monotonic() + 20
+        end = time.monotonic() + 300
         while not (alive := processes_with(marker)) and time.monotonic() < end:
             time.sleep(0.02)
         assert len(alive) == 1  # seen from outside, and of no use to anybody

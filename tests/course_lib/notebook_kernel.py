@@ -63,7 +63,7 @@ class Kernel:
         )
         self.client = self.manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=300)
         return self
 
     def __exit__(self, *exc_info):
@@ -82,11 +82,11 @@ class Kernel:
         self.client.shell_channel.send(message)
         return message["header"]["msg_id"]
 
-    def collect(self, request, until=None, timeout=60.0):
+    def collect(self, request, until=None, timeout=300.0):
         """What the cell shows until it has run, or until ``until(cell)``."""
         return self.follow(Cell(), request, until, timeout)
 
-    def follow(self, cell, request, until=None, timeout=60.0):
+    def follow(self, cell, request, until=None, timeout=300.0):
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             with contextlib.suppress(queue.Empty):
@@ -100,7 +100,7 @@ class Kernel:
                 return cell
         raise AssertionError(f"the cell did not end within {timeout} s: {cell.streams} {cell.error}")
 
-    def run(self, code, looked_at=True, timeout=60.0):
+    def run(self, code, looked_at=True, timeout=300.0):
         """Run a cell to its end; one that fails does not keep the next from running."""
         return self.collect(self.send(code, looked_at), timeout=timeout)
 

@@ -89,7 +89,7 @@ def holds(process):
     return below - {process.pid}, listening
 
 
-def ends_in_one_line(kernel, request, cell, line, within=30.0):
+def ends_in_one_line(kernel, request, cell, line, within=300.0):
     """The interrupted cell, checked; and that the kernel is as it was."""
     started = time.monotonic()
     kernel.follow(cell, request)
@@ -97,7 +97,7 @@ def ends_in_one_line(kernel, request, cell, line, within=30.0):
     assert cell.error["ename"] == "KeyboardInterrupt" and cell.traceback == [f"KeyboardInterrupt: {line}"]
     assert cell.streams["stderr"] == ""
     process = psutil.Process(kernel.manager.provisioner.pid)
-    assert survivors(holds(process)[0], timeout=10.0) == []
+    assert survivors(holds(process)[0], timeout=60.0) == []
     assert holds(process)[1] <= kernel.own
     after = kernel.run("print(kept, launch(who, 2, timeout=60))", looked_at=False)
     assert after.streams["stdout"] == "[1, 2, 3] [0, 1]\n" and after.error is None, after.error
@@ -131,7 +131,7 @@ def test_an_interrupt_while_the_ranks_start_leaves_none(kernel):
         kernel.follow(cell, request)
         assert cell.error["ename"] == "KeyboardInterrupt", (wait, cell.traceback)
         below, listening = holds(psutil.Process(kernel.manager.provisioner.pid))
-        assert survivors(below, timeout=10.0) == [] and listening <= kernel.own, wait
+        assert survivors(below, timeout=60.0) == [] and listening <= kernel.own, wait
 
 
 def test_a_training_that_is_interrupted_leaves_its_curve_so_far(kernel):

@@ -42,7 +42,7 @@ def nothing_left(tmp_path):
     assert left == set()
     assert set(Path("/dev/shm").glob("*_segment*")) <= segments
     noted = [int(path.read_text()) for path in tmp_path.glob("*.pid")]
-    assert survivors(noted, timeout=2.0) == []
+    assert survivors(noted, timeout=60.0) == []
 
 
 @pytest.fixture
@@ -167,9 +167,9 @@ def test_no_rank_outlives_its_launcher(program, tmp_path, how):
         ranks = noted_pids(tmp_path, 2)
         start = time.monotonic()
         os.kill(process.pid, signal.SIGINT if how == "interrupted" else signal.SIGKILL)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=300)
         assert how == "killed" or output.endswith("interrupted\n")
-        assert survivors(ranks, timeout=5.0) == []
+        assert survivors(ranks, timeout=60.0) == []
         assert time.monotonic() - start < 10
     finally:
         if alive(process.pid):

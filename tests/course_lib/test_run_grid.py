@@ -59,7 +59,7 @@ def test_as_many_at_a_time_as_there_are_cores_and_no_more(tmp_path):
 def fail_at(seed, rate):
     if rate == 2:
         raise ValueError("ran away")
-    time.sleep(30 if rate == 3 else 0)
+    time.sleep(600 if rate == 3 else 0)
     return {}
 
 
@@ -67,7 +67,7 @@ def test_a_failure_names_its_point_and_ends_the_others():
     start = time.monotonic()
     with pytest.raises(RankFailedError, match="ran away") as raised:
         run_grid(fail_at, grid(rate=[2, 3]), repeats=1)
-    assert raised.value.__notes__ == ["at rate = 2, seed = 0"] and time.monotonic() - start < 15
+    assert raised.value.__notes__ == ["at rate = 2, seed = 0"] and time.monotonic() - start < 300
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_cannot_run_is_refused(points, repeats, told):
 
 
 def sleeper():
-    time.sleep(60)
+    time.sleep(600)
 
 
 def test_a_launch_can_be_stopped_from_another_thread():
@@ -88,7 +88,7 @@ def test_a_launch_can_be_stopped_from_another_thread():
     start = time.monotonic()
     with pytest.raises(LaunchStoppedError):
         launch(sleeper, 2, stop=stop)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 300
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "2"])

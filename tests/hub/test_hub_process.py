@@ -33,8 +33,8 @@ if sys.argv[4] == "killed":
     while hub.runs():
         time.sleep(0.05)
 begun = time.monotonic()
-hub.end(5, 1)
-assert not hub.runs() and not hub_process._children() and time.monotonic() - begun < 5
+hub.end(60, 1)
+assert not hub.runs() and not hub_process._children() and time.monotonic() - begun < 60
 """
 
 
@@ -47,7 +47,7 @@ def test_nothing_outlives_the_hub(deploy, tmp_path, way):
         hub = psutil.Process(int(process.stdout.readline()))
         below = hub.children(recursive=True)
         assert len(below) >= 4
-        said = process.communicate("go on\n", timeout=30)[1]
+        said = process.communicate("go on\n", timeout=300)[1]
         left = [one for one in below if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     finally:
         for one in [process, *below]:

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
-import yaml
-from jupyter_client.provisioning import KernelProvisionerFactory
+from executed_lab import executed, smoke
+from finished_run import accuracy_of, complete
 from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
-from nbgrader.validator import Validator
 
 from autograde.gradebook import nbgrader_settings
 from course_lib.release_copy import release_notebook
-from course_lib.warm_kernels import WarmServer
 
 BIN = Path(sys.executable).parent
 LABS = {"01_single_gpu": "01", "02_ddp": "02", "03_batch_size_scaling": "03", "04_momentum_warmup_novograd": "04",
@@ -27,7 +25,6 @@ UNREACHED = {
     "05_resnet_hw": ["resnet-cifar100", "resnet-tinyimagenet", "pretrained-cifar100"],
     "07_sync_async_sgd": ["sync-sgd-cifar100", "async-sgd-cifar100", "run"],
 }
-COLD = "02_ddp"  # validated in a kernel that is started as a student's is
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +35,7 @@ def root(repository, tmp_path_factory):
     for lab in LABS:
         source = root / "labs" / lab
         source.mkdir(parents=True)
-        smoke = yaml.safe_load((repository / "labs" / lab / "profiles.yaml").read_text())["smoke"]
-        notebook = nbformat.read(repository / "labs" / lab / f"{lab}.ipynb", as_version=4)
-        for cell in notebook.cells:
-            if "parameters" in cell.metadata.get("tags", ()):
-                cell.source += "".join(f"\n{name} = {value!r}" for name, value in smoke.items())
-        nbformat.write(notebook, source / f"{lab}.ipynb")
+        nbformat.write(smoke(repository, lab), source / f"{lab}.ipynb")
     return root
 
 
@@ -68,35 +60,33 @@ def test_the_release_holds_no_answer(root, lab, nothing_staged):
         assert answer not in release
 
 
-class Validating(Validator):
-    """`nbgrader validate`, which keeps what it executed: it looks at the graded cells alone."""
-
-    def _preprocess(self, notebook):
-        self.executed = super()._preprocess(notebook)
-        return self.executed
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    """A folder of the whole test run: the processes of pytest-xdist have one each below it."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.mark.parametrize("lab", LABS)
-def test_the_source_validates(root, lab, nothing_staged, warm_server, tmp_path, monkeypatch):
-    if lab != COLD:
-        monkeypatch.setattr(WarmServer, "shared", lambda: warm_server)
-        monkeypatch.setattr(KernelProvisionerFactory.instance(), "default_provisioner_name", "lab-warm")
-    path = shutil.copytree(root / "labs" / lab, tmp_path / lab) / f"{lab}.ipynb"
-    validating = Validating(config=nbgrader_settings(root / "course"))
-    told = validating.validate(str(path))
-    assert set(told) == {"failed"}  # every exercise passes
-    code = [cell for cell in validating.executed.cells if cell.cell_type == "code" and cell.source]
+def test_the_source_validates_and_leaves_a_run(repository, shared, lab, warm_server, monkeypatch):
+    done = executed(repository, lab, shared, warm_server, monkeypatch)
+    code = [cell for cell in done.notebook.cells if cell.cell_type == "code" and cell.source]
     assert all(cell.execution_count for cell in code)
     raised = [cell for cell in code if any(output.output_type == "error" for output in cell.outputs)]
-    unexpected = [cell for cell in raised if cell.source not in [each["source"] for each in told["failed"]]]
+    unexpected = [cell for cell in raised if cell.source not in [each["source"] for each in done.failed]]
     assert not unexpected, "\n".join(
         f"{cell.id}: {' '.join(output.traceback)}"
         for cell in unexpected
         for output in cell.outputs
         if "traceback" in output
     )[-6000:]
-    for failed, name in zip(told["failed"], UNREACHED.get(lab, ["run"]), strict=True):
+    for failed, name in zip(done.failed, UNREACHED.get(lab, ["run"]), strict=True):  # every exercise passes
         assert f'check("lab{LABS[lab]}.{name}", ' in failed["source"], failed
+    record, epochs = complete(done.run, lab, 1 if lab == "01_single_gpu" else 2)
+    final = float(epochs[-1]["val_accuracy"])
+    assert final > 0.3  # it learns: guessing scores 0.1
+    # The network in the folder is the one whose accuracy the curve ends with.
+    assert accuracy_of(done.run / "model.safetensors", record) == pytest.approx(final, abs=0.0055)
 
 
 def nbgrader(root, *arguments):
