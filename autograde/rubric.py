@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
 import tomllib
@@ -96,10 +97,10 @@ def load_rubric(path: Path) -> Rubric:
         return RubricError(f"rubric {path}: {what}")
 
     allowed = {
-        "lab", "title", "mode", "cell", "max_points", "criterion", "exercise", "execution", "model", "rerun", "run",
+        "lab", "title", "mode", "cell", "max_points", "criterion", "execution", "exercises", "model", "rerun", "run",
     }  # fmt: skip
     if unknown := set(whole) - allowed:
-        raise fail(f"unknown key {sorted(unknown)[0]!r}; known are {', '.join(sorted(allowed))}")
+        raise fail(f"unknown key {_nearest(unknown, allowed)}")
     for name in ("lab", "title", "mode"):
         if not isinstance(whole.get(name), str) or not whole[name]:
             raise fail(f"{name} must be a string")
@@ -113,7 +114,7 @@ def load_rubric(path: Path) -> Rubric:
         raise fail("[[run]] needs mode 'evidence': the grader runs the notebook again, and no program")
 
     runs = _runs(whole, fail)
-    exercises = tuple(_exercise(entry, n, fail) for n, entry in enumerate(_tables(whole, "exercise", fail), start=1))
+    exercises = _exercises(whole, fail)
     if twice := _twice([*(run.cell for run in runs), *(exercise.cell for exercise in exercises)]):
         raise fail(f"cell {twice!r} is there twice")
     return Rubric(
@@ -148,7 +149,7 @@ def _runs(whole: Mapping[str, Any], fail: Fail) -> tuple[RunEvidence, ...]:
             if not isinstance(name, str) or not _NAME.fullmatch(name):
                 raise fail_here(f"{key} is {name!r}, a plain name of letters, digits, _ and - was expected")
         if unknown := set(entry) - set(_RUN_KEYS):
-            raise fail_here(f"unknown key {sorted(unknown)[0]!r}; known are {', '.join(_RUN_KEYS)}")
+            raise fail_here(f"unknown key {_nearest(unknown, _RUN_KEYS)}")
         found.append(_run(entry, names, course_criteria(whole["lab"], entry["id"]), fail_here))
     for key in ("id", "folder"):
         if twice := _twice(getattr(run, key) for run in found):
@@ -207,7 +208,7 @@ def _table(kind: type[T], whole: Mapping[str, Any], name: str, fail: Fail) -> T 
         raise fail(f"{name} must be a table, [{name}]")
     known = {entry.name: entry for entry in fields(kind)}
     if unknown := set(entries) - set(known):
-        raise fail(f"[{name}] has no entry {sorted(unknown)[0]!r}; known are {', '.join(known)}")
+        raise fail(f"[{name}] has no entry {_nearest(unknown, known)}")
     values = {}
     for key, entry in known.items():
         test, wanted = _EXPECTED[entry.type]
@@ -220,16 +221,17 @@ def _table(kind: type[T], whole: Mapping[str, Any], name: str, fail: Fail) -> T 
     return kind(**values)
 
 
-def _exercise(entry: dict[str, Any], number: int, fail: Fail) -> Exercise:
-    for key in ("cell", "check"):
-        if not isinstance(entry.get(key), str) or not entry[key]:
-            raise fail(f"exercise {number}: {key} must be a string")
-    points = entry.get("points")
-    if not isinstance(points, dict) or not points or not all(_is_points(value) for value in points.values()):
-        raise fail(f"exercise {entry['cell']!r}: points must be a table of the check's parts and their points")
-    if unknown := set(entry) - {"cell", "check", "points"}:
-        raise fail(f"exercise {entry['cell']!r}: unknown key {sorted(unknown)[0]!r}; known are cell, check, points")
-    return Exercise(entry["cell"], entry["check"], {part: float(value) for part, value in points.items()})
+def _exercises(whole: Mapping[str, Any], fail: Fail) -> tuple[Exercise, ...]:
+    entries = whole.get("exercises", {})
+    if not isinstance(entries, dict):
+        raise fail("exercises must be a table, [exercises]")
+    found = []
+    for name, points in entries.items():
+        if not isinstance(points, dict) or not points or not all(_is_points(value) for value in points.values()):
+            raise fail(f"[exercises] {name} must be a table of the check's parts and their points")
+        check = f"lab{whole['lab'][:2]}.{name}"
+        found.append(Exercise(f"check-{name}", check, {part: float(value) for part, value in points.items()}))
+    return tuple(found)
 
 
 def _criterion(entry: dict[str, Any], number: int, fail: Fail) -> Criterion:
@@ -237,21 +239,29 @@ def _criterion(entry: dict[str, Any], number: int, fail: Fail) -> Criterion:
     if not isinstance(name, str) or not name:
         raise fail(f"criterion {number}: id is missing")
     if entry.get("kind") not in KINDS:
-        raise fail(f"criterion {name!r}: unknown kind {entry.get('kind')!r}; known are {', '.join(KINDS)}")
+        raise fail(f"criterion {name!r}: unknown kind {_nearest([str(entry.get('kind'))], KINDS)}")
     if not _is_points(entry.get("points")):
         raise fail(f"criterion {name!r}: points must be a number of at least 0")
     if not isinstance(entry.get("description"), str) or not entry["description"]:
         raise fail(f"criterion {name!r}: description is missing")
     kind = KINDS[entry["kind"]]
     settings = {key: value for key, value in entry.items() if key not in _COMMON}
-    if unknown := set(settings) - set(kind.settings) - set(kind.optional):
-        raise fail(f"criterion {name!r}: kind {entry['kind']} has no setting {sorted(unknown)[0]!r}")
-    for key, (test, wanted) in (kind.settings | kind.optional).items():
+    allowed = {**kind.settings, **kind.optional}
+    if unknown := set(settings) - set(allowed):
+        raise fail(f"criterion {name!r}: kind {entry['kind']} has no setting {_nearest(unknown, allowed)}")
+    for key, (test, wanted) in allowed.items():
         if key not in settings and key in kind.optional:
             continue
         if key not in settings or not test(settings[key]):
             raise fail(f"criterion {name!r}: {key} must be {wanted}")
     return Criterion(name, entry["kind"], float(entry["points"]), entry["description"], settings)
+
+
+def _nearest(unknown: Iterable[str], known: Iterable[str]) -> str:
+    """The first unknown name, the known one that it resembles, and all the known ones."""
+    name, known = min(unknown), list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"{name!r}{f' (did you mean {near[0]!r}?)' if near else ''}; known are {', '.join(known) or 'none'}"
 
 
 def _is_points(value: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 
 from nbformat import NotebookNode
 
@@ -39,11 +38,9 @@ def rubric_problems(rubric: Rubric, source: NotebookNode) -> list[str]:
             problems.append(f"cell {cell!r} is worth {points[cell]:g} points in the notebook, {worth:g} in the rubric")
     if rubric.exercises:
         left = [cell for cell in points if cell not in wanted and cell not in by_hand]
-        problems += [f"grade cell {cell!r} of the notebook is in no [[exercise]]" for cell in left]
+        problems += [f"grade cell {cell!r} of the notebook is not in [exercises]" for cell in left]
     for exercise in rubric.exercises:
         problems += _exercise_problems(exercise.cell, exercise.check, exercise.points)
-    repeated = [name for name, count in Counter(exercise.check for exercise in rubric.exercises).items() if count > 1]
-    problems += [f"check {name!r} is used for more than one cell" for name in repeated]
     problems += [
         f"[execution] run: the notebook has no code cell {cell!r}" for cell in rubric.execution.run if cell not in ids
     ]

@@ -29,10 +29,8 @@ points = 4
 description = "Final accuracy reaches 0.85"
 threshold = 0.85
 
-[[exercise]]
-cell = "check-train-step"
-check = "lab01.train-step"
-points = {{ update = 3, returns = 1 }}
+[exercises]
+train-step = {{ update = 3, returns = 1 }}
 """
 UPDATE, RETURNS, RECORD, FINAL = (
     ("check-train-step", "update"),

@@ -3,7 +3,7 @@
 import pytest
 
 from autograde.evidence import HeldOut
-from autograde.rubric import RUBRICS, RubricError, find_rubric, load_rubric
+from autograde.rubric import RUBRICS, Exercise, RubricError, find_rubric, load_rubric
 
 GOOD = """
 lab = "07_tiny"
@@ -90,11 +90,11 @@ def test_labs_one_and_two_ask_for_what_the_course_says():
         ("threshold = 0.85\n", "", "threshold must be a number"),
         ("threshold = 0.85", "threshold = 85", "threshold must be a number"),
         ("threshold = 0.85", 'threshold = "0.85"', "threshold must be a number"),
-        ("threshold = 0.85", "threshold = 0.85\ntreshold = 1", "no setting 'treshold'"),
+        ("threshold = 0.85", "threshold = 0.85\ntreshold = 1", "no setting 'treshold' (did you mean 'threshold'?)"),
         ('mode = "evidence"', 'mode = "trust"', "mode is 'trust'"),
         ('lab = "07_tiny"', 'lab = "08_other"', "expected the file's own name"),
         ("max_points = 5", "max_points = inf", "max_points must be"),
-        ("max_points = 5", "max_points = 5\nsandbox = true", "unknown key 'sandbox'"),
+        ("max_points = 5", "max_points = 5\nsandbox = true", "unknown key 'sandbox'; known are"),
         ("[[criterion]]", "[criterion]", "criterion must be tables, [[criterion]]"),
         ('title = "Tiny"', "title = ", "is not TOML"),
         ('cell = "run-evidence"\n', "", "cell must be a string"),
@@ -127,10 +127,8 @@ run = ["setup"]
 parameters = { dataset = "fashion-mnist-small" }
 seconds = 30
 
-[[exercise]]
-cell = "check-one"
-check = "lab01.train-step"
-points = { update = 3, repeat = 1.5 }
+[exercises]
+one = { update = 3, repeat = 1.5 }
 """
 
 
@@ -140,7 +138,7 @@ def test_the_tables_are_read_and_what_is_not_given_has_its_default(tmp_path):
     assert (run.model.images, run.model.datasets, run.model.held_out) == (100, ("fashion-mnist",), "")
     assert (run.model.seconds, run.model.memory_gib) == (None, None)
     assert (rubric.execution.run, rubric.execution.seconds, rubric.execution.memory_gib) == (("setup",), 30, 4.0)
-    assert rubric.exercises[0].points == {"update": 3.0, "repeat": 1.5}
+    assert rubric.exercises == (Exercise("check-one", "lab07.one", {"update": 3.0, "repeat": 1.5}),)
     assert (run.max_points, rubric.total) == (5, 9.5)
     bare = load_rubric(write(tmp_path, GOOD))
     assert (bare.runs[0].model, bare.rerun, bare.exercises, bare.execution.parameters) == (None, None, (), {})
@@ -163,11 +161,11 @@ def test_the_tables_are_read_and_what_is_not_given_has_its_default(tmp_path):
             "[execution] parameters must be a table",
         ),
         ("[execution]", "[[execution]]", "execution must be a table, [execution]"),
-        ('cell = "check-one"', "", "exercise 1: cell must be a string"),
-        ('cell = "check-one"', 'cell = "run-evidence"', "cell 'run-evidence' is there twice"),
-        ("points = { update = 3, repeat = 1.5 }", "points = {}", "exercise 'check-one': points must be a table"),
-        ("update = 3,", "update = -3,", "exercise 'check-one': points must be a table"),
-        ('check = "lab01.train-step"', 'check = "x"\nweight = 2', "exercise 'check-one': unknown key 'weight'"),
+        ('cell = "run-evidence"', 'cell = "check-one"', "cell 'check-one' is there twice"),
+        ("one = { update = 3, repeat = 1.5 }", "one = {}", "[exercises] one must be a table of the check's parts"),
+        ("one = { update = 3, repeat = 1.5 }", "one = 3", "[exercises] one must be a table of the check's parts"),
+        ("update = 3,", "update = -3,", "[exercises] one must be a table of the check's parts"),
+        ("[exercises]", "[[exercises]]", "exercises must be a table, [exercises]"),
         ('mode = "evidence"', 'mode = "rerun"', "mode 'rerun' and a table [rerun] with its budget go together"),
         ("[execution]", "[rerun]\nparameters = {}\nseconds = 9\n[execution]", "mode 'rerun' and a table [rerun]"),
     ],
