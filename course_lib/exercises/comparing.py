@@ -35,7 +35,8 @@ def equal(a: Any, b: Any, tolerance: float = 1e-4) -> bool:
         if not isinstance(a, torch.Tensor) or a.shape != b.shape or (a.dtype is torch.bool) != (b.dtype is torch.bool):
             return False
         a, b = a.detach().double(), b.detach().double()
-        return bool((((a - b).abs() <= tolerance * (1 + b.abs())) | (a == b) | (a.isnan() & b.isnan())).all())
+        near = b.isfinite() & ((a - b).abs() <= tolerance * (1 + b.abs()))
+        return bool((near | (a == b) | (a.isnan() & b.isnan())).all())
     if isinstance(b, float):
         if not is_number(a):
             return False

@@ -239,7 +239,7 @@ def positions(found):
     """A share as a list of int; None for what is none."""
     try:
         return [int(position) for position in (found.tolist() if isinstance(found, torch.Tensor) else found)]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
