@@ -12,7 +12,7 @@ from autograde.checks.registry import AnswerError
 from autograde.inside.wire import Opaque
 from autograde.limits import Exceeded
 from course_lib.exercises import Answers, Exercise, Mistake, Part
-from course_lib.exercises.comparing import equal, short
+from course_lib.exercises.comparing import contrast, equal, short
 from course_lib.exercises.judging import Expectation, judge, observe_here
 
 SOURCE = Path(__file__).read_text()
@@ -108,6 +108,25 @@ def test_what_is_equal(a, b):
 def test_values_are_short():
     assert short([1 / 3, None, torch.ones(3)]) == "[0.333333, None, [1, 1, 1]]"
     assert short(torch.ones(10, 10)) == "a tensor of shape (10, 10) and norm 10"
+
+
+@pytest.mark.parametrize(
+    "a, b, says",
+    [
+        (2.0, 1.0, "expected 1, yours gives 2"),
+        (None, 1.0, "expected 1, yours gives nothing (None): is there a return?"),
+        (torch.tensor(3), 3, "expected 3, yours gives a number"),
+        ([1, 2, 3], [1, 5, 3], "place 1, expected 5, yours gives 2"),
+        (
+            {"w": torch.zeros(2, 4), "k": 1},
+            {"w": torch.eye(2, 4) * 3, "k": 1},
+            "w, entry (0, 0): expected 3, yours gives 0",
+        ),
+        (torch.zeros(3), torch.ones(4), "expected [1, 1, 1, 1], yours gives [0, 0, 0]"),
+    ],
+)
+def test_a_difference_is_shown(a, b, says):
+    assert contrast(a, b) == says
 
 
 class Counter:
