@@ -153,6 +153,41 @@ def test_the_wheel_holds_the_students_packages_only(wheel):
     assert "lab = course_lib.cli:main" in text and "autograde" not in text
 
 
+def test_the_wheel_holds_no_answer(repository, wheel):
+    names = wheel.namelist()
+    described = [path.stem for path in (repository / "course_lib" / "exercises").glob("lab*.py")]
+    assert described
+    for lab in described:
+        assert f"course_lib/exercises/{lab}.py" in names and f"course_lib/exercises/expected/{lab}.pt.gz" in names
+    assert not [name for name in names if "exercises/answers" in name]
+    with_mistakes = [name for name in names if name.endswith(".py") and b" Mistake(" in wheel.read(name)]
+    assert with_mistakes == []
+
+
+CHECKS = """
+from course_lib.checks import CheckFailed, check
+try:
+    check("lab09.collision", lambda nonzeros, features, processes: nonzeros / features)
+except CheckFailed as failed:
+    print(failed)
+import torch
+def step(weights, indices, labels, lr):
+    weights.index_add_(0, indices.flatten(), (lr * (labels - weights[indices].sum(1).sigmoid())).repeat_interleave(indices.shape[1]))
+check("lab09.sparse", step)
+"""
+
+
+def test_the_visible_check_names_a_mistake_without_the_answers(wheel, tmp_path):
+    wheel.extractall(tmp_path / "site")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", CHECKS], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "any of your nonzeros may be the one that is shared" in done.stdout
+    assert "sparse_step: right where no feature occurs twice" in done.stdout
+
+
 def test_its_labs_are_release_copies(repository, wheel):
     """Every file of every lab that Git knows, and no solution."""
     listed = subprocess.run(["git", "ls-files", "-z", "labs"], cwd=repository, capture_output=True, text=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["equal", "finite", "is_number", "kind_of", "picked", "plain", "short"]
+__all__ = ["contrast", "equal", "finite", "is_number", "kind_of", "picked", "plain", "short"]
 
 
 def plain(value: Any) -> Any:
@@ -35,7 +35,8 @@ def equal(a: Any, b: Any, tolerance: float = 1e-4) -> bool:
         if not isinstance(a, torch.Tensor) or a.shape != b.shape or (a.dtype is torch.bool) != (b.dtype is torch.bool):
             return False
         a, b = a.detach().double(), b.detach().double()
-        return bool((((a - b).abs() <= tolerance * (1 + b.abs())) | (a == b) | (a.isnan() & b.isnan())).all())
+        near = b.isfinite() & ((a - b).abs() <= tolerance * (1 + b.abs()))
+        return bool((near | (a == b) | (a.isnan() & b.isnan())).all())
     if isinstance(b, float):
         if not is_number(a):
             return False
@@ -71,6 +72,24 @@ def picked(observation: Any, keys: str) -> Any:
         return observation
     entries = [observation.get(key) if isinstance(observation, dict) else None for key in keys.split()]
     return entries[0] if len(entries) == 1 else entries
+
+
+def contrast(a: Any, b: Any, tolerance: float = 1e-4) -> str:
+    """Where an observation `a` first differs from `b`, and by what: ``weights, entry (3, 1): expected 1, yours gives 2``."""
+    if isinstance(b, Mapping) and isinstance(a, dict) and a.keys() == b.keys():
+        differing = [key for key in b if not equal(a[key], b[key], tolerance)]
+        return f"{differing[0]}, {contrast(a[differing[0]], b[differing[0]], tolerance)}" if differing else ""
+    if isinstance(b, list | tuple) and isinstance(a, list | tuple) and len(a) == len(b) > 2:
+        place = next((n for n, (x, y) in enumerate(zip(a, b, strict=True)) if not equal(x, y, tolerance)), 0)
+        return f"place {place}, {contrast(a[place], b[place], tolerance)}"
+    if isinstance(b, torch.Tensor) and isinstance(a, torch.Tensor) and a.shape == b.shape and b.numel() > 6:
+        apart = (a.double() - b.double()).abs().nan_to_num(math.inf)
+        apart[a.isnan() & b.isnan()] = 0
+        entry = tuple(int(i) for i in np.unravel_index(int(apart.argmax()), apart.shape))
+        where = entry[0] if len(entry) == 1 else entry
+        return f"entry {where}: expected {short(b[entry].item())}, yours gives {short(a[entry].item())}"
+    mine, theirs = short(a), short(b)
+    return f"expected {theirs}, yours gives {kind_of(a) if mine == theirs or a is None else mine}"
 
 
 def kind_of(value: Any) -> str:

@@ -110,7 +110,7 @@ def _judged(part: Part, expected: Expectation, found: Callable[[str], Any], kind
                 fault = _fault(part, case, one, right)
                 reason = reason or fault
             elif fault := not (_right(part, one, right) or _forgiven(part, expected, kind, place, one)):
-                odd = odd or _odd(part, one, right)
+                odd = odd or _odd(picked(one, part.keys), picked(right, part.keys))
             if fault:
                 wrong.append((kind, place, one))
     if not wrong:
@@ -154,7 +154,7 @@ def _diagnosis(part: Part, expected: Expectation, wrong: Sequence[tuple[str, int
     return ""
 
 
-def _odd(part: Part, seen: Any, right: Any) -> str:
+def _odd(seen: Any, right: Any) -> str:
     """Where it is of another type than the reference's: what it is."""
     number = is_number(right) and not is_number(seen)
     sequence = isinstance(right, list | tuple) and not isinstance(seen, list | tuple)

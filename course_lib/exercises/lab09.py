@@ -239,7 +239,7 @@ def positions(found):
     """A share as a list of int; None for what is none."""
     try:
         return [int(position) for position in (found.tolist() if isinstance(found, torch.Tensor) else found)]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
@@ -279,13 +279,15 @@ def _order(case, seen, right):
             "the global generator of torch or numpy, from which dropout draws, is changed: draw from a generator of your "
             "own, torch.Generator().manual_seed(…) or np.random.default_rng(…)"
         )
-    if epochs[1][0] != same or same == other:
-        return "the same arguments do not give the same order, or other seeds do"
+    if epochs[1][0] != same:
+        return "the same arguments do not give the same order: it must come from a generator that they seed"
     steps = [b > a for parts in epochs for part in parts for a, b in itertools.pairwise(part)]
     if samples >= 500 and not 0.4 < sum(steps) / len(steps) < 0.6:  # a shuffled order goes up at half of its steps
         return "the samples are not shuffled: they come in the order of the data set"
     if epochs[0] == epochs[1] or epochs[1] == epochs[2]:
         return "two epochs have the same order: draw it from seed and epoch"
+    if same == other:
+        return "another seed gives the same order: draw it from seed and epoch"
     if processes > 1 and len({frozenset(parts[0]) for parts in epochs}) == 1:
         return "a process takes the same samples in every epoch: shuffle all samples first, then deal them out"
     return ""

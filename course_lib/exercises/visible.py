@@ -7,10 +7,10 @@ from functools import cache
 from typing import Any
 
 from course_lib.checks.registry import CheckFailed
-from course_lib.exercises.comparing import picked, short
-from course_lib.exercises.description import Exercise
+from course_lib.exercises.comparing import contrast, picked
+from course_lib.exercises.description import Exercise, Finding
 from course_lib.exercises.expected import expectation_of
-from course_lib.exercises.judging import judge, observe_here
+from course_lib.exercises.judging import Expectation, judge, observe_here
 
 __all__ = ["check_described"]
 
@@ -45,12 +45,20 @@ def check_described(lab: str, name: str, exercise: Exercise, answer: Any) -> Non
     print(f"{', '.join(exercise.functions)}: {told}")
 
 
-def _message(exercise: Exercise, expected: Any, part: str, finding: Any, found: Callable[[str], list[Any]]) -> str:
+def _message(
+    exercise: Exercise, expected: Expectation, name: str, finding: Finding, found: Callable[[str], Any]
+) -> str:
     case, seen = expected.cases[finding.kind][finding.place], found(finding.kind)[finding.place]
     shown = exercise.show.format(**case) if isinstance(case, dict) else exercise.show.format(*case)
-    keys, values = exercise.parts[part].keys, ""
-    if exercise.parts[part].judge is None:
+    part, values = exercise.parts[name], ""
+    if part.judge is None:
         right = expected.right[finding.kind][finding.place]
-        values = f" expected {short(picked(right, keys))}, yours gives {short(picked(seen, keys))}."
-    reason = finding.reason[:1].upper() + finding.reason[1:]
-    return f"{shown}:{values} {reason}. {finding.hint[:1].upper()}{finding.hint[1:]}".strip()
+        values = f" {contrast(_counted(seen, part.keys), _counted(right, part.keys), part.tolerance)}."
+    reason, hint = (text[:1].upper() + text[1:] for text in (finding.reason, finding.hint))
+    return f"{shown}:{values} {reason}. {hint}"
+
+
+def _counted(observation: Any, keys: str) -> Any:
+    """The entries that count, under their names where there are several."""
+    several = keys.split()
+    return {key: picked(observation, key) for key in several} if len(several) > 1 else picked(observation, keys)

@@ -173,7 +173,7 @@ WRONG = {
         "share", _SHARE + "    return [(i + e + s) % n for i in range(n)][r::p]", "order", "not shuffled",
     ),
     "the same each epoch": ("share", _SHARE + "    return shuffled(n, s)[r::p]", "order", "two epochs have the same order"),
-    "one seed": ("share", _SHARE + "    return shuffled(n, e)[r::p]", "order", "other seeds do"),
+    "one seed": ("share", _SHARE + "    return shuffled(n, e)[r::p]", "order", "another seed gives the same"),
     "torch's generator": (
         "share", "def my_share(n, p, r, e, s):\n    return torch.manual_seed(s + e) and torch.randperm(n)[r::p]",
         "order", "from which dropout draws",

@@ -7,6 +7,7 @@ judged through the sandbox. `labNN_answers.py` says what is lost.
 import contextlib
 import importlib
 import io
+import math
 import sys
 from functools import cache
 from pathlib import Path
@@ -179,13 +180,44 @@ def test_through_the_sandbox(warm, lab, name):
     assert any(words in judged.reasons[part] for part in judged.lost), judged.reasons
 
 
+ODD = """
+class Anything(float):
+    def __eq__(self, other): return True
+    def __hash__(self): return 0
+    __ne__ = __lt__ = __gt__ = lambda self, other: False
+    __le__ = __ge__ = lambda self, other: True
+    __sub__ = __rsub__ = __add__ = __radd__ = __mul__ = __truediv__ = lambda self, other: self
+
+torch.equal = torch.allclose = lambda *a, **k: True
+"""
+
+
+@pytest.mark.parametrize("lab, name", EXERCISES)
+def test_what_equals_everything_and_a_blank_earn_nothing(warm, lab, name):
+    graded, functions = GradedLab(warm, full_name(lab)), exercises_of(lab)[name].functions
+    odd = "\n".join(f"def {function}(*a, **k): return [Anything(0)] * 2" for function in functions)
+    judged = graded.judge(name, ODD + odd)
+    assert judged.points == 0 and "grader" not in judged.flags, judged.reasons
+    judged = graded.judge(name, graded.starter[f"ex-{name}"])
+    assert judged.points == 0 and judged.flags == ["missing"]
+    assert all("not answered" in reason for reason in judged.reasons.values())
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, True, [math.nan] * 2, (math.inf,) * 2, [True] * 2, "text"])
+@pytest.mark.parametrize("lab, name", EXERCISES)
+def test_odd_values_earn_nothing(lab, name, value):
+    functions = tuple([lambda *question, **options: value] * len(exercises_of(lab)[name].functions))
+    (findings,) = verdicts(lab, name, functions, range(1))
+    assert not any(finding.passed for finding in findings.values()), findings
+
+
 LOOK = """
-import gc, glob, os, sys
-import course_lib.exercises
+import os, sys
+import course_lib
 {signature}:
     folder = os.path.dirname(course_lib.__file__) + "/exercises"
     try:
-        import course_lib.exercises.answers
+        from course_lib.exercises import answers
         return "imported"
     except ImportError:
         pass
