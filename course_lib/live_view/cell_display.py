@@ -24,7 +24,7 @@ PRE = "margin:4px 0 0 0; padding:0; background:transparent; font-size:12px; line
 EARLIER = 20  # lines of earlier trainings shown
 GREY = "#808080"  # readable on white and on black
 FIRST = 4.0  # seconds until the first curves, unless the training is over before
-DRAWING = 30  # times as long as a drawing took, at least, is the pause before the next: 3 % of the time
+DRAWING = 60  # times as long as a drawing took, at least, is the pause before the next: 2 % of the time
 
 
 def cell_display() -> ProgressListener:
