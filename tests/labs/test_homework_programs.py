@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
 from course_lib.homework import ProgressiveResize, WeightsError, find_imagenet_weights, load_body, one_cycle_sgd
+from course_lib.homework.train_program import joined_ranks
 from course_lib.models import HomeworkResNet
 from course_lib.models.upsampled_resnet18 import upsampled_resnet18
 from course_lib.torchvision_import import import_torchvision
@@ -243,6 +245,22 @@ def test_other_options_do_not_take_an_interrupted_run(hand_in, tmp_path, monkeyp
     assert (output / "checkpoint.safetensors").read_bytes() == kept
     assert run(program, *arguments, "--base-lr=0.1", "--restart", monkeypatch=monkeypatch) == 0
     assert json.loads((output / "run.json").read_text())["parameters"]["base_lr"] == 0.1
+
+
+def test_a_rank_waits_ten_minutes_for_one_whose_node_has_died(monkeypatch):
+    given, threads, join = {}, torch.get_num_threads(), dist.init_process_group
+
+    def joining(backend, **options):
+        given.update(options)
+        join("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    monkeypatch.setattr(dist, "is_torchelastic_launched", lambda: True)
+    monkeypatch.setattr(dist, "init_process_group", joining)
+    try:
+        with joined_ranks() as found:
+            assert found == (0, 1) and given["timeout"].total_seconds() == 600
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_two_ranks_by_torchrun_go_on_too(hand_in, tmp_path):
