@@ -85,17 +85,20 @@ def mistakes(lab: str) -> Iterator[tuple[str, str, str, frozenset[str]]]:
         yield name, exercise, source, frozenset(lost.split())
 
 
+def reasons(lab: str, exercise: str, namespace: dict[str, Any], seed: int, here: type = _Here) -> dict[str, str]:
+    """The parts that an answer loses, and why."""
+    name = f"lab{lab[:2]}.{exercise}"
+    check = find_check(name)
+    try:
+        findings = check.judge(here(name, namespace, seed))
+    except AnswerError as error:
+        return dict.fromkeys(check.parts, str(error))
+    return {part: finding.reason for part, finding in findings.items() if not finding.passed}
+
+
 def lost_over(lab: str, exercise: str, namespace: dict[str, Any], seeds: range, here: type = _Here) -> Counter[frozenset[str]]:
     """How often an answer loses which parts."""
-    name = f"lab{lab[:2]}.{exercise}"
-    check, counts = find_check(name), Counter()
-    for seed in seeds:
-        try:
-            findings = check.judge(here(name, namespace, seed))
-            counts[frozenset(part for part, finding in findings.items() if not finding.passed)] += 1
-        except AnswerError:
-            counts[frozenset(check.parts)] += 1
-    return counts
+    return Counter(frozenset(reasons(lab, exercise, namespace, seed, here)) for seed in seeds)
 
 
 class _OnRanks(_Here):
