@@ -11,14 +11,17 @@ import asyncio
 import json
 import re
 import sys
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nbgrader.apps.api import NbGraderAPI
 from nbgrader.server_extensions.formgrader import apihandlers, handlers
 from nbgrader.server_extensions.formgrader.base import BaseHandler, check_notebook_dir, check_xsrf
 from tornado import web
 
+from ..autograded import submitted_at
 from ..batch import is_student_id
 from ..rubric import RubricError, find_rubric
 from .feedback import page_or_scores
@@ -47,6 +50,7 @@ def guard_formgrader() -> None:
     handlers.SubmissionHandler.get = _submission(handlers.SubmissionHandler.get)
     handlers.SubmissionFilesHandler.set_extra_headers = _file_headers
     apihandlers.AutogradeHandler.post = _autograde
+    NbGraderAPI.get_submitted_timestamp = _submitted_timestamp
 
 
 def _prepare(stock: Any) -> Any:
@@ -106,6 +110,12 @@ def _submission(stock: Any) -> Any:
         self.write(page)
 
     return get
+
+
+def _submitted_timestamp(self: NbGraderAPI, assignment_id: str, student_id: str) -> datetime | None:
+    """As `lab grade` reads it; nbgrader's own fails at a text that is no time, and with it the list of the class."""
+    folder = self.coursedir.format_path(self.coursedir.submitted_directory, student_id, assignment_id)
+    return submitted_at(Path(folder))
 
 
 def _file_headers(self: web.StaticFileHandler, path: str) -> None:

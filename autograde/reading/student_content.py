@@ -9,6 +9,7 @@ import base64
 import binascii
 import html
 import io
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -31,10 +32,12 @@ CELL_SECONDS = 1.0  # of processor time, to lay out a cell's text; an honest one
 OVERRUNS = 3  # cells that may take too long before the rest is shown as typed
 LONGEST = 60_000  # characters of a cell that are laid out
 LONGEST_SHOWN = 200_000  # characters of one text that are shown
-TEXT = 4_000_000  # characters of all texts
+TEXT = 1_000_000  # characters of all texts
 CELLS = 1_000  # cells that are not graded
 PICTURE_BYTES, PICTURE_PIXELS = 4 << 20, 20_000_000
 ALL_PICTURE_BYTES, ALL_PICTURE_PIXELS = 16 << 20, 100_000_000
+# A browser needs time by the square of the length where letters combine: 60,000 Thai vowels keep it busy for minutes.
+_UNBROKEN = re.compile(r"(?:[!-~]{0,8}[^\x00-\x7f]){100}")
 _FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG"}
 _NBGRADER = ("grade", "solution", "task", "locked", "grade_id", "points", "score", "comment", "unread")
 
@@ -64,6 +67,9 @@ class StudentContent:
                 cells.append(new_markdown_cell(f"Only the first {CELLS} cells without points are shown."))
             if others > CELLS and not found:
                 continue
+            left, check = self._text, found.get("grade") and not found.get("solution")
+            if check:  # its output is the reasons for the points, whatever the student printed before
+                self._text = LONGEST_SHOWN
             text = self._cut(cell.source)
             if cell.cell_type == "code":
                 count = cell.get("execution_count")
@@ -74,6 +80,8 @@ class StudentContent:
             else:
                 new = new_markdown_cell(text)
                 new.attachments = cell.get("attachments") or {}
+            if check:
+                self._text = left
             new.metadata.update(metadata)
             cells.append(new)
         return new_notebook(cells=cells, metadata={"language_info": {"name": "python", "pygments_lexer": "ipython3"}})
@@ -102,9 +110,8 @@ class StudentContent:
         text = _text(text)
         limit = min(LONGEST_SHOWN, self._text)
         self._text -= min(len(text), limit)
-        if len(text) <= limit:
-            return text
-        return text[:limit] + f"\n[{len(text) - limit:,} more characters are not shown]"
+        more = f"\n[{len(text) - limit:,} more characters are not shown]" if len(text) > limit else ""
+        return _UNBROKEN.sub(r"\g<0>\n", text[:limit]) + more
 
     # --- filters of the template -------------------------------------------------------------------------------------
 

@@ -271,6 +271,13 @@ def a_picture_of_many_bytes(notebook):
     output(notebook, {"image/png": base64.b64encode(base64.b64decode(picture("PNG")) + bytes(6 << 20)).decode()})
 
 
+@reading()
+def a_picture_as_tall_as_a_tower(notebook):
+    """One pixel wide, nineteen million high: whatever comes after it is far away."""
+    for _ in range(3):
+        output(notebook, {"image/png": png_that_says(1, 19_000_000)})
+
+
 # --- time and memory ---------------------------------------------------------------------------------------------------
 
 
@@ -346,3 +353,19 @@ def parts_of_a_wrong_kind(notebook):
     notebook.cells[-1].outputs += [{"output_type": "stream", "name": [], "text": 7}, {"output_type": MARK}, {}]
     notebook.cells.append(NotebookNode(cell_type=MARK, source=5, metadata={}))
     notebook.cells.append(NotebookNode(cell_type="markdown", source=None, metadata=None))
+
+
+@reading("more characters are not shown")
+def endless_empty_lines(notebook):
+    """Pages of 30 million pixels: above that, a browser puts everything at the same place."""
+    for _ in range(20):
+        cell(notebook, "ex-train-step").outputs.append(new_output("stream", text="\n" * 199_999))
+    notebook.cells += [new_markdown_cell("> " * 60 + "x" * 59_000) for _ in range(60)]  # a letter a line
+
+
+@reading()
+def letters_that_combine(notebook):
+    """Words without an end of accents, of vowels that combine, of joined pictures: minutes for a browser."""
+    for text in ("\u0301" * 190_000, "\u0e33" * 190_000, "ab\u0e33" * 60_000, "\U0001f468\u200d" * 90_000):
+        cell(notebook, "ex-train-step").outputs.append(new_output("stream", text=text))
+        write(notebook, text[:20_000])

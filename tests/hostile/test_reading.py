@@ -199,6 +199,7 @@ def test_feedback(readers, student):
     assert "0 / 40 points" in page and page.count("not read yet, 5 points") == 4
     assert "a reason that quotes" in page
     assert SHOWS.get(student.replace("-", "_"), "") in html.unescape(page)
+    assert not re.search(r"[^\x00-\x7f]{101}", page)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", page)
     assert len(page) < 24 << 20
 
@@ -349,6 +350,22 @@ def test_formgrader_serves_a_student_s_file_as_no_page_of_its_own(readers, jupyt
         urllib.request.urlopen(f"{jupyter}/formgrader/manage_students/%3Cimg%20src=x%3E/?token=word", timeout=60)
 
 
+def test_formgrader_lists_a_class_with_a_time_that_is_none(readers, jupyter):
+    course, _ = readers
+    for student, text in (("ada", "2026-11-22 20:00:00 UTC"), (BROKEN, "22nd of never"), ("styles", "9" * 5000)):
+        folder = course.course / "submitted" / student / LAB
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "timestamp.txt").write_text(text)
+    os.mkfifo(course.course / "submitted" / "widgets" / LAB / "timestamp.txt")  # whoever opens it waits
+    request = urllib.request.Request(
+        f"{jupyter}/formgrader/api/submissions/{LAB}", headers={"Authorization": "token word"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        found = {each["student"]: each["timestamp"] for each in json.load(answer)}
+    assert found["ada"].startswith("2026-11-22T20:00:00") and set(STUDENTS) <= set(found)
+    assert (found[BROKEN], found["styles"], found["widgets"]) == (None, None, None)
+
+
 @pytest.mark.parametrize(
     "name", ["manage_assignments", "gradebook", "submissions/{ada}/", "submissions/0/", "api/grades"]
 )
@@ -389,6 +406,7 @@ def visit(chromium, jupyter):
         assert answer.status in (0, 200)
         page.wait_for_timeout(300)  # for what a script would do after the page is there
         assert page.evaluate("window.pwned") is None
+        assert page.evaluate("document.documentElement.scrollHeight") < 1_000_000  # pixels that somebody scrolls
         assert [each for each in told if "MathJax" in each or "Content Security Policy" in each] == []
         own = address if address.startswith("file:") else (jupyter + "/formgrader/", address)
         assert [each for each in asked if not each.startswith(own) and not each.startswith("data:")] == []
