@@ -37,7 +37,9 @@ CELLS = 1_000  # cells that are not graded
 PICTURE_BYTES, PICTURE_PIXELS = 4 << 20, 20_000_000
 ALL_PICTURE_BYTES, ALL_PICTURE_PIXELS = 16 << 20, 100_000_000
 # A browser needs time by the square of the length where letters combine: 60,000 Thai vowels keep it busy for minutes.
-_UNBROKEN = re.compile(r"(?:[!-~]{0,8}[^\x00-\x7f]){100}")
+# Latin, Greek and Cyrillic letters, Chinese, Japanese and Korean ones do not.
+_ALONE = r"\x21-\u02ff\u0370-\u052f\u3000-\u3098\u309b-\u30ff\u3400-\u9fff\uac00-\ud7af\uff00-\uffef"
+_UNBROKEN = re.compile(rf"(?:[{_ALONE}]{{0,8}}[^\x00-\x20{_ALONE}]){{100}}")
 _FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG"}
 _NBGRADER = ("grade", "solution", "task", "locked", "grade_id", "points", "score", "comment", "unread")
 
