@@ -129,7 +129,7 @@ def wheel(repository, tmp_path_factory):
     hub_install.copy_sources(copy, hub_install.PACKAGES)
     done = subprocess.run(
         [sys.executable, "-c", f"import setuptools.build_meta as b; b.build_wheel({str(folder)!r})"],
-        cwd=copy, capture_output=True, text=True, timeout=120,
+        cwd=copy, capture_output=True, text=True, timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (wheel,) = folder.glob("*.whl")
@@ -225,7 +225,7 @@ def student(wheel, tmp_path_factory):
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
-            timeout=120,
+            timeout=1200,
         )
 
     run.home = home

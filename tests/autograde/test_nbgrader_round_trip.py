@@ -42,7 +42,7 @@ def nbgrader(course, *arguments):
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1200,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -38,7 +38,7 @@ def pbs(tmp_path):
             "PBS_O_WORKDIR": str(tmp_path), "PBS_JOBID": "1234.server", **variables,
         }  # fmt: skip
         return subprocess.run(
-            ["bash", DEPLOY / "pbs" / "train.pbs"], env=environment, capture_output=True, text=True, timeout=120
+            ["bash", DEPLOY / "pbs" / "train.pbs"], env=environment, capture_output=True, text=True, timeout=1200
         )
 
     run.folder, run.bin = tmp_path, bin_folder

@@ -268,7 +268,7 @@ def test_two_ranks_by_torchrun_go_on_too(hand_in, tmp_path):
     arguments = [*SMALL, "--batch-size=32", "--dataset=cifar100-synthetic", f"--output-dir={output}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command(hand_in / "resnet_cifar100.py", *arguments, ranks=2), capture_output=True, text=True, timeout=120,
+        command(hand_in / "resnet_cifar100.py", *arguments, ranks=2), capture_output=True, text=True, timeout=1200,
         env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

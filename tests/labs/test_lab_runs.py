@@ -17,7 +17,7 @@ from course_lib.warm_kernels import WarmServer
 BIN = Path(sys.executable).parent
 
 
-def run(*command, folder, timeout=240):
+def run(*command, folder, timeout=1200):
     environment = {**os.environ, "LAB_DATA": str(folder / "no data here")}  # the shipped set needs no staging
     return subprocess.run(
         [str(BIN / command[0]), *map(str, command[1:])], cwd=folder, env=environment, capture_output=True, text=True,

@@ -273,7 +273,7 @@ def test_by_torchrun(hand_in, tmp_path):
     output = tmp_path / "run"
     arguments = [*SYNTHETIC, f"--output-dir={output}"]
     done = subprocess.run(
-        command(hand_in / "async_sgd_cifar100.py", *arguments, ranks=3), capture_output=True, text=True, timeout=120,
+        command(hand_in / "async_sgd_cifar100.py", *arguments, ranks=3), capture_output=True, text=True, timeout=1200,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
