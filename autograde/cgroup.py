@@ -80,7 +80,7 @@ class ControlGroup:
         with contextlib.suppress(OSError):
             (self.folder / "cgroup.kill").write_text("1")
         for folder in self._folders:
-            for _ in range(50):
+            for _ in range(500):
                 try:
                     folder.rmdir()
                     break
