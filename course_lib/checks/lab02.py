@@ -168,12 +168,8 @@ def samplers(answer: Callable[..., Any]) -> None:
                 "the test loader drops its last batch: those images would never be tested. Leave drop_last off there"
             )
         tests.append([int(i) for (batch,) in test_loader for i in batch])
-        if test_loader.batch_size != 250 or tests[-1] != sorted(tests[-1]):
+        if test_loader.batch_size != 250 or tests[0] != sorted(tests[0]):
             raise CheckFailed("the test loader takes 250 images at a time, in their order (shuffle=False)")
-    other_loader, _ = answer(train, test, 5, 0, 4, 8)
-    other_loader.sampler.set_epoch(0)
-    if [int(i) for (batch,) in other_loader for i in batch] == epochs[0][0]:
-        raise CheckFailed("seeds 7 and 8 give the same order: give the training sampler the seed")
     seen = [index for part in epochs[0] for index in part]
     if len(set(seen)) != len(seen):
         raise CheckFailed(
@@ -181,6 +177,10 @@ def samplers(answer: Callable[..., Any]) -> None:
         )
     if epochs[0] == epochs[1]:
         raise CheckFailed("after set_epoch(1) the order is that of epoch 0: the training sampler needs shuffle=True")
+    other_loader, _ = answer(train, test, 5, 0, 4, 8)
+    other_loader.sampler.set_epoch(0)
+    if [int(i) for (batch,) in other_loader for i in batch] == epochs[0][0]:
+        raise CheckFailed("seeds 7 and 8 give the same order: give the training sampler the seed")
     if set(range(41)) - {index for part in tests for index in part}:
         raise CheckFailed("some test images are seen by no rank; the test sampler must cover them all")
     print("make_loaders: 4 ranks train on different images, in a new order each epoch, and test on all of them")

@@ -20,7 +20,7 @@ SEEDS = {"01_single_gpu": 25, "04_momentum_warmup_novograd": 25, "09_hogwild": 2
          "08_parallel_sgd_mpi": 5, "12_assessment": 5}  # fmt: skip
 BOTH_WAYS = ["02_ddp", "05_resnet_hw", "08_parallel_sgd_mpi", "12_assessment"]
 SLOW = ("throughput", "sparse", "loop", "novograd", "network", "psgd")  # a clock, or seconds of work for each draw
-# The visible network of this exercise has other sizes than the hidden one; this crop is a right one for some draws.
+# Answers for the visible check's own network alone; and a batch in another order, which the hidden check does not see.
 OTHER = ("05 test_transfers", "05 test_wrong_crops 45")
 # What the visible check does not try: an input changed beyond the line, a seed, and what raises by itself.
 UNSEEN = ("08 inputs changed after use", "12 seed forgotten", "12 nesterov always")
