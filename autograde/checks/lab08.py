@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..criteria import Finding
-from .compare import close, is_int, same_tensor, same_tensors
+from .compare import close, is_int, number, same_tensor, same_tensors
 from .lab08_workers import local_sgd, psgd
 from .post_office import PostOffice
 from .registry import AnswerError, Ask, Findings, HiddenCheck, shape_of
@@ -96,27 +96,38 @@ def interpolate(ask: Ask) -> Findings:
     ]
     points = [0.0, 1.0, 0.5, *(float(t) for t in random.uniform([0.1, 0.6, -0.5, 1.1], [0.4, 0.9, -0.1, 1.5]))]
     found = ask.call("interpolate", {"states": states, "points": points})
-    answers = found if isinstance(found, dict) else {}
-    lines = answers.get("found")
+    odd = not (isinstance(found, list) and len(found) == len(points) and all(isinstance(one, dict) for one in found))
+    answers = [{}] * len(points) if odd else found
     first, second = states
 
-    def at(state: Any, t: float) -> bool:
-        return isinstance(state, dict) and set(state) == set(shapes) and all(
-            same_tensor(state[name], (1 - t) * first[name] + t * second[name]) for name in shapes
+    def is_state(state: Any, wanted: Any = None, tolerance: float = 1e-4) -> bool:
+        """Numbers of the right names and shapes, and the wanted ones."""
+        numbers = isinstance(state, dict) and set(state) == set(shapes) and all(
+            isinstance(state[name], torch.Tensor) and state[name].shape == shape and bool(state[name].isfinite().all())
+            for name, shape in shapes.items()
         )  # fmt: skip
+        return numbers and (wanted is None or all(same_tensor(state[n], wanted(n), tolerance) for n in shapes))
 
-    right = isinstance(lines, list) and len(lines) == len(points) and all(map(at, lines, points))
-    after = answers.get("states")
-    untouched = right and isinstance(after, list | tuple) and len(after) == 2 and all(
-        isinstance(state, dict) and all(same_tensor(state.get(name), given[name], 0.0) for name in shapes)
-        for state, given in zip(after, states, strict=True)
-    )  # fmt: skip
+    right = all(
+        is_state(answer.get("found"), lambda name, t=t: (1 - t) * first[name] + t * second[name])
+        for answer, t in zip(answers, points, strict=True)
+    )
+    # What returns a given state at every point has made no point, and has nothing to keep its hands off.
+    points_made = [answer.get("found") for answer in answers if is_state(answer.get("found"))]
+    made = any(not any(is_state(point, state.get) for state in states) for point in points_made)
+    after = [answer.get("states") for answer in answers]
+    untouched = made and all(
+        isinstance(pair, list | tuple)
+        and len(pair) == 2
+        and all(is_state(state, given.get, 0.0) for state, given in zip(pair, states, strict=True))
+        for pair in after
+    )
     look = "take two tensors of one number each, and try t = 0, 1 and 0.25"
     return {
         "line": Finding(right, "right within the line, at its ends and beyond" if right else
                         "the state dict at some t is not the one on the line", look),
         "inputs": Finding(untouched, "the given state dicts are as they were" if untouched else
-                          "the given state dicts were changed, or the line is not right yet",
+                          "the given state dicts were changed, or no point between them was made",
                           "print a weight of `first` before and after the call"),
     }  # fmt: skip
 
@@ -140,22 +151,28 @@ def speedup_table(ask: Ask) -> Findings:
             if isinstance(told, list)
             else {}
         )
-        seconds = {count: max(c for c, _ in pairs) + min(a for _, a in pairs) for count, pairs in table.items()}
-        for count in table:
-            values = rows.get(count)
-            values = values if isinstance(values, tuple | list) and len(values) == 3 else [None] * 3
-            gain = seconds[1] / seconds[count]
-            for name, value, wanted in zip(right, values, (seconds[count], gain, gain / count), strict=True):
-                right[name] = right[name] and close(value, wanted)
+        rows = {count: row for count, row in rows.items() if isinstance(row, tuple | list) and len(row) == 3}
+        own, gains = ({count: number(row[place]) for count, row in rows.items()} for place in (0, 1))
+        # Speed-up and efficiency are judged by the answer's own seconds, unless these are all alike.
+        if set(own) != set(table) or not all(n > 0 for n in own.values()) or len(set(own.values())) < len(table):
+            right = dict.fromkeys(right, False)
+            continue
+        for count, pairs in table.items():
+            seconds, gain, share = rows[count]
+            quotient = own[1] / own[count]
+            right["time"] &= close(seconds, max(c for c, _ in pairs) + min(a for _, a in pairs))
+            right["speedup"] &= close(gain, quotient)
+            right["efficiency"] &= close(share, quotient / count) or close(share, gains[count] / count)
+        right["efficiency"] &= len(set(gains.values())) == len(table)
     shown = f"should return a dictionary, it returned {shape_of(found[0])}" if not isinstance(found[0], list) else ""
     look = "try two workers, (6.0, 0.75) and (6.5, 0.25), against 12 s, by hand"
     return {
         "time": Finding(right["time"], "the slowest worker's compute and the averaging's own time" if right["time"] else
                         shown or "the seconds are not those of a core a worker", look),
         "speedup": Finding(right["speedup"], "T(1) / T(P)" if right["speedup"] else
-                           shown or "the speed-up is not the quotient of the right seconds", look),
+                           shown or "the speed-up is not the quotient of the seconds", look),
         "efficiency": Finding(right["efficiency"], "speed-up a worker" if right["efficiency"] else
-                              shown or "the efficiency is not the right speed-up divided by the workers", look),
+                              shown or "the efficiency is not the speed-up divided by the workers", look),
     }  # fmt: skip
 
 

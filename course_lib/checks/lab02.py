@@ -53,9 +53,14 @@ def arguments(answer: tuple[Callable[..., Any], Callable[..., Any], Callable[...
     args = parse(["--num-nodes", "3", "--num-gpus", "4", "--node-id", "2"])
     if args.num_gpus != 4 or not isinstance(args.num_gpus, int):
         raise CheckFailed(f"after --num-gpus 4, args.num_gpus is {args.num_gpus!r}; give the argument type=int")
+    for name, value in (("num_nodes", 3), ("node_id", 2)):
+        if getattr(args, name) != value or not isinstance(getattr(args, name), int):
+            raise CheckFailed(
+                f"after --{name.replace('_', '-')} {value}, args.{name} is {getattr(args, name)!r}; give the argument type=int"
+            )
     size, rank = world_size(args), global_rank(args, 1)
-    if size != 12:
-        raise CheckFailed(f"3 nodes with 4 GPUs each are 12 ranks; world_size gave {size}")
+    if size != 12 or not isinstance(size, int):
+        raise CheckFailed(f"3 nodes with 4 GPUs each are 12 ranks, an int; world_size gave {size!r}")
     if rank != 9:
         raise CheckFailed(
             f"local rank 1 of node 2 comes after the 8 ranks of nodes 0 and 1, so it is rank 9; global_rank gave {rank}"
@@ -163,6 +168,8 @@ def samplers(answer: Callable[..., Any]) -> None:
                 "the test loader drops its last batch: those images would never be tested. Leave drop_last off there"
             )
         tests.append([int(i) for (batch,) in test_loader for i in batch])
+        if test_loader.batch_size != 250 or tests[0] != sorted(tests[0]):
+            raise CheckFailed("the test loader takes 250 images at a time, in their order (shuffle=False)")
     seen = [index for part in epochs[0] for index in part]
     if len(set(seen)) != len(seen):
         raise CheckFailed(
@@ -170,6 +177,10 @@ def samplers(answer: Callable[..., Any]) -> None:
         )
     if epochs[0] == epochs[1]:
         raise CheckFailed("after set_epoch(1) the order is that of epoch 0: the training sampler needs shuffle=True")
+    other_loader, _ = answer(train, test, 5, 0, 4, 8)
+    other_loader.sampler.set_epoch(0)
+    if [int(i) for (batch,) in other_loader for i in batch] == epochs[0][0]:
+        raise CheckFailed("seeds 7 and 8 give the same order: give the training sampler the seed")
     if set(range(41)) - {index for part in tests for index in part}:
         raise CheckFailed("some test images are seen by no rank; the test sampler must cover them all")
     print("make_loaders: 4 ranks train on different images, in a new order each epoch, and test on all of them")

@@ -5,14 +5,20 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
+import inspect
 import io
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import cloudpickle
 import nbformat
 import numpy as np
 import torch.distributed as dist
@@ -23,6 +29,9 @@ from autograde.checks.compare import _driver
 from autograde.rubric import find_rubric
 from autograde.talk import Later
 from course_lib.distributed import launch
+
+sys.path.append(str(Path(__file__).parents[1] / "course_lib"))  # the visible checks' tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # for the ranks
 
 
 class _Student:
@@ -57,8 +66,7 @@ class _Here:
 def namespace_of(lab: str, exercise: str, source: str | None = None) -> dict[str, Any]:
     """What the lab's own cells and answers define, with another answer to one exercise."""
     rubric = find_rubric(lab)
-    notebook = nbformat.read(REPOSITORY / "labs" / lab / f"{lab}.ipynb", as_version=4)
-    namespace: dict[str, Any] = {"__name__": "notebook"}
+    notebook, namespace = _notebook(lab), {"__name__": "notebook"}
     for cell in notebook.cells:
         if "parameters" in cell.metadata.get("tags", []):
             exec(cell.source, namespace)
@@ -71,18 +79,57 @@ def namespace_of(lab: str, exercise: str, source: str | None = None) -> dict[str
 
 
 def mistakes(lab: str) -> Iterator[tuple[str, str, str, frozenset[str]]]:
-    """(name, exercise, source, parts that the lab's table says it loses), of exercises of one process."""
-    tests = importlib.import_module(f"test_hidden_checks_lab{lab[:2]}")
-    notebook = nbformat.read(REPOSITORY / "labs" / lab / f"{lab}.ipynb", as_version=4)
-    answers = {cell.id: cell.source for cell in notebook.cells}
-    for name, (exercise, *edits, lost, _) in tests.WRONG.items():
-        check = find_check(f"lab{lab[:2]}.{exercise}")
+    """(name, exercise, source, parts that the lab's table says it loses), of edits of the solution."""
+    table = importlib.import_module(f"test_hidden_checks_lab{lab[:2]}").WRONG
+    if isinstance(table, list):
+        table = {f"{exercise} {edits[1]}": (exercise, *edits, lost, reason) for exercise, edits, lost, reason in table}
+    answers = {cell.id: cell.source for cell in _notebook(lab).cells}
+    for name, (exercise, *edits, lost, _) in table.items():
         source = answers[f"ex-{exercise}"]
-        if check.ranks > 1 or any(old not in source for old in edits[::2]):
+        if any(old not in source for old in edits[::2]):
             continue
         for old, new in zip(edits[::2], edits[1::2], strict=True):
             source = source.replace(old, new)
         yield name, exercise, source, frozenset(lost.split())
+
+
+def names_of(lab: str) -> dict[str, list[str]]:
+    """By exercise, the names that its visible check is given."""
+    names = {}
+    for cell in _notebook(lab).cells:
+        if cell.id.startswith("check-"):
+            calls = [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]
+            call = next(call for call in calls if ast.unparse(call.func) == "check")
+            answer = call.args[1].elts if isinstance(call.args[1], ast.Tuple) else [call.args[1]]
+            names[call.args[0].value.partition(".")[2]] = [getattr(name, "id", "") for name in answer]
+    return names
+
+
+def refused_by_the_visible_check(lab: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """(name, exercise, what it defines) of each answer that the visible check's own tests see refused."""
+    tests, found = importlib.import_module(f"test_checks_lab{lab[:2]}"), []
+    names, named = names_of(lab), []
+
+    def refused(exercise: str, answer: Any, *words: str, **context: Any) -> None:
+        several = isinstance(answer, tuple) and len(names[exercise]) > 1
+        defined = dict(zip(names[exercise], answer if several else [answer], strict=True))
+        found.append((f"{named[-1]} {len(found)}", exercise, defined))
+
+    with mock.patch.multiple(tests, refused=refused, check=lambda *given, **context: None):
+        for name, test in [pair for pair in vars(tests).items() if pair[0].startswith("test_")]:
+            marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
+            parameters = [word.strip() for word in marks[0].args[0].split(",")] if marks else []
+            if len(marks) > 1 or set(inspect.signature(test).parameters) - set(parameters):
+                continue
+            named.append(name)
+            for values in marks[0].args[1] if marks else [()]:
+                with contextlib.suppress(AssertionError, KeyError):
+                    test(**dict(zip(parameters, values if len(parameters) != 1 else [values], strict=True)))
+    return found
+
+
+def _notebook(lab: str) -> nbformat.NotebookNode:
+    return nbformat.read(REPOSITORY / "labs" / lab / f"{lab}.ipynb", as_version=4)
 
 
 def reasons(lab: str, exercise: str, namespace: dict[str, Any], seed: int, here: type = _Here) -> dict[str, str]:
@@ -96,7 +143,9 @@ def reasons(lab: str, exercise: str, namespace: dict[str, Any], seed: int, here:
     return {part: finding.reason for part, finding in findings.items() if not finding.passed}
 
 
-def lost_over(lab: str, exercise: str, namespace: dict[str, Any], seeds: range, here: type = _Here) -> Counter[frozenset[str]]:
+def lost_over(
+    lab: str, exercise: str, namespace: dict[str, Any], seeds: range, here: type = _Here
+) -> Counter[frozenset[str]]:
     """How often an answer loses which parts."""
     return Counter(frozenset(reasons(lab, exercise, namespace, seed, here)) for seed in seeds)
 

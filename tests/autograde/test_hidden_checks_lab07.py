@@ -115,34 +115,34 @@ def average_gradients(model, samples):
 """
 
 
-@pytest.mark.parametrize(
-    "exercise, edits, lost, reason",
-    [
-        ("initial", ("model.state_dict().values()", "model.parameters()"), "buffers", "does not have rank 0's buffers"),
-        ("initial", ("src=0", "src=1"), "parameters buffers", "rank 0 does not have rank 0's parameters"),
-        ("average", ("samples * g.flatten()", "g.flatten()"), "even uneven edges", "wrong even where"),
-        ("average", ("/ vector[-1]", "/ dist.get_world_size()"), "even uneven edges", "wrong even where"),
-        ("average", (" if p.requires_grad]", "]"), "edges", "frozen parameter"),
-        ("average", ("g.flatten()", "g.view(-1)"), "edges", "channels-last"),
-        ("average", ("g.flatten()", "g.as_strided((g.numel(),), (1,))"), "edges", "channels-last"),
-        ("statistics", ("buffer /= dist.get_world_size()", "pass"), "mean", "not the mean"),
-        ("statistics", ("buffer.is_floating_point()", "True", "buffer /= ", "buffer //= "), "mean kept", "counters"),
-        ("worker", ("[p.grad for p in model.parameters()]", "list(model.parameters())"), "message", "does not carry"),
-        ("worker", ("pack(question, GRADIENT, version,", "pack(question, GRADIENT, 0,"), "message", "second number"),
-        ("worker", ("pack(question, GRADIENT,", "pack(question, GOODBYE,"), "message", "first number"),
-        ("worker", ("unpack(answer, list(model.parameters()))", "pass"), "parameters", "not those that"),
-        ("worker", ("return int(answer[1])", "return answer[1]"), "version", "an int"),
-        ("worker", ("return int(answer[1])", "return version + 1"), "version", "another number"),
-        ("server", ("version - int(request[1])", "version + 1 - int(request[1])"), "staleness", "the staleness is not"),
-        ("server", ("version - int(request[1])", "0"), "staleness", "the staleness is not"),
-        ("server", ("updates.append((worker,", "updates.append((worker - 1,"), "staleness", "rank of the worker"),
-        ("server", ("return updates", "return None"), "staleness", "nothing (None)"),
-        ("server", ("pack(answer, GRADIENT, version,", "pack(answer, GRADIENT, version - 1,"), "versions staleness", "another version"),
-        ("server", ("pack(answer, GRADIENT,", "pack(answer, GOODBYE,"), "versions", "first number"),
-        ("server", ("        optimizer.step()\n", ""), "parameters", "not those after"),
-        ("server", ("p.grad for p in model.parameters()]", "p for p in model.parameters()]"), "parameters", "not those after"),
-    ],
-)  # fmt: skip
+WRONG = [  # exercise, edits of the solution (old, new…), parts lost, what a reason says
+    ("initial", ("model.state_dict().values()", "model.parameters()"), "buffers", "does not have rank 0's buffers"),
+    ("initial", ("src=0", "src=1"), "parameters buffers", "rank 0 does not have rank 0's parameters"),
+    ("average", ("samples * g.flatten()", "g.flatten()"), "even uneven edges", "wrong even where"),
+    ("average", ("/ vector[-1]", "/ dist.get_world_size()"), "even uneven edges", "wrong even where"),
+    ("average", (" if p.requires_grad]", "]"), "edges", "frozen parameter"),
+    ("average", ("g.flatten()", "g.view(-1)"), "edges", "channels-last"),
+    ("average", ("g.flatten()", "g.as_strided((g.numel(),), (1,))"), "edges", "channels-last"),
+    ("statistics", ("buffer /= dist.get_world_size()", "pass"), "mean", "not the mean"),
+    ("statistics", ("buffer.is_floating_point()", "True", "buffer /= ", "buffer //= "), "mean kept", "counters"),
+    ("worker", ("[p.grad for p in model.parameters()]", "list(model.parameters())"), "message", "does not carry"),
+    ("worker", ("pack(question, GRADIENT, version,", "pack(question, GRADIENT, 0,"), "message", "second number"),
+    ("worker", ("pack(question, GRADIENT,", "pack(question, GOODBYE,"), "message", "first number"),
+    ("worker", ("unpack(answer, list(model.parameters()))", "pass"), "parameters", "not those that"),
+    ("worker", ("return int(answer[1])", "return answer[1]"), "version", "an int"),
+    ("worker", ("return int(answer[1])", "return version + 1"), "version", "another number"),
+    ("server", ("version - int(request[1])", "version + 1 - int(request[1])"), "staleness", "the staleness is not"),
+    ("server", ("version - int(request[1])", "0"), "staleness", "the staleness is not"),
+    ("server", ("updates.append((worker,", "updates.append((worker - 1,"), "staleness", "rank of the worker"),
+    ("server", ("return updates", "return None"), "staleness", "nothing (None)"),
+    ("server", ("pack(answer, GRADIENT, version,", "pack(answer, GRADIENT, version - 1,"), "versions staleness", "another version"),
+    ("server", ("pack(answer, GRADIENT,", "pack(answer, GOODBYE,"), "versions", "first number"),
+    ("server", ("        optimizer.step()\n", ""), "parameters", "not those after"),
+    ("server", ("p.grad for p in model.parameters()]", "p for p in model.parameters()]"), "parameters", "not those after"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("exercise, edits, lost, reason", WRONG)
 def test_a_mistake_loses_its_part_and_no_other(lab, exercise, edits, lost, reason):
     loses(lab, exercise, lab.edited(exercise, *edits), lost, reason)
 

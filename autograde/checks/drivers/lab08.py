@@ -141,12 +141,13 @@ def local_sgd(student, given, outside):
 
 
 def interpolate(student, given, outside):
-    first, second = ({name: value.clone() for name, value in state.items()} for state in given["states"])
     found = []
     for t in given["points"]:
+        first, second = ({name: value.clone() for name, value in state.items()} for state in given["states"])
         state = student("interpolate")(first, second, t)
-        found.append({str(name): state[name] for name in list(state)[:20]} if isinstance(state, dict) else None)
-    return {"found": found, "states": [first, second]}
+        state = {str(name): state[name] for name in list(state)[:20]} if isinstance(state, dict) else None
+        found.append({"found": state, "states": [first, second]})
+    return found
 
 
 def speedup_table(student, given, outside):
