@@ -53,7 +53,6 @@ RULES = {
         "autograde/test_known_mistakes.py::test_a_mistake_loses_its_parts_for_every_seed",
         "autograde/test_nbgrader_round_trip.py::test_either_order_*",
         "autograde/test_nbgrader_round_trip.py::test_generate_and_validate",
-        "autograde/test_known_mistakes.py::test_a_mistake_loses_its_parts_for_every_seed",
         "autograde/test_known_mistakes.py::test_a_mistake_loses_its_parts_on_ranks",
         "autograde/test_known_mistakes.py::test_the_visible_check_*",
         "autograde/test_known_mistakes.py::test_what_the_visible_check_*",
