@@ -24,8 +24,8 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml autograde/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed, $(PYTHON) is `$(PYTHON) -V`; try make PYTHON=python3.12"; exit 1; }
-	@echo "installing into $(VENV) (once; about a minute)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (once; 1 to 15 minutes)"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]' -e ./autograde
 	@touch $@
 

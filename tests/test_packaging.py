@@ -278,6 +278,17 @@ def test_a_terminal_and_a_notebook_elsewhere_agree_where_the_data_are(student):
     assert str(root) in told and "your own data folder" in told
 
 
+def test_set_up_goes_on_where_the_virtual_environment_had_no_pip(repository, tmp_path):
+    """Debian without python3-venv leaves .venv/bin/python and no pip; after its installation `make` works."""
+    (tmp_path / "half/bin").mkdir(parents=True)
+    for program in (tmp_path / "python", tmp_path / "half/bin/python"):
+        program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n')
+        program.chmod(0o755)
+    make = ["make", "--silent", "setup", f"PYTHON={tmp_path / 'python'}", f"VENV={tmp_path / 'half'}"]
+    subprocess.run(make, cwd=repository, check=True)
+    assert f"-m venv {tmp_path / 'half'}" in (tmp_path / "called").read_text()
+
+
 def test_make_jupyter_opens_copies_and_make_authors_the_sources(repository):
     def recipe(target):
         command = ["make", "--no-print-directory", "-n", target]  # within `make test` make names its folder at the end
