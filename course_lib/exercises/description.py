@@ -25,10 +25,10 @@ class Part:
     ----------
     about : str
         In the student's words. Empty for a part that earns nothing itself and that others need.
-    right, wrong : str
-        The reason where it is right; and where it is wrong and neither a mistake nor the judge explains it.
+    wrong : str
+        The reason where it is wrong and neither a mistake nor the judge explains it.
     hint : str
-        How the student can see it.
+        How the student can see it; the exercise's if empty.
     cases : str
         Kinds of cases, separated by spaces; the part's own name if empty.
     keys : str
@@ -49,9 +49,8 @@ class Part:
     """
 
     about: str
-    right: str
-    wrong: str
-    hint: str
+    wrong: str = "what it returned or left behind is not what the docstring asks for"
+    hint: str = ""
     cases: str = ""
     keys: str = ""
     needs: str = ""
@@ -88,6 +87,8 @@ class Exercise:
         what they left behind. What it raises counts as raised by the answer, and loses every part.
     parts : mapping of str to Part
         In the order in which the visible check reports them.
+    hint : str
+        How the student can see what is wrong.
     show : str
         A case in words: a format of a tuple's items (``{0}``) or a dict's (``{name}``).
     watch : callable, optional
@@ -114,7 +115,8 @@ class Exercise:
     draw: Callable[[np.random.Generator], Cases]
     observe: Callable[..., Any]
     parts: Mapping[str, Part]
-    show: str = "{}"
+    hint: str
+    show: str = "{about}"
     watch: Callable[[Any], Watch] | None = None
     guarded: str = ""
     in_sandbox: Callable[[Cases], Cases] | None = None

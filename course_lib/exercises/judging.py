@@ -93,11 +93,15 @@ def judge(exercise: Exercise, expected: Expectation, found: Callable[[str], Any]
     findings: dict[str, Finding] = {}
     for name, part in exercise.parts.items():
         lacking = next((other for other in part.needs.split() if not findings[other].passed), None)
-        findings[name] = findings[lacking] if lacking else _judged(part, expected, found, part.cases or name)
+        findings[name] = (
+            findings[lacking]
+            if lacking
+            else _judged(part, part.hint or exercise.hint, part.cases or name, expected, found)
+        )
     return findings
 
 
-def _judged(part: Part, expected: Expectation, found: Callable[[str], Any], kinds: str) -> Finding:
+def _judged(part: Part, hint: str, kinds: str, expected: Expectation, found: Callable[[str], Any]) -> Finding:
     wrong: list[tuple[str, int, Any]] = []
     reason = odd = ""
     for kind in kinds.split():
@@ -114,9 +118,9 @@ def _judged(part: Part, expected: Expectation, found: Callable[[str], Any], kind
             if fault:
                 wrong.append((kind, place, one))
     if not wrong:
-        return Finding(True, part.right)
+        return Finding(True, f"right: {part.about[:1].lower()}{part.about[1:]}")
     reason = reason or _diagnosis(part, expected, wrong) or odd or part.wrong
-    return Finding(False, reason, part.hint, *wrong[0][:2])
+    return Finding(False, reason, hint, *wrong[0][:2])
 
 
 def _fault(part: Part, case: Any, seen: Any, right: Any) -> str:

@@ -41,28 +41,25 @@ def observe_collision(case, collision_probability):
     return collision_probability(*case)
 
 
-_HAND = "count by hand: 2 of 4 features, two processes; of the six ways to choose the other's, one misses yours"
-
 collision = Exercise(
     ("collision_probability",),
     _draw_collisions,
     observe_collision,
     {
-        "two": Part("Two processes", "right for two processes", "wrong for two processes", _HAND),
+        "two": Part("Two processes", "wrong for two processes"),
         "many": Part(
             "More than two processes",
-            "right for several processes",
             "wrong for more than two processes",
             "with three processes, two others must both miss yours",
         ),
         "edges": Part(
             "Dense updates, and a process alone",
-            "right where everything collides, and where there is nobody to meet",
             "wrong where updates must meet, or where there is one process",
             "try as many nonzeros as features, more than half of them, and a single process",
             needs="two",
         ),
     },
+    "count by hand: 2 of 4 features, two processes; of the six ways to choose the other's, one misses yours",
     "{0} of {1:,} features, {2} process(es)",
 )
 
@@ -166,43 +163,31 @@ _TOO_MANY = (
     "it reads or writes far more of the weights than the batch has features: read weights[indices] only, and write with "
     "index_add_, so that nobody else's numbers are written back"
 )
-_ONE = "three features, one sample: do it by hand"
+_EXACT = {"keys": "weights kept", "tolerance": 1e-8}
 
 sparse = Exercise(
     ("sparse_step",),
     _draw_updates,
     observe_update,
     {
-        "apart": Part("", "", "wrong where no feature occurs twice", _ONE, keys="weights kept", tolerance=1e-8),
-        "step": Part(
-            "The step on the batch's own features",
-            "right where no feature occurs twice",
-            "weights of features that no sample has enter the result",
-            _ONE,
-            cases="hidden",
-            keys="weights kept",
-            needs="apart",
-            tolerance=1e-8,
-        ),
+        "apart": Part("", "wrong where no feature occurs twice", **_EXACT),
+        "step": Part("The step on the batch's own features", cases="hidden", needs="apart", **_EXACT),
         "repeated": Part(
             "Features that occur more than once",
-            "right where features occur twice, in one sample and in several",
             "where a feature occurs more than once, not all of its updates arrive",
             "two samples with the same single feature: its weight must move twice as far as with one",
-            keys="weights kept",
             needs="apart",
-            tolerance=1e-8,
+            **_EXACT,
         ),
         "memory": Part(
             "Touches the memory of its own features only",
-            "touches the memory of its own features only",
             _TOO_MANY,
             "look for an operation on all of `weights`, or a tensor of its size",
             needs="apart",
             judge=_own_pages,
         ),
     },
-    "{about}",
+    "three features, one sample: do it by hand",
     guarded="memory",
     in_sandbox=_beyond_memory,
 )
@@ -293,40 +278,20 @@ def _order(case, seen, right):
     return ""
 
 
-_PRINT = "print the shares of 11 samples on 3 processes, for two epochs"
+_NO_SHARE = "should return positions, a list or a tensor of whole numbers"
 
 share = Exercise(
     ("my_share",),
     _draw_shares,
     observe_shares,
     {
-        "once": Part(
-            "Every sample once an epoch, over all processes",
-            "every sample is in one share of an epoch",
-            "should return positions, a list or a tensor of whole numbers",
-            _PRINT,
-            cases="jobs",
-            judge=_once,
-        ),
-        "even": Part(
-            "Shares of equal size, to one sample",
-            "the shares differ by one sample at most",
-            "the shares have no size",
-            _PRINT,
-            cases="jobs",
-            needs="once",
-            judge=_even,
-        ),
+        "once": Part("Every sample once an epoch, over all processes", _NO_SHARE, cases="jobs", judge=_once),
+        "even": Part("Shares of equal size, to one sample", _NO_SHARE, cases="jobs", needs="once", judge=_even),
         "order": Part(
-            "A new order in each epoch, the same for the same seed",
-            "a new order in each epoch, the same for the same seed",
-            "the shares have no order",
-            _PRINT,
-            cases="jobs",
-            needs="once",
-            judge=_order,
+            "A new order in each epoch, the same for the same seed", _NO_SHARE, cases="jobs", needs="once", judge=_order
         ),
     },
+    "print the shares of 11 samples on 3 processes, for two epochs",
     "{0} samples, {1} process(es), three epochs",
 )
 
@@ -384,8 +349,6 @@ def observe_reading(case, time_to_accuracy, speed_up):
     return {"rate": found[0], "timed": found[1]}
 
 
-_WRONG_PAIR = "or it is not the pair (throughput, time to accuracy)"
-
 reading = Exercise(
     ("time_to_accuracy", "speed_up"),
     _draw_curves,
@@ -393,28 +356,24 @@ reading = Exercise(
     {
         "time": Part(
             "Time to an accuracy",
-            "the first point at or above the target, None where there is none",
             "wrong for some curve: one that meets the target exactly, reaches it more than once, or never does",
-            "write down four points, two of them at the target, and read them by hand",
         ),
         "throughput": Part(
             "Speed-up of throughput",
-            "samples per second over samples per second",
-            f"wrong where the two runs did different numbers of samples, or different times, {_WRONG_PAIR}",
+            "wrong where the two runs did different numbers of samples, or different times",
             "double the samples of one run and nothing else: the number must double",
             cases="pairs",
             keys="rate",
         ),
         "accuracy": Part(
             "Speed-up of time to accuracy",
-            "time to the target over time to the target",
-            f"wrong for some pair of curves, or not None where a run never reaches the target, {_WRONG_PAIR}",
+            "wrong for some pair of curves, or not None where a run never reaches the target",
             "call it with the same curve twice: the answer is 1",
             cases="pairs",
             keys="timed",
         ),
     },
-    "{about}",
+    "write down four points, two of them at the target, and read them by hand",
 )
 
 # --- train_share
@@ -486,8 +445,6 @@ def observe_loop(case, outside, train_share):
     return {"weights": memory, "own": [parameter.detach() for parameter in model.parameters()], "samples": samples}
 
 
-_STEPS = "train a linear layer on two batches, and do the second step by hand"
-
 loop = Exercise(
     ("train_share",),
     _draw_loops,
@@ -495,24 +452,19 @@ loop = Exercise(
     {
         "weights": Part(
             "",
-            "",
             "the weights are not those of plain SGD with the gradient of each batch's mean loss",
-            _STEPS,
             cases="alone",
             keys="weights own",
         ),
         "steps": Part(
             "Plain SGD's steps, and the number of samples",
-            "plain SGD's steps",
             "the weights are right, the number of samples is not: it is an int, of all labels",
-            _STEPS,
             cases="alone",
             keys="samples",
             needs="weights",
         ),
         "lock": Part(
             "The lock around the updates, and around nothing else",
-            "the lock once a batch, around the update alone",
             "the lock was not taken once for each batch, or something else than the update is between its ends",
             "print something before and after `with lock:`, before the forward, and after the backward",
             cases="beside",
@@ -522,7 +474,6 @@ loop = Exercise(
         ),
         "memory": Part(
             "Two processes on the same weights lose nothing under the lock",
-            "both processes' updates are in the weights",
             "of two processes' updates, made one after the other, not all are there",
             "let two processes add to one tensor under the lock, and compare with the sum",
             cases="beside",
@@ -530,7 +481,7 @@ loop = Exercise(
             needs="weights lock",
         ),
     },
-    "{about}",
+    "train a linear layer on two batches, and do the second step by hand",
     watch=Turns,
 )
 

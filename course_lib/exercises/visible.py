@@ -41,8 +41,8 @@ def check_described(lab: str, name: str, exercise: Exercise, answer: Any) -> Non
     for part, finding in judge(exercise, expected, found).items():
         if not finding.passed:
             raise CheckFailed(_message(exercise, expected, part, finding, found))
-    told = "; ".join(part.right for part in exercise.parts.values() if part.about)
-    print(f"{', '.join(exercise.functions)}: {told}")
+    right = "; ".join(part.about[:1].lower() + part.about[1:] for part in exercise.parts.values() if part.about)
+    print(f"{', '.join(exercise.functions)}: right ({right})")
 
 
 def _message(

@@ -1,66 +1,30 @@
 """Lab 09: other right answers, and what each known mistake loses. Answers are sources; `edits` change the notebook's."""
 
-# Of the mistakes in `course_lib.exercises.answers.lab09`, by name: the parts that are lost.
+# Of the mistakes in `course_lib.exercises.answers.lab09`: parts that are lost → their names.
 LOSES = {
     "collision": {
-        "the misses": "two many edges",
-        "alone": "edges",
-        "one other": "many edges",
-        "itself too": "two many edges",
-        "the sum": "many edges",
-        "the sum up to 1": "many",
-        "one feature": "two many edges",
-        "k²/n": "two many edges",
-        "with replacement": "two many edges",
-        "per cent": "two many edges",
+        "two many edges": "the misses, itself too, one feature, k²/n, with replacement, per cent",
+        "edges": "alone",
+        "many edges": "one other, the sum",
+        "many": "the sum up to 1",
     },
     "sparse": {
-        "repeats lost": "repeated",
-        "unchanged": "step repeated memory",
-        "upwards": "step repeated memory",
-        "no rate": "step repeated memory",
-        "the mean": "step repeated memory",
-        "no sigmoid": "step repeated memory",
-        "signs": "step repeated memory",
-        "no label": "step repeated memory",
-        "in turn": "repeated",
-        "indices changed": "step repeated memory",
-        "dense margins": "step memory",
-        "dense writing": "memory",
-        "copied back": "memory",
+        "repeated": "repeats lost, in turn",
+        "step repeated memory": "unchanged, upwards, no rate, the mean, no sigmoid, signs, no label, indices changed",
+        "step memory": "dense margins",
+        "memory": "dense writing, copied back",
     },
     "reading": {
-        "above the target": "time",
-        "the last such point": "time",
-        "the last time": "time",
-        "infinity for never": "time",
-        "interpolated": "time",
-        "ratio of seconds": "throughput",
-        "turned rate": "throughput",
-        "turned": "accuracy",
-        "zero for never": "accuracy",
-        "the serial run never": "accuracy",
-        "stopped at None": "throughput accuracy",
-        "no pair": "throughput accuracy",
+        "time": "above the target, the last such point, the last time, infinity for never, interpolated",
+        "throughput": "ratio of seconds, turned rate",
+        "accuracy": "turned, zero for never, the serial run never",
+        "throughput accuracy": "stopped at None, no pair",
     },
     "loop": {
-        "accumulates": "steps lock memory",
-        "cleared after the step": "steps lock memory",
-        "gradients add up": "steps lock memory",
-        "summed loss": "steps lock memory",
-        "upwards": "steps lock memory",
-        "no rate": "steps lock memory",
-        "tensors of its own": "steps lock memory",
-        "a copy": "steps lock memory",
-        "counts batches": "steps",
-        "a tensor of samples": "steps",
-        "a float of samples": "steps",
-        "gradient inside": "lock memory",
-        "no lock": "lock memory",
-        "before the lock": "lock memory",
-        "after the lock": "lock memory",
-        "a lock each": "lock memory",
-        "writes back": "memory",
+        "steps lock memory": "accumulates, cleared after the step, gradients add up, summed loss, upwards, no rate, tensors of its own, a copy",
+        "steps": "counts batches, a tensor of samples, a float of samples",
+        "lock memory": "gradient inside, no lock, before the lock, after the lock, a lock each",
+        "memory": "writes back",
     },
 }
 
@@ -120,27 +84,44 @@ def train_share(model, batches, lr, lock):
     ],
 }
 
-_SHARE = "def my_share(n, p, r, e, s):\n    def shuffled(n, *seeds):\n        return np.random.default_rng(seeds).permutation(n).tolist()\n"
+_SHARE = """
+def my_share(n, p, r, e, s):
+    def shuffled(n, *seeds):
+        return np.random.default_rng(seeds).permutation(n).tolist()
+    CALLS.append(p == 1)
+    return {}
+CALLS = []
+"""
 _READING = """
 def time_to_accuracy(curve, target):
     return next((t for t, _, a in curve if a {when} target), {never})
-
-def speed_up(serial, parallel, target):
-    rate = (parallel[-1][1] / parallel[-1][0]) / (serial[-1][1] / serial[-1][0])
-    times = time_to_accuracy(serial, target), time_to_accuracy(parallel, target)
-    return rate, None if None in times else times[0] / times[1]
-"""
-
-_SPEED_UP = """
-def time_to_accuracy(curve, target):
-    return next((t for t, _, a in curve if a >= target), None)
 
 def speed_up(serial, parallel, target):
     (t1, n1, _), (t2, n2, _) = serial[-1], parallel[-1]
     first, second = time_to_accuracy(serial, target), time_to_accuracy(parallel, target)
     return {rate}, {timed}
 """
-_RATE, _TIMED = "(n2 / t2) / (n1 / t1)", "None if first is None or second is None else first / second"
+_TRAIN = """
+def train_share(model, batches, lr, lock):
+    optimizer = torch.optim.SGD(model.parameters(), {lr})
+    for x, y in batches:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        with lock: optimizer.step()
+    {end}
+"""
+_STEP = "def sparse_step(w, i, y, lr):\n    {}.flatten(), (lr * (y - ({}).sigmoid())).repeat_interleave(i.shape[1]))"
+
+
+def share(value):
+    return _SHARE.format(value)
+
+
+def reading(
+    when=">=", never="None", rate="(n2 / t2) / (n1 / t1)", timed="None if None in (first, second) else first / second"
+):
+    return _READING.format(when=when, never=never, rate=rate, timed=timed)
+
 
 # Other mistakes: name → (exercise, source, parts that are lost, words of the reason).
 WRONG = {
@@ -149,106 +130,63 @@ WRONG = {
         "def collision_probability(k, n, p):\n    return 0.9 if 2 * k > n else 1 - (math.comb(n - k, k) / math.comb(n, k)) ** (p - 1)",
         "edges", "where updates must meet",
     ),
-    "a constant": ("collision", "def collision_probability(k, n, p):\n    return 0.123", "two many edges", "wrong for two"),
-    "nothing": ("collision", "def collision_probability(k, n, p):\n    pass", "two many edges", "is there a return?"),
-    "a new tensor": (
-        "sparse",
-        "def sparse_step(w, i, y, lr):\n    return w.index_add(0, i.flatten(), (lr * (y - w[i].sum(1).sigmoid())).repeat_interleave(i.shape[1]))",
-        "step repeated memory", "change those that were given, in place",
-    ),
+    "a constant": ("collision", "def collision_probability(*_): return 0.123", "two many edges", "wrong for two"),
+    "nothing": ("collision", "def collision_probability(*_): pass", "two many edges", "is there a return?"),
+    "a new tensor": ("sparse", _STEP.format("return w.index_add(0, i", "w[i].sum(1)"), "step repeated memory", "in place"),
     "half the margin": (
-        "sparse",
-        "def sparse_step(w, i, y, lr):\n    w.index_add_(0, i.flatten(), (lr * (y - (w[i].sum(1) / 2).sigmoid())).repeat_interleave(i.shape[1]))",
-        "step repeated memory", "wrong where no feature occurs twice",
+        "sparse", _STEP.format("w.index_add_(0, i", "w[i].sum(1) / 2"), "step repeated memory", "where no feature occurs twice",
     ),
-    "everything": ("share", _SHARE + "    return shuffled(n, s, e)", "once even order", "every process takes all"),
-    "everything in its own order": ("share", _SHARE + "    return shuffled(n, s, e, r)", "once even order", "every process takes all"),
-    "own orders": ("share", _SHARE + "    return shuffled(n, s, e, r)[r::p]", "once even order", "not on the rank"),
-    "own orders cut": ("share", _SHARE + "    return shuffled(n, s, e, r)[: n // p]", "once even order", "not on the rank"),
-    "remainder lost": ("share", _SHARE + "    return shuffled(n, s, e)[: n // p * p][r::p]", "once even order", "a remainder goes"),
-    "blocks": (
-        "share", _SHARE + "    return shuffled(n, s, e)[r * (n // p) : (r + 1) * (n // p)]", "once even order", "a remainder goes",
-    ),
-    "in order": (
-        "share", _SHARE + "    return [(i + e + s) % n for i in range(n)][r::p]", "order", "not shuffled",
-    ),
-    "the same each epoch": ("share", _SHARE + "    return shuffled(n, s)[r::p]", "order", "two epochs have the same order"),
-    "one seed": ("share", _SHARE + "    return shuffled(n, e)[r::p]", "order", "another seed gives the same"),
-    "torch's generator": (
-        "share", "def my_share(n, p, r, e, s):\n    return torch.manual_seed(s + e) and torch.randperm(n)[r::p]",
-        "order", "from which dropout draws",
-    ),
-    "numpy's generator": (
-        "share", _SHARE + "    return np.random.rand() and shuffled(n, s, e)[r::p]", "order", "from which dropout draws",
-    ),
-    "the global generator": (
-        "share", "def my_share(n, p, r, e, s):\n    return torch.randperm(n)[r::p]", "once even order", "not on the rank",
-    ),
-    "not to be repeated": (
-        "share", "CALLS = [0]\n" + _SHARE + "    CALLS[0] += p == 1\n    return shuffled(n, s, e, CALLS[0])[r::p]",
-        "order", "the same arguments do not give",
-    ),
-    "fixed parts": (
-        "share", _SHARE + "    return [p * i + r for i in shuffled((n - r + p - 1) // p, s, e)]", "order", "the same samples in every epoch",
-    ),
-    "from 1": ("share", _SHARE + "    return [i + 1 for i in shuffled(n, s, e)[r::p]]", "once even order", "lie in 0…n − 1"),
+    "everything": ("share", share("shuffled(n, s, e)"), "once even order", "every process takes all"),
+    "everything, reordered": ("share", share("shuffled(n, s, e, r)"), "once even order", "every process takes all"),
+    "own orders": ("share", share("shuffled(n, s, e, r)[r::p]"), "once even order", "not on the rank"),
+    "own orders cut": ("share", share("shuffled(n, s, e, r)[: n // p]"), "once even order", "not on the rank"),
+    "remainder lost": ("share", share("shuffled(n, s, e)[: n // p * p][r::p]"), "once even order", "a remainder goes"),
+    "blocks": ("share", share("shuffled(n, s, e)[r * (n // p) : (r + 1) * (n // p)]"), "once even order", "a remainder goes"),
+    "in order": ("share", share("[(i + e + s) % n for i in range(n)][r::p]"), "order", "not shuffled"),
+    "the same each epoch": ("share", share("shuffled(n, s)[r::p]"), "order", "two epochs have the same order"),
+    "one seed": ("share", share("shuffled(n, e)[r::p]"), "order", "another seed gives the same"),
+    "torch's generator": ("share", share("torch.manual_seed(s + e) and torch.randperm(n)[r::p]"), "order", "dropout draws"),
+    "numpy's generator": ("share", share("np.random.rand() and shuffled(n, s, e)[r::p]"), "order", "dropout draws"),
+    "the global generator": ("share", share("torch.randperm(n)[r::p]"), "once even order", "not on the rank"),
+    "not to be repeated": ("share", share("shuffled(n, s, e, sum(CALLS))[r::p]"), "order", "same arguments do not give"),
+    "fixed parts": ("share", share("[p * i + r for i in shuffled((n - r + p - 1) // p, s, e)]"), "order", "same samples in every"),
+    "from 1": ("share", share("[i + 1 for i in shuffled(n, s, e)[r::p]]"), "once even order", "lie in 0…n − 1"),
     "uneven": (
-        "share", _SHARE + "    return shuffled(n, s, e)[: n - p + 1] if r == 0 else shuffled(n, s, e)[n - p + r :][:1]",
+        "share", share("shuffled(n, s, e)[: n - p + 1] if r == 0 else shuffled(n, s, e)[n - p + r :][:1]"),
         "even", "more than one sample",
     ),
-    "no share": ("share", "def my_share(*question):\n    pass", "once even order", "positions, a list or a tensor"),
-    "above the target throughout": ("reading", _READING.format(when=">", never="None"), "time accuracy", "equal to the target"),
-    "the last time throughout": ("reading", _READING.format(when=">=", never="curve[-1][0]"), "time accuracy", "never seen"),
-    "infinity throughout": ("reading", _READING.format(when=">=", never="math.inf"), "time accuracy", "never seen"),
-    "NaN throughout": ("reading", _READING.format(when=">=", never="math.nan"), "time accuracy", "wrong for some"),
-    "no time": ("reading", "def time_to_accuracy(curve, target):\n    pass", "time accuracy", "wrong for some"),
-    "seconds of two workers": (
-        "reading", _SPEED_UP.format(rate="2 * t1 / t2", timed=_TIMED), "throughput", "different numbers of samples",
+    "no share": ("share", share("None"), "once even order", "positions, a list or a tensor"),
+    "above the target throughout": ("reading", reading(when=">"), "time accuracy", "equal to the target"),
+    "the last time throughout": ("reading", reading(never="curve[-1][0]"), "time accuracy", "never seen"),
+    "infinity throughout": ("reading", reading(never="math.inf"), "time accuracy", "never seen"),
+    "NaN throughout": ("reading", reading(never="math.nan"), "time accuracy", "wrong for some"),
+    "no time": (
+        "reading", reading() + "\ndef time_to_accuracy(curve, target): pass", "time accuracy", "is there a return?",
     ),
-    "no speed-up": ("reading", _SPEED_UP.format(rate="1.0", timed=_TIMED), "throughput", "different numbers of samples"),
+    "seconds of two workers": ("reading", reading(rate="2 * t1 / t2"), "throughput", "different numbers of samples"),
+    "no speed-up": ("reading", reading(rate="1.0"), "throughput", "different numbers of samples"),
     "whole times": (
-        "reading", _SPEED_UP.format(rate=_RATE, timed="None if first is None or second is None else t1 / t2"),
-        "accuracy", "wrong for some pair",
+        "reading", reading(timed="None if None in (first, second) else t1 / t2"), "accuracy", "wrong for some pair",
     ),
-    "only the serial run's time": (
-        "reading", _SPEED_UP.format(rate=_RATE, timed="None if first is None else first / second"),
-        "throughput accuracy", "your function stopped there",
+    "only the serial run's": (
+        "reading", reading(timed="None if first is None else first / second"), "throughput accuracy", "stopped there",
     ),
     "one where both never": (
-        "reading",
-        _SPEED_UP.format(rate=_RATE, timed="1.0 if first == second else None if None in (first, second) else first / second"),
+        "reading", reading(timed="1.0 if first == second else None if None in (first, second) else first / second"),
         "accuracy", "never reaches",
     ),
-    "one for never": (
-        "reading", _SPEED_UP.format(rate=_RATE, timed="1.0 if None in (first, second) else first / second"),
-        "accuracy", "never reaches",
-    ),
-    "no return": (
-        "loop",
-        "def train_share(model, batches, lr, lock):\n    optimizer = torch.optim.SGD(model.parameters(), lr)\n    for x, y in batches:\n"
-        "        optimizer.zero_grad()\n        F.cross_entropy(model(x), y).backward()\n        with lock: optimizer.step()",
-        "steps", "is there a return?",
-    ),
-    "a float of samples": (
-        "loop",
-        "def train_share(model, batches, lr, lock):\n    optimizer = torch.optim.SGD(model.parameters(), lr)\n    for x, y in batches:\n"
-        "        optimizer.zero_grad()\n        F.cross_entropy(model(x), y).backward()\n        with lock: optimizer.step()\n"
-        "    return float(sum(len(y) for _, y in batches))",
-        "steps", "as an int",
-    ),
+    "one for never": ("reading", reading(timed="1.0 if None in (first, second) else first / second"), "accuracy", "never reaches"),
+    "no return": ("loop", _TRAIN.format(lr="lr", end="pass"), "steps", "is there a return?"),
     "twice the rate": (
-        "loop",
-        "def train_share(model, batches, lr, lock):\n    optimizer = torch.optim.SGD(model.parameters(), 2 * lr)\n    for x, y in batches:\n"
-        "        optimizer.zero_grad()\n        F.cross_entropy(model(x), y).backward()\n        with lock: optimizer.step()\n"
-        "    return sum(len(y) for _, y in batches)",
+        "loop", _TRAIN.format(lr="2 * lr", end="return sum(len(y) for _, y in batches)"),
         "steps lock memory", "not those of plain SGD",
     ),
     "weights of NaN": (
-        "loop", "def train_share(model, *more):\n    for p in model.parameters(): p.data.fill_(float('nan'))\n    return 0",
+        "loop", "def train_share(model, *_):\n    for p in model.parameters(): p.data.fill_(math.nan)",
         "steps lock memory", "not those of plain SGD",
     ),
     "more weights of NaN": (
-        "sparse", "def sparse_step(weights, *more):\n    weights.fill_(float('nan'))", "step repeated memory", "wrong where no",
+        "sparse", "def sparse_step(w, *_): w.fill_(math.nan)", "step repeated memory", "wrong where no feature",
     ),
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ SOURCE = Path(__file__).read_text()
 
 
 def part(**more):
-    return Part("about", "right", "wrong", "hint", **more)
+    return Part("about", "wrong", **more)
 
 
 def observe_value(case, function):
@@ -27,7 +27,7 @@ def observe_value(case, function):
 
 
 def exercise(parts, **more):
-    return Exercise(("f",), lambda random: {"one": [1, 2], "two": [5]}, observe_value, parts, **more)
+    return Exercise(("f",), lambda random: {"one": [1, 2], "two": [5]}, observe_value, parts, "hint", **more)
 
 
 def judged(described_exercise, answers, function):
@@ -172,10 +172,10 @@ def source_of(observe):
 
 
 def test_ranks_are_observed_and_the_watch_has_the_last_word():
-    several = Exercise(("f",), None, observe_on_ranks, {}, watch=Counter, ranks=3, world=lambda case: case)
+    several = Exercise(("f",), None, observe_on_ranks, {}, "hint", watch=Counter, ranks=3, world=lambda case: case)
     ask = Ask(source_of(observe_on_ranks), lambda case, rank: case + rank)
     assert described._observed(ask, several, [2]) == [{"ranks": [[2, 0], [3, 1]], "count": 20}]
-    one = Exercise(("f",), None, observe_counted, {}, watch=Counter)
+    one = Exercise(("f",), None, observe_counted, {}, "hint", watch=Counter)
     assert described._observed(Ask(source_of(observe_counted), lambda x: x), one, [4]) == [{"value": 4, "count": 3}]
     assert observe_here(one, 4, (lambda x: x,)) == {"value": 4, "count": 3}
 

@@ -36,7 +36,11 @@ SEEDS = range(20)
 MISSING = missing_sandbox()
 TABLES = {lab: importlib.import_module(f"{lab}_answers") for lab in known_labs()}
 EXERCISES = [(lab, name) for lab in known_labs() for name in exercises_of(lab)]
-MISTAKES = [(lab, name, mistake) for lab, name in EXERCISES for mistake in answers_of(lab)[name].mistakes]
+LOST = {
+    (lab, name, mistake): lost
+    for lab, table in TABLES.items() for name, some in table.LOSES.items() for lost, names in some.items()
+    for mistake in names.split(", ")
+}  # fmt: skip
 WRONG = [(lab, name) for lab, table in TABLES.items() for name in table.WRONG]
 RIGHT = [
     (lab, name, n) for lab, table in TABLES.items() for name, some in table.RIGHT.items() for n in range(len(some))
@@ -127,14 +131,19 @@ def test_another_style_earns_everything(lab, name, which):
     visible(lab, name, functions)
 
 
-@pytest.mark.parametrize("lab, name, mistake", MISTAKES)
+@pytest.mark.parametrize("lab, name, mistake", LOST)
 def test_a_known_mistake_loses_its_parts_and_is_named(lab, name, mistake):
     answers = answers_of(lab)[name]
     known = answers.mistakes[mistake]
     functions = [
         mine or right for mine, right in zip(known.functions, answers.reference or known.functions, strict=True)
     ]
-    loses(lab, name, tuple(functions), TABLES[lab].LOSES[name][mistake], TABLES[lab].SAYS.get(mistake, known.diagnosis))
+    loses(lab, name, tuple(functions), LOST[lab, name, mistake], TABLES[lab].SAYS.get(mistake, known.diagnosis))
+
+
+def test_the_tables_have_every_mistake():
+    known = {(lab, name, mistake) for lab, name in EXERCISES for mistake in answers_of(lab)[name].mistakes}
+    assert known == set(LOST)
 
 
 @pytest.mark.parametrize("lab, mistake", WRONG)

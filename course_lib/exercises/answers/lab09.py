@@ -22,45 +22,27 @@ def _apart(k, n):
 collision = Answers(
     (lambda k, n, p: 1 - _apart(k, n) ** (p - 1),),
     {
-        "the misses": Mistake(
-            "that is the probability that nothing is shared; the collision is the other case",
-            lambda k, n, p: _apart(k, n) ** (p - 1),
-        ),
-        "alone": Mistake(
-            "alone there is nobody to collide with: the probability is 0",
-            lambda k, n, p: 1 - _apart(k, n) ** max(1, p - 1),
-        ),
-        "one other": Mistake(
-            "that is for one other process; none of the others may meet yours", lambda k, n, p: 1 - _apart(k, n)
-        ),
-        "itself too": Mistake(
-            "count the other processes only: an update does not collide with itself",
-            lambda k, n, p: 1 - _apart(k, n) ** p,
-        ),
-        "the sum": Mistake(
-            "adding probabilities counts double meetings twice: multiply those of not meeting",
-            lambda k, n, p: (p - 1) * (1 - _apart(k, n)),
-        ),
-        "the sum up to 1": Mistake(
-            "adding probabilities counts double meetings twice: multiply those of not meeting",
-            lambda k, n, p: min(1.0, (p - 1) * (1 - _apart(k, n))),
-        ),
-        "one feature": Mistake(
-            "that is for one of your features; any of your nonzeros may be the one that is shared",
-            lambda k, n, p: k / n,
-        ),
-        "k²/n": Mistake(
-            "k²/n is the approximation for sparse updates; take the product over the features",
-            lambda k, n, p: min(1.0, k * k / n * (p - 1)),
-        ),
-        "with replacement": Mistake(
-            "the other's features are distinct: each one that missed leaves one place fewer to miss, (n − k)/n, then "
-            "(n − k − 1)/(n − 1), …",
-            lambda k, n, p: 1 - (1 - k / n) ** (k * (p - 1)),
-        ),
+        "the misses": Mistake("that is the probability that nothing is shared; the collision is the other case",
+            lambda k, n, p: _apart(k, n) ** (p - 1)),
+        "alone": Mistake("alone there is nobody to collide with: the probability is 0",
+            lambda k, n, p: 1 - _apart(k, n) ** max(1, p - 1)),
+        "one other": Mistake("that is for one other process; none of the others may meet yours",
+            lambda k, n, p: 1 - _apart(k, n)),
+        "itself too": Mistake("count the other processes only: an update does not collide with itself",
+            lambda k, n, p: 1 - _apart(k, n) ** p),
+        "the sum": Mistake("adding probabilities counts double meetings twice: multiply those of not meeting",
+            lambda k, n, p: (p - 1) * (1 - _apart(k, n))),
+        "the sum up to 1": Mistake("adding probabilities counts double meetings twice: multiply those of not meeting",
+            lambda k, n, p: min(1.0, (p - 1) * (1 - _apart(k, n)))),
+        "one feature": Mistake("that is for one of your features; any of your nonzeros may be the one that is shared",
+            lambda k, n, p: k / n),
+        "k²/n": Mistake("k²/n is the approximation for sparse updates; take the product over the features",
+            lambda k, n, p: min(1.0, k * k / n * (p - 1))),
+        "with replacement": Mistake("the other's features are distinct: each one that missed leaves one place fewer to "
+            "miss, (n − k)/n, then (n − k − 1)/(n − 1), …", lambda k, n, p: 1 - (1 - k / n) ** (k * (p - 1))),
         "per cent": Mistake("a probability lies in 0…1", lambda k, n, p: 100 * (1 - _apart(k, n) ** (p - 1))),
     },
-)
+)  # fmt: skip
 
 
 def _sparse(factor=lambda margins, labels: margins.sigmoid() - labels, scale=lambda lr, labels: -lr, write=None):
@@ -104,35 +86,26 @@ def _changed_indices(weights, indices, labels, lr):
 sparse = Answers(
     (_sparse(),),
     {
-        "repeats lost": Mistake(
-            "repeated features got only one of their updates: weights[indices] += … reads them all first and writes one "
-            "of the sums, a lost update inside one process; use index_add_",
-            _sparse(write=_lost),
-        ),
+        "repeats lost": Mistake("repeated features got only one of their updates: weights[indices] += … reads them all "
+            "first and writes one of the sums, a lost update inside one process; use index_add_", _sparse(write=_lost)),
         "unchanged": Mistake("the weights did not change: change those that were given, in place", lambda *_: None),
         "upwards": Mistake("it goes up: subtract lr · (σ(margin) − label)", _sparse(scale=lambda lr, y: lr)),
         "no rate": Mistake("the learning rate is missing", _sparse(scale=lambda lr, y: -1.0)),
-        "the mean": Mistake(
-            "that is the mean over the batch; the samples' updates are added", _sparse(scale=lambda lr, y: -lr / len(y))
-        ),
+        "the mean": Mistake("that is the mean over the batch; the samples' updates are added",
+            _sparse(scale=lambda lr, y: -lr / len(y))),
         "no sigmoid": Mistake("the margin must go through the sigmoid", _sparse(lambda m, y: m - y)),
         "signs": Mistake("labels are 0 and 1, not −1 and 1", _sparse(lambda m, y: m.sigmoid() - (2 * y - 1))),
         "no label": Mistake("the label is missing", _sparse(lambda m, y: m.sigmoid())),
-        "in turn": Mistake(
-            "later samples saw the earlier ones' updates: take all margins from the weights as they were", _in_turn
-        ),
-        "indices changed": Mistake(
-            "the indices were changed; they are the data, which the next epoch needs", _changed_indices
-        ),
-        "dense margins": Mistake(
-            "weights of features that no sample has enter the result: 0 · w is computed for all of them. The margin of a "
-            "sample is the sum of its own weights, weights[indices].sum(1)",
-            _dense_margins,
-        ),
+        "in turn": Mistake("later samples saw the earlier ones' updates: take all margins from the weights as they were",
+            _in_turn),
+        "indices changed": Mistake("the indices were changed; they are the data, which the next epoch needs",
+            _changed_indices),
+        "dense margins": Mistake("weights of features that no sample has enter the result: 0 · w is computed for all "
+            "of them. The margin of a sample is the sum of its own weights, weights[indices].sum(1)", _dense_margins),
         "dense writing": Mistake("the update goes over all weights", _sparse(write=_dense_write)),
         "copied back": Mistake("all weights are written back", _sparse(write=_copy_back)),
     },
-)
+)  # fmt: skip
 
 
 def _time(curve, target):
@@ -165,48 +138,29 @@ _EITHER = "where either run never reaches the target, the speed-up of time to ac
 reading = Answers(
     (_time, _speed_up()),
     {
-        "above the target": Mistake(
-            "an accuracy equal to the target counts",
-            lambda curve, target: next((t for t, _, a in curve if a > target), None),
-            None,
-        ),
-        "the last such point": Mistake(
-            "that is the last such point; the target was reached before",
-            lambda curve, target: next((t for t, _, a in reversed(curve) if a >= target), None),
-            None,
-        ),
-        "the last time": Mistake(
-            _UNSEEN, lambda curve, target: next((t for t, _, a in curve if a >= target), curve[-1][0]), None
-        ),
-        "infinity for never": Mistake(
-            _UNSEEN, lambda curve, target: next((t for t, _, a in curve if a >= target), math.inf), None
-        ),
+        "above the target": Mistake("an accuracy equal to the target counts",
+            lambda curve, target: next((t for t, _, a in curve if a > target), None), None),
+        "the last such point": Mistake("that is the last such point; the target was reached before",
+            lambda curve, target: next((t for t, _, a in reversed(curve) if a >= target), None), None),
+        "the last time": Mistake(_UNSEEN,
+            lambda curve, target: next((t for t, _, a in curve if a >= target), curve[-1][0]), None),
+        "infinity for never": Mistake(_UNSEEN,
+            lambda curve, target: next((t for t, _, a in curve if a >= target), math.inf), None),
         "interpolated": Mistake("between two points nothing was measured: no interpolation", _interpolated, None),
-        "ratio of seconds": Mistake(
-            "a ratio of seconds holds for equal work only; divide samples per second by samples per second",
-            None,
-            _speed_up(lambda serial, other: serial[0] / other[0]),
-        ),
-        "turned rate": Mistake(
-            "it is turned: faster than the serial run is more than 1",
-            None,
-            _speed_up(lambda serial, other: 1 / _rates(serial, other)),
-        ),
-        "turned": Mistake(
-            "it is turned: faster than the serial run is more than 1",
-            None,
-            _speed_up(timed=lambda a, b: None if a is None or b is None else b / a),
-        ),
+        "ratio of seconds": Mistake("a ratio of seconds holds for equal work only; divide samples per second by "
+            "samples per second", None, _speed_up(lambda serial, other: serial[0] / other[0])),
+        "turned rate": Mistake("it is turned: faster than the serial run is more than 1",
+            None, _speed_up(lambda serial, other: 1 / _rates(serial, other))),
+        "turned": Mistake("it is turned: faster than the serial run is more than 1",
+            None, _speed_up(timed=lambda a, b: None if a is None or b is None else b / a)),
         "zero for never": Mistake(_EITHER, None, _speed_up(timed=lambda a, b: (a or 0) / (b or 1))),
-        "the serial run never": Mistake(
-            _EITHER, None, _speed_up(timed=lambda a, b: None if b is None else (a or b) / b)
-        ),
-        "stopped at None": Mistake(
-            f"your function stopped there: {_EITHER}", None, _speed_up(timed=lambda a, b: a / b)
-        ),
+        "the serial run never": Mistake(_EITHER,
+            None, _speed_up(timed=lambda a, b: None if b is None else (a or b) / b)),
+        "stopped at None": Mistake(f"your function stopped there: {_EITHER}",
+            None, _speed_up(timed=lambda a, b: a / b)),
         "no pair": Mistake("return the pair (throughput, time to accuracy)", None, _speed_up(pair=False)),
     },
-)
+)  # fmt: skip
 
 
 def _sgd(
@@ -264,64 +218,39 @@ _BEFORE = "weights were changed while the lock was not held; the locked variant 
 loop = Answers(
     (_sgd(),),
     {
-        "accumulates": Mistake(
-            "gradients of earlier batches are still in .grad, and add up: clear them before each backward",
-            _sgd("first"),
-        ),
-        "cleared after the step": Mistake(
-            "the gradient that the model came with went into the first step: clear before the first backward",
-            _sgd("after"),
-        ),
-        "gradients add up": Mistake(
-            "the gradient that the model came with and those of earlier batches are still in .grad, and add up: clear "
-            "them before each backward",
-            _sgd("never"),
-        ),
-        "summed loss": Mistake(
-            "that is the gradient of the summed loss: take the mean over the batch, which is cross_entropy's default",
-            _sgd(reduction="sum"),
-        ),
+        "accumulates": Mistake("gradients of earlier batches are still in .grad, and add up: clear them before each "
+            "backward", _sgd("first")),
+        "cleared after the step": Mistake("the gradient that the model came with went into the first step: clear "
+            "before the first backward", _sgd("after")),
+        "gradients add up": Mistake("the gradient that the model came with and those of earlier batches are still in "
+            ".grad, and add up: clear them before each backward", _sgd("never")),
+        "summed loss": Mistake("that is the gradient of the summed loss: take the mean over the batch, which is "
+            "cross_entropy's default", _sgd(reduction="sum")),
         "upwards": Mistake("the weights went up the gradient: subtract it", _sgd(step=lambda lr, g: lr * g)),
         "no rate": Mistake("the learning rate is missing", _sgd(step=lambda lr, g: -g)),
-        "tensors of its own": Mistake(
-            "the memory that was given still holds other weights: the model has tensors of its own now. parameter.data = "
-            "… makes new ones; change it in place, parameter -= … under torch.no_grad()",
-            _sgd(memory="its own"),
-        ),
-        "a copy": Mistake(
-            "the weights did not change: is it the model that was given which is trained, or a copy of it?",
-            _sgd(memory="a copy"),
-        ),
+        "tensors of its own": Mistake("the memory that was given still holds other weights: the model has tensors of "
+            "its own now. parameter.data = … makes new ones; change it in place, parameter -= … under torch.no_grad()",
+            _sgd(memory="its own")),
+        "a copy": Mistake("the weights did not change: is it the model that was given which is trained, or a copy of "
+            "it?", _sgd(memory="a copy")),
         "counts batches": Mistake("count the labels of each batch, not the batches", _sgd(count=lambda labels: 1)),
-        "a tensor of samples": Mistake(
-            "return the number of samples as an int: int(…) makes one of a tensor or a float",
-            _sgd(count=lambda labels: torch.tensor(len(labels))),
-        ),
-        "a float of samples": Mistake(
-            "return the number of samples as an int: int(…) makes one of a tensor or a float",
-            _sgd(count=lambda labels: float(len(labels))),
-        ),
-        "gradient inside": Mistake(
-            "a gradient was computed while the lock was held: then the processes take turns, and two are no faster than "
-            "one. Take the lock for the update only",
-            _sgd(order="lock, gradient, update, unlock"),
-        ),
-        "no lock": Mistake(
-            "the lock was never taken: weights were changed while it was not held; put the update into `with lock:`",
-            _sgd(order="gradient, update"),
-        ),
+        "a tensor of samples": Mistake("return the number of samples as an int: int(…) makes one of a tensor or a float",
+            _sgd(count=lambda labels: torch.tensor(len(labels)))),
+        "a float of samples": Mistake("return the number of samples as an int: int(…) makes one of a tensor or a float",
+            _sgd(count=lambda labels: float(len(labels)))),
+        "gradient inside": Mistake("a gradient was computed while the lock was held: then the processes take turns, "
+            "and two are no faster than one. Take the lock for the update only",
+            _sgd(order="lock, gradient, update, unlock")),
+        "no lock": Mistake("the lock was never taken: weights were changed while it was not held; put the update into "
+            "`with lock:`", _sgd(order="gradient, update")),
         "before the lock": Mistake(_BEFORE, _sgd(order="gradient, update, lock, unlock")),
         "after the lock": Mistake(_BEFORE, _sgd(order="gradient, lock, unlock, update")),
-        "a lock each": Mistake(
-            "the lock was taken for each parameter: take it once a batch, around the update of all parameters",
-            _sgd(order="gradient, update one by one"),
-        ),
-        "writes back": Mistake(
-            "what another process did while yours waited for the lock is gone: subtract from what stands there now "
-            "(parameter -= …), do not write back what you had read before",
-            _sgd(order="gradient, lock, write back, unlock"),
-        ),
+        "a lock each": Mistake("the lock was taken for each parameter: take it once a batch, around the update of all "
+            "parameters", _sgd(order="gradient, update one by one")),
+        "writes back": Mistake("what another process did while yours waited for the lock is gone: subtract from what "
+            "stands there now (parameter -= …), do not write back what you had read before",
+            _sgd(order="gradient, lock, write back, unlock")),
     },
-)
+)  # fmt: skip
 
 ANSWERS = {"share": Answers(), "loop": loop, "sparse": sparse, "collision": collision, "reading": reading}
