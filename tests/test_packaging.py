@@ -185,7 +185,7 @@ def test_the_visible_check_names_a_mistake_without_the_answers(wheel, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "any of your nonzeros may be the one that is shared" in done.stdout
-    assert "sparse_step: right where no feature occurs twice" in done.stdout
+    assert "sparse_step: right (the step on the batch" in done.stdout
 
 
 def test_its_labs_are_release_copies(repository, wheel):
