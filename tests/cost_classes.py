@@ -65,7 +65,6 @@ RULES = {
         "course_lib/test_launch_process.py::test_processes_launch_at_once_*",
         "course_lib/test_leave_process_group.py",
         "course_lib/test_live_view_notebook.py",
-        "course_lib/test_live_view_own_loop.py",
         "course_lib/test_metrics_and_parameters.py::test_the_notebooks_first_cell_refuses_*",
         "course_lib/test_optim_layerwise.py::test_timm_is_imported_only_when_used_*",
         "course_lib/test_parameter_server_faults.py::test_a_killed_rank_is_named_under_torchrun",

@@ -16,8 +16,8 @@ def test_that_forgets_a_process():
 
 @pytest.mark.parametrize(("seconds", "detached", "code"), [(60, False, 1), (60, True, 1), (0, False, 0)])
 def test_a_forgotten_process_fails_the_run(tmp_path, repository, seconds, detached, code):
-    (tmp_path / "conftest.py").write_text((repository / "tests" / "conftest.py").read_text())
-    (tmp_path / "leftovers.py").write_text((repository / "tests" / "leftovers.py").read_text())
+    for name in ("conftest.py", "cost_classes.py", "leftovers.py"):
+        (tmp_path / name).write_text((repository / "tests" / name).read_text())
     (tmp_path / "test_it.py").write_text(TEST.format(seconds=seconds, detached=detached))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "LAB_TEST"))}
     run = subprocess.run(
@@ -25,7 +25,7 @@ def test_a_forgotten_process_fails_the_run(tmp_path, repository, seconds, detach
         env={**environment, "LAB_TEST_PATIENCE": "0.5"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert run.returncode == code, run.stdout
     assert ("left behind: process" in run.stdout) == bool(code)

@@ -38,7 +38,9 @@ def crop_flip(ask: Ask) -> Findings:
         crops.append(kept and one is not None and two is not None)
         offsets.append(crops[-1] and _uniform(one[:, 0], padding) and _uniform(one[:, 1], padding) and _apart(one))
         flips.append(crops[-1] and 0.42 < one[:, 2].double().mean() < 0.58)
-        generator.append(crops[-1] and not torch.equal(one, two) and one[:, 0].unique().numel() > 1)
+        third = answer.get("third")  # an answer that seeds the generator anew gives the second batch once more
+        moves_on = isinstance(third, torch.Tensor) and not torch.equal(answer["again"], third) if crops[-1] else False
+        generator.append(moves_on and not torch.equal(one, two) and one[:, 0].unique().numel() > 1)
     for first, second in ((0, 1), (2, 3)):  # the same generator, another global seed
         a, b = answers[first].get("out"), answers[second].get("out")
         same = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape

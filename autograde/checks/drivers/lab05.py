@@ -253,7 +253,8 @@ def crop_flip(student, given, outside):
         generator = torch.Generator().manual_seed(seed)
         out = crop_and_flip(own, padding, generator)
         again = crop_and_flip(own, padding, generator)
-        results.append({"out": out, "again": again, "kept": bool((own == images).all())})
+        third = crop_and_flip(own, padding, generator)
+        results.append({"out": out, "again": again, "third": third, "kept": bool((own == images).all())})
     return results
 
 
