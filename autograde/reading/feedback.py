@@ -79,6 +79,8 @@ def _scores_alone(names: dict[str, str], said: str) -> NotebookNode:
                 "schema_version": 3,
             }
             cells.append(cell)
+    for number, cell in enumerate(cells):
+        cell.id = f"cell-{number}"
     return new_notebook(cells=cells)
 
 

@@ -21,6 +21,7 @@ from unittest import mock
 import nbformat
 import pytest
 from exhibits import LAB, REPOSITORY, SOURCE, Submission
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 from reading import MARK, READING, SHOWS
 
 from autograde.autograded import write_autograded
@@ -29,6 +30,7 @@ from autograde.grading import failed_verdict
 from autograde.reading.feedback import page_or_scores
 from autograde.reading.inert_html import HANDLERS
 from autograde.reading.page_process import PageServer
+from autograde.reading.student_content import StudentContent
 from autograde.report import write_report
 from autograde.rubric import find_rubric
 from autograde.sandbox import missing_sandbox
@@ -245,6 +247,12 @@ def test_the_report_and_the_table(readers):
     assert done.returncode == 0, done.stderr
     table = (course.course / "exports" / f"{LAB}_nbgrader.csv").read_text()
     assert "<" not in table and table.count("\n") == len(STUDENTS) + 1
+
+
+def test_a_notebook_is_shown_alike_each_time():
+    """Two pages of one verdict can be compared: nothing on them is drawn."""
+    notebook = new_notebook(cells=[new_markdown_cell("a"), new_code_cell("b"), new_raw_cell("c")])
+    assert StudentContent().notebook(notebook) == StudentContent().notebook(notebook)
 
 
 def test_the_hashes_are_of_all_handlers_in_nbgrader_s_templates():
