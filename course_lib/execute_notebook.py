@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import sys
@@ -88,6 +89,10 @@ def execute_notebook(
             line = f"failed in cell {error.cell_index + 1}: {error.ename}: {reason[0] if reason else ''}"
             line = divergence(parameters.get("output_dir", ""), began) or line  # whatever process and rank it came from
             raise NotebookFailedError(line, _plain("\n".join(error.traceback))) from None
+        except KeyboardInterrupt:
+            # The client's task for the cell is left behind; asyncio would print its traceback when it is deleted.
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+            raise
         except DeadKernelError:
             raise NotebookFailedError("the kernel died, as it does when memory runs out") from None
 
