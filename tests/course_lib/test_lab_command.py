@@ -1,10 +1,12 @@
 """The `lab` command's bad arguments: exit code 2, one line that names the thing, no traceback."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from course_lib.cli import main
@@ -75,3 +77,29 @@ def test_debug_shows_the_traceback():
 def test_help_lists_the_commands_of_other_packages():
     done = lab("--help")
     assert done.returncode == 0 and "run" in done.stdout and "data" in done.stdout
+
+
+PROGRAM = """
+import sys
+from course_lib.execute_notebook import execute_notebook
+try:
+    execute_notebook(*sys.argv[1:], {})
+except KeyboardInterrupt:
+    sys.exit("stopped")
+"""
+
+
+def test_an_interrupt_of_a_notebook_shows_no_traceback(tmp_path):
+    cell = nbformat.v4.new_code_cell("import time\nprint('begun', flush=True)\ntime.sleep(600)")
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), tmp_path / "asleep.ipynb")
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, tmp_path / "asleep.ipynb", tmp_path / "executed.ipynb"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    assert process.stdout.readline() == "begun\n"
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == "stopped\n"
