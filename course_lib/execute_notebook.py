@@ -80,6 +80,7 @@ def execute_notebook(
                 stdout_file=stdout or sys.stdout,
                 stderr_file=stderr or sys.stderr,
                 config=Config({"KernelManager": {"transport": "ipc", "ip": os.path.join(sockets, "kernel")}}),
+                extra_arguments=["--log-level=CRITICAL"],  # a kernel that is shut down within a cell logs a traceback
                 **engine,
             )
         except papermill.PapermillExecutionError as error:
