@@ -343,6 +343,24 @@ def scaling(sequential, times, kind):
 """,
 )
 
+for solved, by_library in {
+    "throughput": "from course_lib.metrics import steady_throughput",
+    "laws": """
+from course_lib.scaling_model import amdahl_speedup as amdahl, fit_serial_share, gustafson_speedup as gustafson
+serial_share = lambda speedups: fit_serial_share(speedups)[0]
+""",
+    "bytes": """
+from course_lib.communication_cost import ALL_REDUCE_COSTS
+busiest_sends = lambda way, nbytes, ranks, servers=1: ALL_REDUCE_COSTS[way](nbytes, ranks)[1]
+""",
+    "model": """
+fit_step = lambda rows: tuple(vars(fit_step_model([Measurement(*row) for row in rows])).values())[:4]
+T = lambda four, *size: StepModel(*four).seconds(*size)
+ranks_worth = lambda four, b, n, least, most=4096: sum(T(four, 1, b, n) / T(four, N, b, n) >= least for N in range(1, most + 1))
+""",
+}.items():
+    exhibit(f"library_of_{solved}", "11_scaling_study", solved, "What the library has of it.", by_library)
+
 # --- evidence in one's own process ------------------------------------------------------------------------------------
 
 exhibit(
