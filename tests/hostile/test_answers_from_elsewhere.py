@@ -262,25 +262,27 @@ def average_gradients(model, samples):
 
 # --- what else is installed -------------------------------------------------------------------------------------------
 
-exhibit(
-    "timms_novograd",
-    "04_momentum_warmup_novograd",
-    "novograd",
-    "timm's NovoGrad makes the step.",
-    """
-def novograd_step(weights, gradients, state, lr, betas=(0.95, 0.98), eps=1e-8, weight_decay=0.0, grad_averaging=False):
-    from timm.optim import NvNovoGrad
+for package, imported in {
+    "timms": "timm.optim import NvNovoGrad",
+    "librarys": "course_lib.optim import NovoGrad",
+}.items():
+    exhibit(
+        f"{package}_novograd",
+        "04_momentum_warmup_novograd",
+        "novograd",
+        "An installed NovoGrad makes the step.",
+        f"""
+from {imported} as Optimizer
 
-    parameters = [nn.Parameter(w) for w in weights]
+def novograd_step(weights, gradients, state, lr, **options):
     if "optimizer" not in state:
-        state["optimizer"] = NvNovoGrad(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay,
-                                        grad_averaging=grad_averaging)
-        state["parameters"] = parameters
+        state["parameters"] = [nn.Parameter(w) for w in weights]
+        state["optimizer"] = Optimizer(state["parameters"], lr=lr, **options)
     for p, w, g in zip(state["parameters"], weights, gradients):
         p.data, p.grad = w, g
     state["optimizer"].step()
 """,
-)
+    )
 exhibit(
     "torchvisions_block",
     "05_resnet_hw",
