@@ -163,4 +163,5 @@ def _odd(seen: Any, right: Any) -> str:
     number = is_number(right) and not is_number(seen)
     sequence = isinstance(right, list | tuple) and not isinstance(seen, list | tuple)
     tensor = isinstance(right, torch.Tensor) and not (isinstance(seen, torch.Tensor) and seen.shape == right.shape)
-    return f"should return {kind_of(right)}, it returned {kind_of(seen)}" if number or sequence or tensor else ""
+    wanted = f"a {type(right).__name__}" if sequence else kind_of(right)  # its length is the case's
+    return f"should return {wanted}, it returned {kind_of(seen)}" if number or sequence or tensor else ""

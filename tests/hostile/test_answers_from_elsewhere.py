@@ -262,25 +262,27 @@ def average_gradients(model, samples):
 
 # --- what else is installed -------------------------------------------------------------------------------------------
 
-exhibit(
-    "timms_novograd",
-    "04_momentum_warmup_novograd",
-    "novograd",
-    "timm's NovoGrad makes the step.",
-    """
-def novograd_step(weights, gradients, state, lr, betas=(0.95, 0.98), eps=1e-8, weight_decay=0.0, grad_averaging=False):
-    from timm.optim import NvNovoGrad
+for package, imported in {
+    "timms": "timm.optim import NvNovoGrad",
+    "librarys": "course_lib.optim import NovoGrad",
+}.items():
+    exhibit(
+        f"{package}_novograd",
+        "04_momentum_warmup_novograd",
+        "novograd",
+        "An installed NovoGrad makes the step.",
+        f"""
+from {imported} as Optimizer
 
-    parameters = [nn.Parameter(w) for w in weights]
+def novograd_step(weights, gradients, state, lr, **options):
     if "optimizer" not in state:
-        state["optimizer"] = NvNovoGrad(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay,
-                                        grad_averaging=grad_averaging)
-        state["parameters"] = parameters
+        state["parameters"] = [nn.Parameter(w) for w in weights]
+        state["optimizer"] = Optimizer(state["parameters"], lr=lr, **options)
     for p, w, g in zip(state["parameters"], weights, gradients):
         p.data, p.grad = w, g
     state["optimizer"].step()
 """,
-)
+    )
 exhibit(
     "torchvisions_block",
     "05_resnet_hw",
@@ -342,6 +344,24 @@ def scaling(sequential, times, kind):
     return found
 """,
 )
+
+for solved, by_library in {
+    "throughput": "from course_lib.metrics import steady_throughput",
+    "laws": """
+from course_lib.scaling_model import amdahl_speedup as amdahl, fit_serial_share, gustafson_speedup as gustafson
+serial_share = lambda speedups: fit_serial_share(speedups)[0]
+""",
+    "bytes": """
+from course_lib.communication_cost import ALL_REDUCE_COSTS
+busiest_sends = lambda way, nbytes, ranks, servers=1: ALL_REDUCE_COSTS[way](nbytes, ranks)[1]
+""",
+    "model": """
+fit_step = lambda rows: tuple(vars(fit_step_model([Measurement(*row) for row in rows])).values())[:4]
+T = lambda four, *size: StepModel(*four).seconds(*size)
+ranks_worth = lambda four, b, n, least, most=4096: sum(T(four, 1, b, n) / T(four, N, b, n) >= least for N in range(1, most + 1))
+""",
+}.items():
+    exhibit(f"library_of_{solved}", "11_scaling_study", solved, "What the library has of it.", by_library)
 
 # --- evidence in one's own process ------------------------------------------------------------------------------------
 
