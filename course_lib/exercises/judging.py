@@ -159,8 +159,10 @@ def _diagnosis(part: Part, expected: Expectation, wrong: Sequence[tuple[str, int
 
 
 def _odd(seen: Any, right: Any) -> str:
-    """Where it is of another type than the reference's: what it is."""
+    """Where it is of another type than the reference's: what it is. Shapes are the case's."""
+    if isinstance(right, torch.Tensor) and isinstance(seen, torch.Tensor):
+        return "it returned a tensor of another shape than the docstring says" if seen.shape != right.shape else ""
     number = is_number(right) and not is_number(seen)
     sequence = isinstance(right, list | tuple) and not isinstance(seen, list | tuple)
-    tensor = isinstance(right, torch.Tensor) and not (isinstance(seen, torch.Tensor) and seen.shape == right.shape)
-    return f"should return {kind_of(right)}, it returned {kind_of(seen)}" if number or sequence or tensor else ""
+    wanted = "a tensor" if isinstance(right, torch.Tensor) else kind_of(right) if number or sequence else ""
+    return f"should return {wanted}, it returned {kind_of(seen)}" if wanted else ""
