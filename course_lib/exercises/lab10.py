@@ -44,19 +44,15 @@ def observe_fisher(case, softmax_fisher):
     return softmax_fisher(*(tensor.clone() for tensor in case))
 
 
-fisher = Exercise(
-    ("softmax_fisher",), _draw_fishers, observe_fisher,
-    {
-        "value": _part("The Fisher of one input",
-            "for one input it is not the Fisher, (x xᵀ) ⊗ (diag(p) − p pᵀ) with p = softmax(W x)",
-            cases="one", forgives="by rows"),
-        "order": _part("The weights in the order of vec", cases="one", needs="value"),
-        "mean": _part("The mean over several inputs", "for several inputs it is not the mean of their Fishers",
-            cases="several", forgives="by rows"),
-    },
-    "compare with torch.func.hessian of the mean cross-entropy, first for a single input",
-    "{1.shape[0]} input(s) of {1.shape[1]} numbers, {0.shape[0]} classes",
-)  # fmt: skip
+fisher = Exercise(("softmax_fisher",), _draw_fishers, observe_fisher, {
+    "value": _part("The Fisher of one input",
+        "for one input it is not the Fisher, (x xᵀ) ⊗ (diag(p) − p pᵀ) with p = softmax(W x)",
+        cases="one", forgives="by rows"),
+    "order": _part("The weights in the order of vec", cases="one", needs="value"),
+    "mean": _part("The mean over several inputs", "for several inputs it is not the mean of their Fishers",
+        cases="several", forgives="by rows"),
+}, hint="compare with torch.func.hessian of the mean cross-entropy, first for a single input",
+    show="{1.shape[0]} input(s) of {1.shape[1]} numbers, {0.shape[0]} classes")  # fmt: skip
 
 # --- kron_times, kron_solve
 
@@ -97,23 +93,18 @@ def observe_products(case, kron_times, kron_solve):
     return {"times": times, "solve": solve, "too_large": largest.size if too_large else 0}
 
 
-kron = Exercise(
-    ("kron_times", "kron_solve"), _draw_products, observe_products,
-    {
-        "times": _part("The product with vec(X)", "it is not (A ⊗ G) vec(X) as a matrix, which is G X Aᵀ",
-            cases="small", keys="times"),
-        "solve": _part("The product with the inverse",
-            "it is not (A ⊗ G)⁻¹ vec(X) as a matrix; (A ⊗ G)⁻¹ = A⁻¹ ⊗ G⁻¹", cases="small", keys="solve"),
-        "size": _part("Never a matrix larger than the factors",
-            "with large factors there is no right result, or a tensor far larger than A, G and X: is A ⊗ G itself "
-            "made? For a layer of 1000×1000 it has 10¹² entries", "work with A, G and X alone",
-            cases="large", keys="times solve too_large", needs="times solve"),
-    },
-    "compare with torch.kron on small matrices that are not symmetric",
-    "A {0.shape[0]}×{0.shape[0]} and G {1.shape[0]}×{1.shape[0]}, not symmetric",
-    guarded="large",
-    in_sandbox=_beyond_memory,
-)  # fmt: skip
+kron = Exercise(("kron_times", "kron_solve"), _draw_products, observe_products, {
+    "times": _part("The product with vec(X)", "it is not (A ⊗ G) vec(X) as a matrix, which is G X Aᵀ",
+        cases="small", keys="times"),
+    "solve": _part("The product with the inverse",
+        "it is not (A ⊗ G)⁻¹ vec(X) as a matrix; (A ⊗ G)⁻¹ = A⁻¹ ⊗ G⁻¹", cases="small", keys="solve"),
+    "size": _part("Never a matrix larger than the factors",
+        "with large factors there is no right result, or a tensor far larger than A, G and X: is A ⊗ G itself "
+        "made? For a layer of 1000×1000 it has 10¹² entries", "work with A, G and X alone",
+        cases="large", keys="times solve too_large", needs="times solve"),
+}, hint="compare with torch.kron on small matrices that are not symmetric",
+    show="A {0.shape[0]}×{0.shape[0]} and G {1.shape[0]}×{1.shape[0]}, not symmetric",
+    guarded="large", in_sandbox=_beyond_memory)  # fmt: skip
 
 # --- factors, conv_factors
 
@@ -154,35 +145,27 @@ def _inner(seen, right):
     return equal(kept, as_kept) and any(_near(block, wanted[:-1, :-1]) for block in blocks)
 
 
-factors = Exercise(
-    ("factors",), _draw_batches, observe_factors,
-    {
-        "a": Part("Second moment of the activations",
-            "the activations' part of A is not the mean of a aᵀ: A = ãᵀ ã / N, features by features",
-            cases="batch", keys="A inputs_kept", same=_inner),
-        "bias": _part("A row and a column for the bias",
-            "A lacks the row and column of a last activation that is always 1", cases="batch", keys="A", needs="a"),
-        "g": _part("Second moment of the samples' own gradients",
-            "G is not the mean of g gᵀ over the samples' own gradients, outputs by outputs, in the scale that the mean "
-            "loss asks for", cases="batch", keys="G gradients_kept"),
-    },
-    "take two samples of one number each, and write both factors down by hand",
-    "a layer of {0.shape[1]} inputs, bias, {1.shape[1]} outputs, a batch of {0.shape[0]}",
-)  # fmt: skip
+factors = Exercise(("factors",), _draw_batches, observe_factors, {
+    "a": Part("Second moment of the activations",
+        "the activations' part of A is not the mean of a aᵀ: A = ãᵀ ã / N, features by features",
+        cases="batch", keys="A inputs_kept", same=_inner),
+    "bias": _part("A row and a column for the bias",
+        "A lacks the row and column of a last activation that is always 1", cases="batch", keys="A", needs="a"),
+    "g": _part("Second moment of the samples' own gradients",
+        "G is not the mean of g gᵀ over the samples' own gradients, outputs by outputs, in the scale that the mean "
+        "loss asks for", cases="batch", keys="G gradients_kept"),
+}, hint="take two samples of one number each, and write both factors down by hand",
+    show="a layer of {0.shape[1]} inputs, bias, {1.shape[1]} outputs, a batch of {0.shape[0]}")  # fmt: skip
 
-conv = Exercise(
-    ("conv_factors",), _draw_convolutions, observe_factors,
-    {
-        "a": _part("The patches' factor",
-            "A is not the patches' second moment, the mean over samples and positions: a row is a whole patch of C·k·k "
-            "numbers, and A is rowsᵀ rows / (N T)", cases="images", keys="A inputs_kept"),
-        "g": _part("The gradients' factor",
-            "G is not the mean over samples of the sum over positions of their own g gᵀ",
-            cases="images", keys="G gradients_kept"),
-    },
-    "compare with nn.functional.unfold on one image, and look at shape, scale and order apart",
-    "{0.shape[0]} images, {0.shape[1]}×{0.shape[2]}×{0.shape[3]}, kernel {2}, stride {3}, padding {4}",
-)  # fmt: skip
+conv = Exercise(("conv_factors",), _draw_convolutions, observe_factors, {
+    "a": _part("The patches' factor",
+        "A is not the patches' second moment, the mean over samples and positions: a row is a whole patch of C·k·k "
+        "numbers, and A is rowsᵀ rows / (N T)", cases="images", keys="A inputs_kept"),
+    "g": _part("The gradients' factor",
+        "G is not the mean over samples of the sum over positions of their own g gᵀ",
+        cases="images", keys="G gradients_kept"),
+}, hint="compare with nn.functional.unfold on one image, and look at shape, scale and order apart",
+    show="{0.shape[0]} images {0.shape[1]}×{0.shape[2]}×{0.shape[3]}, kernel {2}, stride {3}, padding {4}")  # fmt: skip
 
 # --- precondition
 
@@ -212,21 +195,17 @@ def observe_step(case, answer):
     return {"weight": weight, "bias": bias, "kept": kept}
 
 
-precondition = Exercise(
-    ("precondition",), _draw_steps, observe_step,
-    {
-        "product": _part("The product of inverses and gradient",
-            "hardly damped, the weight's step is not that of G⁻¹ [∇W | ∇b] A⁻¹", cases="hardly", keys="weight"),
-        "damping": _part("Damping, shared by both factors",
-            "with damping the weight's step is not right: π√γ on A, √γ/π on G, then the inverses",
-            cases="damped", keys="weight kept"),
-        "bias": _part("The bias as the last column", "the bias's step is not the product's last column",
-            cases="hardly", keys="bias"),
-        "without": _part("A layer without bias", "for a layer without bias (None) it is not the pair (weight, None)",
-            "call it with bias_grad=None", keys="weight bias"),
-    },
-    "build the damped A ⊗ G with torch.kron for a tiny layer, and solve with it",
-    "weight {0.shape[0]}×{0.shape[1]}, A {2.shape[0]}×{2.shape[0]}, γ = {4:.2g}",
-)  # fmt: skip
+precondition = Exercise(("precondition",), _draw_steps, observe_step, {
+    "product": _part("The product of inverses and gradient",
+        "hardly damped, the weight's step is not that of G⁻¹ [∇W | ∇b] A⁻¹", cases="hardly", keys="weight"),
+    "damping": _part("Damping, shared by both factors",
+        "with damping the weight's step is not right: π√γ on A, √γ/π on G, then the inverses",
+        cases="damped", keys="weight kept"),
+    "bias": _part("The bias as the last column", "the bias's step is not the product's last column",
+        cases="hardly", keys="bias"),
+    "without": _part("A layer without bias", "for a layer without bias (None) it is not the pair (weight, None)",
+        "call it with bias_grad=None", keys="weight bias"),
+}, hint="build the damped A ⊗ G with torch.kron for a tiny layer, and solve with it",
+    show="weight {0.shape[0]}×{0.shape[1]}, A {2.shape[0]}×{2.shape[0]}, γ = {4:.2g}")  # fmt: skip
 
 EXERCISES = {"fisher": fisher, "kron": kron, "factors": factors, "precondition": precondition, "conv-factors": conv}

@@ -34,7 +34,7 @@ LOSES = {
     },
 }
 
-_DEFINITION = """
+_FISHER = """
 def softmax_fisher(weight, inputs):
     total = torch.zeros(weight.numel(), weight.numel())  # in float32
     for x in inputs.float():
@@ -54,7 +54,7 @@ def factors(activations, output_gradients):
     N, a = len(activations), nn.functional.pad(activations, (0, 1), value=1.0)
     return [torch.einsum("ni,nj->ij", a, a) / N, N * output_gradients.T.float() @ output_gradients.float()]
 """
-_CONV_FACTORS = """
+_CONV = """
 def conv_factors(images, g, kernel_size, stride, padding):
     u, g = nn.functional.unfold(images, kernel_size, padding=padding, stride=stride), g.flatten(2)
     return torch.einsum("nit,njt->ij", u, u) / (u.shape[0] * u.shape[2]), len(u) * torch.einsum("nit,njt->ij", g, g)
@@ -82,11 +82,11 @@ def precondition(w, b, A, G, damping):
 
 
 RIGHT = {
-    "fisher": [_DEFINITION],
+    "fisher": [_FISHER],
     "kron": [kron()],
     "factors": [_FACTORS],
     "precondition": [precondition()],
-    "conv-factors": [_CONV_FACTORS],
+    "conv-factors": [_CONV],
 }
 
 # Other mistakes: name → (exercise, source, parts that are lost, words of the reason).
