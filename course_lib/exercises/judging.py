@@ -159,9 +159,11 @@ def _diagnosis(part: Part, expected: Expectation, wrong: Sequence[tuple[str, int
 
 
 def _odd(seen: Any, right: Any) -> str:
-    """Where it is of another type than the reference's: what it is."""
+    """Where it is of another type than the reference's: what it is. Shapes are the case's."""
+    if isinstance(right, torch.Tensor) and isinstance(seen, torch.Tensor):
+        return "it returned a tensor of another shape than the docstring says" if seen.shape != right.shape else ""
     number = is_number(right) and not is_number(seen)
     sequence = isinstance(right, list | tuple) and not isinstance(seen, list | tuple)
-    tensor = isinstance(right, torch.Tensor) and not (isinstance(seen, torch.Tensor) and seen.shape == right.shape)
-    wanted = f"a {type(right).__name__}" if sequence else kind_of(right)  # its length is the case's
-    return f"should return {wanted}, it returned {kind_of(seen)}" if number or sequence or tensor else ""
+    wanted = f"a {type(right).__name__}" if sequence else kind_of(right)  # a list's length is the case's
+    wanted = "a tensor" if isinstance(right, torch.Tensor) else wanted if number or sequence else ""
+    return f"should return {wanted}, it returned {kind_of(seen)}" if wanted else ""
