@@ -17,7 +17,7 @@ from known_mistakes import (
 from autograde.checks import find_check
 from course_lib.checks import CheckFailed, check
 
-SEEDS = {"01_single_gpu": 25, "04_momentum_warmup_novograd": 25, "02_ddp": 5, "03_batch_size_scaling": 5,
+SEEDS = {"01_single_gpu": 25, "04_momentum_warmup_novograd": 25, "02_ddp": 5,
          "05_resnet_hw": 5, "08_parallel_sgd_mpi": 5, "10_kfac": 5, "12_assessment": 5}  # fmt: skip
 BOTH_WAYS = ["02_ddp", "05_resnet_hw", "08_parallel_sgd_mpi", "12_assessment"]
 SLOW = ("throughput", "novograd", "network", "psgd")  # a clock, or seconds of work for each draw
