@@ -30,7 +30,7 @@ class Part:
     hint : str
         How the student can see it; the exercise's if empty.
     cases : str
-        Kinds of cases, separated by spaces; the part's own name if empty.
+        Kinds of cases, separated by spaces. If empty, the only kind that there is, or else that of the part's own name.
     keys : str
         Entries of the observation that count, where that is a dict; all if empty.
     needs : str

@@ -96,9 +96,13 @@ def judge(exercise: Exercise, expected: Expectation, found: Callable[[str], Any]
         findings[name] = (
             findings[lacking]
             if lacking
-            else _judged(part, part.hint or exercise.hint, part.cases or name, expected, found)
+            else _judged(part, part.hint or exercise.hint, part.cases or _kind(name, expected.cases), expected, found)
         )
     return findings
+
+
+def _kind(part: str, cases: Cases) -> str:
+    return next(iter(cases)) if len(cases) == 1 else part
 
 
 def _judged(part: Part, hint: str, kinds: str, expected: Expectation, found: Callable[[str], Any]) -> Finding:

@@ -59,6 +59,5 @@ def _message(
 
 
 def _counted(observation: Any, keys: str) -> Any:
-    """The entries that count, under their names where there are several."""
-    several = keys.split()
-    return {key: picked(observation, key) for key in several} if len(several) > 1 else picked(observation, keys)
+    """The entries that count, under their names."""
+    return {key: picked(observation, key) for key in keys.split()} if keys else observation

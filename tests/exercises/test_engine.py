@@ -47,6 +47,12 @@ def test_a_part_is_lost_for_the_reason_of_what_it_needs():
     assert not findings["two"].passed and findings["two"].reason == findings["one"].reason == "it is squared"
 
 
+def test_a_part_is_about_the_only_kind_of_cases_whatever_its_name():
+    only = Exercise(("f",), lambda random: {"one": [1, 2]}, observe_value, {"first": part(), "second": part()}, "hint")
+    assert all(finding.passed for finding in judged(only, ANSWERS, lambda x: 2 * x).values())
+    assert not any(finding.passed for finding in judged(only, ANSWERS, lambda x: x).values())
+
+
 def test_a_mistake_is_named_only_if_every_wrong_case_is_its():
     findings = judged(exercise({"one": part(cases="one two")}), ANSWERS, lambda x: x * x if x < 5 else 11)
     assert findings["one"].reason == "wrong" and (findings["one"].kind, findings["one"].place) == ("one", 0)
