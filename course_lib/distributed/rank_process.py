@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -155,19 +155,18 @@ def _run(program: list[str]) -> bytes:
     return b""
 
 
-class _quiet_stdout:
+@contextlib.contextmanager
+def _quiet_stdout() -> Iterator[None]:
     """Hold back what C++ prints while the process group comes up (Gloo reports its connections)."""
-
-    def __enter__(self) -> None:
-        sys.stdout.flush()
-        self.kept = os.dup(1)
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.close(null)
-
-    def __exit__(self, *exc_info) -> None:
-        os.dup2(self.kept, 1)
-        os.close(self.kept)
+    sys.stdout.flush()
+    kept = os.dup(1)
+    with open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _write(path: Path, content: str | bytes) -> None:
