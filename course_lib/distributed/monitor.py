@@ -26,25 +26,17 @@ LOOK = 0.02  # seconds between two looks at the ranks
 class Ranks(Protocol):
     """The processes of a launch.
 
-    Attributes
-    ----------
-    grace : float
-        Seconds after a rank's report of an error within which `exits` knows how ranks have ended.
+    `exits` says which ranks have ended before they were done: their exit codes (−n: signal n), or None while nobody knows.
+    `grace` is the time in seconds after a rank's error report within which they are known. `over`: all ranks have ended. `end`
+    ends those that are left, and waits until they have gone.
     """
 
     grace: float
 
-    def start(self) -> None:
-        """Start all of them."""
-
-    def exits(self) -> dict[int, int | None]:
-        """Ranks that have ended before they were done: the exit code (−n: signal n), or None while it is not known."""
-
-    def over(self) -> bool:
-        """Whether all have ended."""
-
-    def end(self, interrupted: bool) -> None:
-        """End those that are left, and wait until they have gone."""
+    def start(self) -> None: ...
+    def exits(self) -> dict[int, int | None]: ...
+    def over(self) -> bool: ...
+    def end(self, interrupted: bool) -> None: ...
 
 
 @contextlib.contextmanager

@@ -69,14 +69,14 @@ def mpi_rank(folder: Path, program: list[str]) -> None:
     settings = _begin(folder)
     try:
         from mpi4py import MPI  # starts MPI
+
+        comm = MPI.COMM_WORLD
+        rank, size = comm.Get_rank(), comm.Get_size()
+        if size != settings["world_size"]:
+            raise RuntimeError(f"mpirun started {settings['world_size']} ranks, but mpi4py, with "
+                               f"{MPI.Get_library_version().split(',')[0]}, sees {size}: they belong to different MPIs")  # fmt: skip
     except (ImportError, RuntimeError) as error:
         _write(folder / "no-mpi", " ".join(str(error).split()))
-        os._exit(1)
-    comm = MPI.COMM_WORLD
-    rank, size = comm.Get_rank(), comm.Get_size()
-    if size != settings["world_size"]:
-        _write(folder / "no-mpi", f"mpirun started {settings['world_size']} ranks, but mpi4py, with "
-               f"{MPI.Get_library_version().split(',')[0]}, sees {size}: they belong to different MPIs")  # fmt: skip
         os._exit(1)
     os.environ.setdefault("LOCAL_RANK", os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", str(rank)))
     work = (lambda: _run(program)) if program else (lambda: _call(folder, settings, comm))
