@@ -121,7 +121,7 @@ class _MpiRanks:
         try:
             with self._output.open("wb") as output:
                 self._process = subprocess.Popen(
-                    self._mpi.start(self._folder.world_size, self._rank), env=self._environment(),
+                    [*self._mpi.words, "-n", str(self._folder.world_size), *self._rank], env=self._environment(),
                     start_new_session=True, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 )  # fmt: skip
         except OSError as error:
