@@ -58,9 +58,3 @@ class LaunchTimeoutError(TimeoutError):
 
 class LaunchStoppedError(RuntimeError):
     """The launch was stopped from outside (`launch`'s `stop`); all ranks were ended."""
-
-    def __init__(self) -> None:
-        super().__init__("the launch was stopped")
-
-    def __reduce__(self):
-        return type(self), ()

@@ -1,49 +1,41 @@
 """Run a function on several ranks from a notebook cell.
 
-`launch` stands on PyTorch's elastic agent: it keeps the ranks' rendezvous, environment, output and
-process group store. The ranks come from Python's fork server, which has PyTorch imported and holds no
-threads and no CUDA context, so that a second launch costs a fraction of a second. What is added is what
-a notebook needs: functions that live in a cell, results by value, one error that names the rank, and a
-hang that ends with where each rank stood.
+The ranks come from Python's fork server, which has PyTorch imported and holds no threads and no CUDA
+context, so that a second launch costs a fraction of a second. Their environment is torchrun's, and so is
+their store for the process group, on a port that the system picked. `launch_folder` says how a function
+that lives in a cell reaches them, and `monitor` watches them.
 """
 
 from __future__ import annotations
 
-import importlib
-import io
-import linecache
+import contextlib
 import multiprocessing
 import os
-import pickle
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
+import time
 import types
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import torch
-from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+from torch.distributed import TCPStore
 
-from course_lib.distributed.agent import MONITOR_INTERVAL, OneNodeRendezvous, WatchingAgent
-from course_lib.distributed.one_interrupt import OneInterrupt
-from course_lib.distributed.process_state import changing_the_process, environment, quiet_elastic_logs
-from course_lib.distributed.rank_process import PROGRESS, Payload, run_rank
+from course_lib.distributed.launch_folder import LaunchFolder
+from course_lib.distributed.monitor import LOOK, RankPrinter, launching, watch
+from course_lib.distributed.process_state import changing_the_process, environment
+from course_lib.distributed.rank_process import forked_rank
 from course_lib.hardware import available_cores
 from course_lib.interactive import is_interactive
+from course_lib.listener import PROGRESS_FILE
 
 __all__ = ["default_backend", "launch", "threads_per_rank", "warm_up"]
 
 # Imported by the fork server, so that no rank has to. DistributedDataParallel pulls in torch._dynamo, a second's work.
 PRELOAD = [
     "course_lib.ignore_interrupts",
-    "torch.distributed.elastic.multiprocessing.api",
     "torch._dynamo",
     "course_lib.distributed.rank_process",
     "course_lib.training",
@@ -59,6 +51,17 @@ def default_backend(world_size: int) -> str:
 def threads_per_rank(world_size: int) -> int:
     """Cores divided between the ranks, at least one each: more threads than cores make all of them crawl."""
     return max(1, available_cores() // world_size)
+
+
+def checked_threads(world_size: int, threads: int | None) -> int:
+    """CPU threads of each rank. ValueError for what no launch can be; a note where ranks outnumber the cores."""
+    for name, value in (("world_size", world_size), ("threads", 1 if threads is None else threads)):
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    cores = available_cores()
+    if threads is None and not torch.cuda.is_available() and world_size > cores:
+        print(f"note: {world_size} ranks share {cores} cores; expect no speed-up from the extra ranks")
+    return threads or threads_per_rank(world_size)
 
 
 def warm_up() -> None:
@@ -128,139 +131,87 @@ def launch(
     TypeError
         Something in the worker or its arguments cannot be sent to another process.
     """
-    if not isinstance(world_size, int) or world_size < 1:
-        raise ValueError(f"world_size must be a whole number of at least 1, got {world_size!r}")
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
-        raise ValueError(f"threads must be a whole number of at least 1, got {threads!r}")
-    cores = available_cores()
-    if threads is None and not torch.cuda.is_available() and world_size > cores:
-        print(f"note: {world_size} ranks share {cores} cores; expect no speed-up from the extra ranks")
-
-    live = is_interactive()
-    ended = "the rank has been ended" if world_size == 1 else f"all {world_size} ranks have been ended"
-    with OneInterrupt(ended, signal.SIGINT, signal.SIGTERM) as signals:
-        return _launch(
-            worker, world_size, args, kwargs or {}, timeout, backend, process_group, threads, stop, live, signals
-        )
-
-
-def _launch(
-    worker: Callable[..., Any], world_size: int, args: Sequence[Any], kwargs: Mapping[str, Any], timeout: float | None,
-    backend: str | None, process_group: bool, threads: int | None, stop: threading.Event | None, live: bool,
-    signals: OneInterrupt,
-) -> list[Any]:  # fmt: skip
-    folder = Path(tempfile.mkdtemp(prefix="launch-"))
-    try:
-        payload = Payload(
-            call=_pack(worker, args, kwargs),
-            threads=threads or threads_per_rank(world_size),
-            backend=(backend or default_backend(world_size)) if process_group else None,
-            gpus=torch.cuda.device_count(),
-            environment=_rank_environment(),
-            folder=os.getcwd(),
-            sources=_notebook_sources(),
-            live=live,
-        )
-        (folder / "payload.pickle").write_bytes(pickle.dumps(payload))
+    threads = checked_threads(world_size, threads)
+    with launching(world_size) as (folder, signals):
+        folder.write_call(worker, args, kwargs or {})
         sys.stdout.flush()
         with signals.hold():  # a server that is half started would be left behind
             warm_up()
-        results = _run_agent(folder, world_size, timeout, stop, live, signals)
-        return [pickle.loads(results[rank]) for rank in range(world_size)]
-    finally:
-        with signals.hold():
-            shutil.rmtree(folder, ignore_errors=True)
+        view, in_rank_0 = RankPrinter(folder.logs), {}
+        if is_interactive():
+            from course_lib.live_view.launch_view import LaunchView
+
+            progress = folder.path / "training.json"
+            view, in_rank_0 = LaunchView(progress, lambda: folder.logs), {PROGRESS_FILE: str(progress)}
+        group = (backend or default_backend(world_size)) if process_group else None
+        ranks = _ForkedRanks(folder, threads=threads, backend=group, environment_of_rank_0=in_rank_0)
+        watch(ranks, folder, signals, view, timeout, stop)
+        return folder.results()
 
 
-def _run_agent(
-    folder: Path,
-    world_size: int,
-    timeout: float | None,
-    stop: threading.Event | None,
-    live: bool,
-    signals: OneInterrupt,
-) -> dict[int, bytes]:
-    agent = view = None
-    with quiet_elastic_logs():
-        rendezvous = OneNodeRendezvous()
-        try:
-            agent = WatchingAgent(
-                spec=WorkerSpec(
-                    role="rank",
-                    local_world_size=world_size,
-                    entrypoint=run_rank,
-                    args=(str(folder),),
-                    rdzv_handler=rendezvous,
-                    max_restarts=0,
-                    monitor_interval=MONITOR_INTERVAL,
-                    local_addr="localhost",
-                ),
-                logs_specs=DefaultLogsSpecs(
-                    log_dir=str(folder / "logs"), redirects=Std.OUT, tee=Std.NONE if live else Std.OUT
-                ),
-                start_method="forkserver",
-                log_line_prefix_template="[rank ${rank}] ",
-                shutdown_timeout=2,
-                folder=folder,
-                world_size=world_size,
-                timeout=timeout,
-                stop=stop,
-                signals=signals,
-            )
-            if live:
-                from course_lib.live_view.launch_view import LaunchView
+class _ForkedRanks:
+    """Ranks from the fork server, and the store at which they meet."""
 
-                view = LaunchView(folder / PROGRESS, lambda: agent.logs)
-                agent.look = view.look
-            result = agent.run()
-        finally:
-            with signals.hold():
-                if agent is not None:
-                    agent.end_ranks()
-                if view is not None:
-                    view.close()
-                if agent is not None:
-                    agent.let_go()
-                rendezvous.shutdown()
-    if agent.error is not None:
-        raise agent.error
-    return result.return_values
+    grace = 0.2
 
+    def __init__(self, folder: LaunchFolder, **settings: Any) -> None:
+        self._folder, self._settings = folder, settings
+        self._processes: list[Any] = []
+        self._store: TCPStore | None = None
 
-def _pack(worker: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    packed = io.BytesIO()
-    try:
-        _Pickler(packed).dump((worker, tuple(args), dict(kwargs)))
-        return packed.getvalue()
-    except Exception as error:
-        name = getattr(worker, "__name__", repr(worker))
-        raise TypeError(
-            f"{name} or its arguments cannot be sent to another process ({error}); "
-            "open files, locks, generators and running processes belong inside the worker"
-        ) from error
+    def _environment(self) -> dict[str, str]:
+        """What torchrun sets for ranks, all but RANK and LOCAL_RANK, on top of this process's environment."""
+        variables = dict(os.environ)
+        variables.pop(PROGRESS_FILE, None)  # this process may be a rank itself
+        if sys.platform == "linux" and any(name == "lo" for _, name in socket.if_nameindex()):
+            # One machine: Gloo need not listen on anything that others can reach, nor look up the host's name.
+            variables.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        world_size = str(self._folder.world_size)
+        return variables | {
+            "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "GROUP_RANK": "0",
+            "MASTER_ADDR": "localhost", "MASTER_PORT": str(self._store.port),
+            "TORCHELASTIC_RUN_ID": self._folder.path.name, "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "OMP_NUM_THREADS": str(self._settings["threads"]),
+        }  # fmt: skip
 
+    def start(self) -> None:
+        self._store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        self._folder.write_settings(
+            **self._settings, environment=self._environment(), gpus=torch.cuda.device_count(), folder=os.getcwd()
+        )
+        # multiprocessing would run the main script again in each rank, to find functions there. Ours travel by
+        # value, so that a script needs no `if __name__ == "__main__"` and standard input may be the script.
+        context = multiprocessing.get_context("forkserver")
+        with changing_the_process:
+            main = sys.modules["__main__"]
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            try:
+                for rank in range(self._folder.world_size):
+                    process = context.Process(target=forked_rank, args=(str(self._folder.path), rank))
+                    process.start()
+                    self._processes.append(process)
+            finally:
+                sys.modules["__main__"] = main
 
-class _Pickler(cloudpickle.Pickler):
-    """cloudpickle, which also sends modules of a type of their own by name.
+    def _exit_codes(self) -> list[int | None]:
+        with changing_the_process:  # a start in another thread polls all processes, and a code is read but once
+            return [process.exitcode for process in self._processes]
 
-    A worker that mentions ``torch`` and, say, ``data.classes`` makes cloudpickle send the submodule
-    ``torch.classes`` along, which is such a module, and fail.
-    """
+    def exits(self) -> dict[int, int]:
+        codes, done = self._exit_codes(), self._folder.done()
+        return {rank: code for rank, code in enumerate(codes) if code or (code == 0 and rank not in done)}
 
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, types.ModuleType) and sys.modules.get(obj.__name__) is obj:
-            return importlib.import_module, (obj.__name__,)
-        return super().reducer_override(obj)
+    def over(self) -> bool:
+        return None not in self._exit_codes()
 
-
-def _rank_environment() -> dict[str, str]:
-    environment = dict(os.environ)
-    if sys.platform == "linux" and any(name == "lo" for _, name in socket.if_nameindex()):
-        # One machine: Gloo need not listen on anything that others can reach, nor look up the host's name.
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    return environment
-
-
-def _notebook_sources() -> dict[str, list[str]]:
-    """Source lines of what was typed rather than imported, which a rank's traceback could not find on disk."""
-    return {name: entry[2] for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
+    def end(self, interrupted: bool) -> None:
+        # A rank that hears of the interrupt can close what it was writing.
+        for number, seconds in ((signal.SIGINT, 2.0), (signal.SIGKILL, 5.0))[not interrupted :]:
+            for process, code in zip(self._processes, self._exit_codes(), strict=True):
+                if code is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process.pid, number)
+            end = time.monotonic() + seconds
+            while not self.over() and time.monotonic() < end:
+                time.sleep(LOOK)
+        self._store = None  # its port is open as long as anything refers to it: a traceback would, for long

@@ -6,6 +6,7 @@ package ``openmpi``, conda-forge's). ``$LAB_MPIRUN`` overrules both, a command w
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import shutil
@@ -42,10 +43,6 @@ class MpiCommand:
     words: tuple[str, ...]
     environment: dict[str, str]
     own_job: bool = False
-
-    def start(self, ranks: int, program: list[str]) -> list[str]:
-        """The whole command line."""
-        return [*self.words, "-n", str(ranks), *program]
 
     def child_environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """What the command is started with: what it wants, and `inherited` without the marks of a job that we are in.
@@ -85,17 +82,12 @@ def find_mpi() -> MpiCommand:
 
 
 def _candidates() -> Iterator[tuple[Path, Path | None]]:
-    """Each mpirun that there is, with its library where that must be told."""
-    own = Path(sys.prefix).resolve()
-    for name in STARTERS:  # a site's
-        for folder in os.environ.get("PATH", "").split(os.pathsep):
-            found = shutil.which(name, path=folder) if folder else None
-            if found is None or own in Path(found).resolve().parents:
-                continue
-            given = os.environ.get("MPI4PY_LIBMPI")  # the user knows which belongs to it
-            library = Path(given) if given else _library(Path(found))
-            if library is not None:
-                yield Path(found), library
+    """Each mpirun that there is, with its library where mpi4py does not find it."""
+    own, library = Path(sys.prefix).resolve(), os.environ.get("MPI4PY_LIBMPI")  # the user knows which one fits
+    for name, folder in itertools.product(STARTERS, os.get_exec_path()):  # a site's
+        found = shutil.which(name, path=folder)
+        if found and own not in Path(found).resolve().parents and (fits := library or _library(Path(found))):
+            yield Path(found), Path(fits)
     for name in STARTERS:
         found = shutil.which(name, path=str(Path(sys.prefix) / "bin"))
         if found is not None:
@@ -104,13 +96,13 @@ def _candidates() -> Iterator[tuple[Path, Path | None]]:
 
 def _library(mpirun: Path) -> Path | None:
     """The libmpi that belongs to it: beside its folder, or where Debian and Ubuntu put libraries."""
-    for prefix in dict.fromkeys((mpirun.resolve().parent.parent, mpirun.parent.parent)):
-        for folder in ("lib", "lib64", "lib/*-linux-gnu*", "lib/*-linux-gnu*/openmpi/lib"):
-            for name in ("libmpi.so", "libmpi.so.40", "libmpi.so.12"):
-                for library in sorted(prefix.glob(f"{folder}/{name}")):
-                    # A PyPI wheel's libmpi.so is a text for the linker; the dynamic loader wants the library itself.
-                    if library.is_file() and library.stat().st_size > 1000:
-                        return library
+    prefixes = dict.fromkeys((mpirun.resolve().parent.parent, mpirun.parent.parent))
+    folders = ("lib", "lib64", "lib/*-linux-gnu*", "lib/*-linux-gnu*/openmpi/lib")
+    for prefix, folder, name in itertools.product(prefixes, folders, ("libmpi.so", "libmpi.so.40", "libmpi.so.12")):
+        for library in sorted(prefix.glob(f"{folder}/{name}")):
+            # A PyPI wheel's libmpi.so is a text for the linker; the dynamic loader wants the library itself.
+            if library.is_file() and library.stat().st_size > 1000:
+                return library
     return None
 
 

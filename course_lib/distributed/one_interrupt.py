@@ -50,10 +50,6 @@ class OneInterrupt:
             yield
         finally:
             self._held -= 1
-        self.deliver()
-
-    def deliver(self) -> None:
-        """Raise what was held back."""
         if self._waiting and not self._held and not self.raised:
             self._arrived(self._waiting, None)
 

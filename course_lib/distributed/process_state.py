@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 
-__all__ = ["changing_the_process", "environment", "quiet_elastic_logs"]
+__all__ = ["changing_the_process", "environment"]
 
 # Launches may run in threads of one process; what they change of it for a moment, they change one at a time.
 changing_the_process = threading.RLock()
@@ -26,34 +25,3 @@ def environment(**values: str):
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-_silenced = 0  # launches under way
-_spoke: list[logging.Logger] = []
-
-
-@contextlib.contextmanager
-def quiet_elastic_logs():
-    """The agent reports failures, and signals, by log lines on stderr; ours are raised, once."""
-    global _silenced, _spoke
-    with changing_the_process:
-        if not _silenced:
-            # Each module's logger has a level and a handler of its own.
-            _spoke = [
-                logger
-                for name, logger in list(logging.root.manager.loggerDict.items())
-                if name.startswith("torch.distributed.elastic")
-                and isinstance(logger, logging.Logger)
-                and not logger.disabled
-            ]
-            for logger in _spoke:
-                logger.disabled = True
-        _silenced += 1
-    try:
-        yield
-    finally:
-        with changing_the_process:
-            _silenced -= 1
-            if not _silenced:
-                for logger in _spoke:
-                    logger.disabled = False

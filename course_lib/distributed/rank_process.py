@@ -1,18 +1,13 @@
-"""What runs inside a rank that `launch` started: set up, call the worker, report.
+"""What runs inside a rank: set up, call the worker or run the program, report into the launch's folder (`launch_folder`).
 
-A rank is forked from the fork server, which has PyTorch imported. It finds its work in the launch
-folder and leaves its traces there, so that the launcher can tell what became of it even when it died:
-
-- ``payload.pickle``: the worker and its arguments (cloudpickle, written by the launcher);
-- ``pid-R``: rank R has started;
-- ``error-R.json``: rank R's exception, with the time at which it was raised;
-- ``done-R``: rank R's worker has returned;
-- ``stack-R.txt``: where rank R stood when the launcher asked (SIGUSR1);
-- ``training.json``: how far rank 0's training is, where a notebook's page follows (`course_lib.live_view.progress_file`).
+A rank of `launch` is forked from the fork server, which has PyTorch imported, and begins in `forked_rank`. mpirun starts
+``python -P rank_process.py FOLDER [PROGRAM ARGUMENT…]``. So this file imports nothing of ours: the package would bring PyTorch
+along, for which a program may have no use.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import linecache
@@ -20,141 +15,165 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pickle
+import runpy
+import shutil
 import signal
 import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-import torch
-import torch.distributed as dist
-
-from course_lib.listener import PROGRESS_FILE
-
-__all__ = ["PROGRESS", "Payload", "run_rank"]
-
-PROGRESS = "training.json"
+__all__ = ["forked_rank"]
 
 
-@dataclass(frozen=True)
-class Payload:
-    """All that a rank needs to know."""
+def forked_rank(path: str, rank: int) -> None:
+    """Run one rank of `launch`."""
+    import torch
+    import torch.distributed as dist
 
-    call: bytes  # cloudpickle of (worker, args, kwargs)
-    threads: int
-    backend: str | None  # None: no process group
-    gpus: int  # 0 on a machine without
-    environment: dict[str, str]
-    folder: str
-    sources: dict[str, list[str]]  # notebook cells by their file name, for tracebacks
-    live: bool = False  # whether a notebook's page follows a training of rank 0
-
-
-def run_rank(launch_folder: str) -> bytes:
-    """Run one rank; returns the worker's result, pickled by value."""
-    rank = int(os.environ["RANK"])
-    folder = Path(launch_folder)
-    _end_with_launcher()
+    folder = Path(path)
+    settings = _begin(folder)
+    torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)  # no rank outlives the fork server
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the fork server ignores it
-    os.dup2(1, 2)  # one stream, so that a rank's warnings and prints keep their order
-    sys.stdout.reconfigure(line_buffering=True)
-    payload: Payload = pickle.loads((folder / "payload.pickle").read_bytes())
-    stack_file = open(folder / f"stack-{rank}.txt", "w")  # noqa: SIM115 (open as long as the rank lives)
-    faulthandler.register(signal.SIGUSR1, file=stack_file, all_threads=False)
-    (folder / f"pid-{rank}").write_text(str(os.getpid()))
-    try:
-        _set_up(payload)
-        os.environ.pop(PROGRESS_FILE, None)  # the launching process may be a rank itself
-        if payload.live and rank == 0:
-            os.environ[PROGRESS_FILE] = str(folder / PROGRESS)
-        worker, args, kwargs = pickle.loads(payload.call)
-        result = worker(*args, **kwargs)
-        # cloudpickle copies tensors by value (multiprocessing's own pickler would share memory with a
-        # process that is about to end) and takes classes that the notebook defined.
-        packed = cloudpickle.dumps(result)
-    except BaseException as error:
-        _report(folder / f"error-{rank}.json", error)
-        sys.stdout.flush()
-        os._exit(1)
-    (folder / f"done-{rank}").touch()
+
+    def work() -> bytes:
+        # The environment is the launching process's as it is now, not as it was when the fork server started.
+        os.environ.clear()
+        os.environ.update(settings["environment"], RANK=str(rank), LOCAL_RANK=str(rank))
+        if rank == 0:
+            os.environ.update(settings["environment_of_rank_0"])
+        os.chdir(settings["folder"])
+        if settings["gpus"]:
+            torch.cuda.set_device(rank % settings["gpus"])
+        if settings["backend"] is not None:
+            # Gloo's ranks connect pair by pair: one that returns at once would hang up while others still connect.
+            os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
+            with _quiet_stdout():
+                dist.init_process_group(settings["backend"], timeout=timedelta(days=1))
+            del os.environ["TORCH_DIST_INIT_BARRIER"]
+        return _call(folder, settings)
+
+    _report(folder, rank, work, lambda: os._exit(1))
     if dist.is_initialized():
         dist.destroy_process_group()
-    sys.stdout.flush()
-    return packed
+    while not all((folder / f"done-{peer}").exists() for peer in range(settings["world_size"])):
+        time.sleep(0.005)  # what this rank serves, a store or shared memory, others may still need
 
 
-def _set_up(payload: Payload) -> None:
-    """Environment, folder, threads, GPU and process group as the launcher decided."""
-    elastic = {name: value for name, value in os.environ.items() if name.startswith(_ELASTIC)}
-    os.environ.clear()
-    os.environ.update(payload.environment)
-    os.environ.update(elastic)
-    os.environ["OMP_NUM_THREADS"] = str(payload.threads)
-    os.chdir(payload.folder)
-    for name, lines in payload.sources.items():
-        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
-    torch.set_num_threads(payload.threads)
-    if payload.gpus:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % payload.gpus)
-    if payload.backend is not None:
-        # Gloo's ranks connect pair by pair: one that returns at once would hang up while others still connect.
-        os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
-        with _quiet_stdout():
-            dist.init_process_group(payload.backend, timeout=timedelta(days=1))
-        del os.environ["TORCH_DIST_INIT_BARRIER"]
+def mpi_rank(folder: Path, program: list[str]) -> None:
+    """Run one rank that mpirun has started; a failure ends all of them, by MPI_Abort."""
+    settings = _begin(folder)
+    try:
+        from mpi4py import MPI  # starts MPI
+
+        comm = MPI.COMM_WORLD
+        rank, size = comm.Get_rank(), comm.Get_size()
+        if size != settings["world_size"]:
+            raise RuntimeError(f"mpirun started {settings['world_size']} ranks, but mpi4py, with "
+                               f"{MPI.Get_library_version().split(',')[0]}, sees {size}: they belong to different MPIs")  # fmt: skip
+    except (ImportError, RuntimeError) as error:
+        _write(folder / "no-mpi", " ".join(str(error).split()))
+        os._exit(1)
+    os.environ.setdefault("LOCAL_RANK", os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", str(rank)))
+    work = (lambda: _run(program)) if program else (lambda: _call(folder, settings, comm))
+    _report(folder, rank, work, lambda: comm.Abort(1))
 
 
-# What the elastic agent sets for a rank; everything else comes from the launching process as it is now,
-# not as it was when the fork server started.
-_ELASTIC = (
-    "RANK", "LOCAL_", "GROUP_", "ROLE_", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "TORCH_NCCL_ASYNC",
-)  # fmt: skip
+def _begin(folder: Path) -> dict[str, Any]:
+    """The launch's settings. From here on this rank ends when the process that launched it ends, as a notebook's kernel may.
 
-
-class _quiet_stdout:
-    """Hold back what C++ prints while the process group comes up (Gloo reports its connections)."""
-
-    def __enter__(self) -> None:
-        sys.stdout.flush()
-        self.kept = os.dup(1)
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.close(null)
-
-    def __exit__(self, *exc_info) -> None:
-        os.dup2(self.kept, 1)
-        os.close(self.kept)
-
-
-def _end_with_launcher() -> None:
-    """Kill this rank when the process that launched it is gone, as a notebook's kernel may be at any moment.
-
-    The fork server does not tell: it lives as long as any of its children.
+    The fork server does not end then: it lives as long as any of its children.
     """
-    launcher = multiprocessing.parent_process()
+    settings = json.loads((folder / "settings.json").read_text())
+    parent = multiprocessing.parent_process()  # None under mpirun
 
     def watch() -> None:
-        multiprocessing.connection.wait([launcher.sentinel])
+        with contextlib.suppress(ProcessLookupError):  # gone already
+            launcher = parent.sentinel if parent else os.pidfd_open(settings["launcher"])
+            multiprocessing.connection.wait([launcher])
+        for scratch in settings["scratch"]:  # nobody else will
+            shutil.rmtree(scratch, ignore_errors=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    threading.Thread(target=watch, daemon=True, name="launcher watch").start()
+    if parent or hasattr(os, "pidfd_open"):  # Linux has it
+        threading.Thread(target=watch, daemon=True, name="launcher watch").start()
+    return settings
 
 
-def _report(path: Path, error: BaseException) -> None:
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-        frames = frames.tb_next  # the reader wants the worker's frames, not ours
-    text = "".join(traceback.format_exception(type(error), error, frames))
-    if isinstance(error, SystemExit):
-        reason = f"the worker called sys.exit({error.code!r})"
-    else:
-        reason = "".join(traceback.format_exception_only(error)).strip()
-    report: dict[str, Any] = {"time": time.time(), "reason": reason, "traceback": text}
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(report))
+def _report(folder: Path, rank: int, work: Callable[[], bytes], end: Callable[[], None]) -> None:
+    """Do the work, and report its result; report an error, and end."""
+    os.dup2(os.open(folder / f"log-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
+    os.dup2(1, 2)  # one stream, so that a rank's warnings and prints keep their order
+    sys.stdout.reconfigure(line_buffering=True)
+    stacks = open(folder / f"stack-{rank}", "w")  # noqa: SIM115 (open as long as the rank lives)
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
+    _write(folder / f"pid-{rank}", str(os.getpid()))
+    try:
+        result = work()
+    except BaseException as error:
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+            frames = frames.tb_next  # the reader wants the worker's frames, not ours
+        if isinstance(error, SystemExit):
+            reason = f"it called sys.exit({error.code!r})"
+        else:
+            reason = "".join(traceback.format_exception_only(error)).strip()
+        text = "".join(traceback.format_exception(type(error), error, frames))
+        _write(folder / f"error-{rank}.json", json.dumps({"time": time.time(), "reason": reason, "traceback": text}))
+        sys.stdout.flush()
+        end()
+    sys.stdout.flush()
+    _write(folder / f"done-{rank}", result)
+
+
+def _call(folder: Path, settings: dict[str, Any], *first: Any) -> bytes:
+    sys.path[:] = settings["path"]  # modules beside the notebook
+    import cloudpickle
+    import torch
+
+    torch.set_num_threads(settings["threads"])
+    for name, lines in settings["sources"].items():
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+    worker, args, kwargs = pickle.loads((folder / "call.pickle").read_bytes())
+    # cloudpickle copies tensors by value (multiprocessing's own pickler would share memory with a
+    # process that is about to end) and takes classes that the notebook defined.
+    return cloudpickle.dumps(worker(*first, *args, **kwargs))
+
+
+def _run(program: list[str]) -> bytes:
+    sys.argv = program
+    sys.path.insert(0, str(Path(program[0]).resolve().parent))
+    try:
+        runpy.run_path(program[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+    return b""
+
+
+@contextlib.contextmanager
+def _quiet_stdout() -> Iterator[None]:
+    """Hold back what C++ prints while the process group comes up (Gloo reports its connections)."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    with open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # ranks may write the same file
+    partial.write_bytes(content.encode() if isinstance(content, str) else content)
     partial.rename(path)
+
+
+if __name__ == "__main__":
+    mpi_rank(Path(sys.argv[1]), sys.argv[2:])

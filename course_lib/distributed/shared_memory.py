@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import reduce_storage
 
-from course_lib.distributed.launch import _Pickler
+from course_lib.distributed.launch_folder import _Pickler
 
 __all__ = ["FileLock", "pack_shared", "share"]
 

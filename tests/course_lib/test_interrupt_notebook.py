@@ -11,8 +11,6 @@ import pytest
 from notebook_kernel import Kernel
 from rank_processes import noted_pids, survivors
 
-from course_lib.distributed.mpi_command import MPINotFoundError, find_mpi
-
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 SETUP = """
@@ -103,11 +101,15 @@ def ends_in_one_line(kernel, request, cell, line, within=300.0):
     assert after.streams["stdout"] == "[1, 2, 3] [0, 1]\n" and after.error is None, after.error
 
 
-@pytest.mark.parametrize("worker, presses, looked_at", [("train", 1, True), ("stuck", 2, False), ("deaf", 3, True)])
-def test_four_ranks_are_ended(kernel, worker, presses, looked_at):
+@pytest.mark.parametrize(
+    "start, worker, presses, looked_at",
+    [("launch", "train", 1, True), ("launch", "stuck", 2, False), ("launch", "deaf", 3, True),
+     ("mpi_launch", "mpi_sleep", 2, False)],
+)  # fmt: skip
+def test_four_ranks_are_ended(kernel, start, worker, presses, looked_at):
     folder = Path(kernel.folder) / worker
     folder.mkdir()
-    request = kernel.send(f"launch({worker}, 4, ({str(folder)!r},), threads=1)", looked_at)
+    request = kernel.send(f"{start}({worker}, 4, ({str(folder)!r},), threads=1)", looked_at)
     ranks = noted_pids(folder, 4)
     cell = kernel.collect(request, until=lambda cell: True)
     for press in range(presses):
@@ -157,23 +159,6 @@ def test_a_training_that_is_interrupted_leaves_its_curve_so_far(kernel):
     assert final["text/plain"].splitlines() == transcript
     assert f"interrupted in epoch {epoch} of 1000" in final["text/html"]
     assert kernel.run("print(kept)").streams["stdout"] == "[1, 2, 3]\n"
-
-
-def test_mpi_ranks_are_ended(kernel):
-    try:
-        find_mpi()
-    except MPINotFoundError as missing:
-        pytest.skip(str(missing))
-    folder = Path(kernel.folder) / "mpi"
-    folder.mkdir()
-    request = kernel.send(f"mpi_launch(mpi_sleep, 3, ({str(folder)!r},), threads=1)", looked_at=False)
-    ranks = noted_pids(folder, 3, timeout=60)
-    cell = kernel.collect(request, until=lambda cell: True)
-    kernel.interrupt()
-    time.sleep(0.1)
-    kernel.interrupt()
-    ends_in_one_line(kernel, request, cell, "all 3 ranks have been ended")
-    assert survivors(ranks) == []
 
 
 @pytest.mark.slow

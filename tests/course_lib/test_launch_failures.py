@@ -1,210 +1,215 @@
-"""Ranks that raise, exit, are killed or hang: the right rank is named, quickly, and nobody survives."""
+"""Ranks that raise, exit, are killed or hang, and launchers that end, under the fork server and under mpirun alike.
+
+The right rank is named, quickly; no process and no file is left.
+"""
 
 import os
 import pickle
+import runpy
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import cloudpickle
 import pytest
-import rank_processes
-import torch
-import torch.distributed as dist
-from rank_processes import note_pid, noted_pids, survivors
+from rank_processes import alive, noted_pids, survivors
 
-from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
-from course_lib.distributed.agent import WatchingAgent
-
-for module in (sys.modules[__name__], rank_processes):
-    cloudpickle.register_pickle_by_value(module)
+from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch, mpi_launch, mpi_run, rank_process
+from course_lib.distributed.launch_folder import _short_stack
+from course_lib.distributed.monitor import RankPrinter, _first_failure
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
+# The same program under both; each has a barrier that never ends when a rank does not come.
+PROLOGUES = {
+    "launch": "import torch.distributed as dist\nrank, barrier = dist.get_rank(), dist.barrier",
+    "mpi_run": "from mpi4py import MPI\nrank, barrier = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.Barrier",
+}
+LAUNCHER = """
+import runpy, signal, sys
+from course_lib.distributed import launch, mpi_run
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process ignores it
+start, path = sys.argv[1:]
+try:
+    if start == "launch":
+        launch(runpy.run_path, 2, (path,), timeout=None)
+    else:
+        mpi_run(path, 2, timeout=None)
+except KeyboardInterrupt:
+    usable = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    print("interrupted", usable, launch(len, 2, ("abc",), timeout=300), flush=True)
+"""
 
-def longer_than_a_start():
-    """A time limit that ranks on this machine, as busy as it is, reach in the worker: at least 2 s."""
-    start = time.monotonic()
-    launch(os.getpid, 2, timeout=600)
-    return max(2.0, 5 * (time.monotonic() - start))
+
+def folders():
+    """Folders of launches by this process, or by one that has ended; others may be under way at the same time."""
+    places = {"/dev/shm", "/tmp", tempfile.gettempdir()}
+    found = [path for place in places for path in Path(place).glob("launch-*-*")]
+    return {path for path in found if (pid := int(path.name.split("-")[1])) == os.getpid() or not alive(pid)}
 
 
-def failure(worker, folder, ranks=2, within=300.0, **options):
-    """The error of a launch whose ranks note their ids in `folder`; none is alive once it has been raised."""
-    launch(os.getpid, 1, timeout=60)  # the fork server's start is not what is timed here
-    start = time.monotonic()
-    with pytest.raises((RankFailedError, LaunchTimeoutError)) as raised:
-        launch(worker, ranks, (str(folder),), **{"timeout": 600, **options})
-    took = time.monotonic() - start
-    assert survivors(noted_pids(folder, ranks)) == []
-    assert took <= within, took
-    return raised.value
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path):
+    before = folders()
+    segments = set(Path("/dev/shm").glob("*_segment*"))  # Open MPI's own, were they not in our folder
+    yield
+    end = time.monotonic() + 5
+    while (left := folders() - before) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert left == set() and set(Path("/dev/shm").glob("*_segment*")) <= segments
+    assert survivors([int(path.read_text()) for path in tmp_path.glob("*.pid")]) == []
 
 
-def test_a_raising_rank_is_named_with_its_source_line(tmp_path):
-    def worker(folder):
-        note_pid(folder)
-        dist.barrier()
-        if dist.get_rank() == 1:
-            losses = {"train": 0.5}
-            return losses["validation"]  # the failing line
-        time.sleep(600)
+@pytest.fixture(params=PROLOGUES)
+def start(request):
+    return request.param
 
-    error = failure(worker, tmp_path)
-    assert isinstance(error, RankFailedError) and error.rank == 1 and error.world_size == 2
-    assert "KeyError" in error.reason and "validation" in error.reason and "\n" not in error.reason
-    assert 'return losses["validation"]  # the failing line' in error.rank_traceback
-    assert "rank 1 of 2" in str(error) and error.rank_traceback.rstrip() in str(error)
+
+@pytest.fixture
+def program(start, tmp_path):
+    """Writes a program whose ranks note their process, meet, and run `body`, which begins in line 8."""
+
+    def write(body):
+        path = tmp_path / "program.py"
+        note = f"Path({str(tmp_path)!r}, f'{{rank}}.pid').write_text(str(os.getpid()))"
+        path.write_text(
+            f"import os, signal, sys, time\nfrom pathlib import Path\n\n{PROLOGUES[start]}\n{note}\nbarrier()\n{body}\n"
+        )
+        return path
+
+    return write
+
+
+@pytest.fixture
+def run(start, program):
+    def run(body, ranks=2, timeout=300):
+        path = str(program(body))
+        if start == "launch":
+            launch(lambda: bool(runpy.run_path(path)), ranks, timeout=timeout, threads=1)
+        else:
+            mpi_run(path, ranks, timeout=timeout, threads=1)
+
+    return run
+
+
+FAULTS = {
+    "raises": ("if rank == 1:\n    raise ValueError('the loss is nan')\nbarrier()", 1, "ValueError: the loss is nan"),
+    "raises first": ("time.sleep([1.0, 0.0][rank])\nraise ValueError(f'from {rank}')", 1, "from 1"),
+    "exits": ("if rank == 1:\n    sys.exit(3)\nbarrier()", 1, "it called sys.exit(3)"),
+    "leaves with a code": ("if rank == 1:\n    os._exit(5)\nbarrier()", 1, "exited with code 5 before it was done"),
+    "leaves without a word": ("if rank == 1:\n    os._exit(0)\nbarrier()", 1, "exited with code 0 before it was done"),
+    "is killed": ("if rank == 0:\n    os.kill(os.getpid(), signal.SIGKILL)\nbarrier()", 0,
+                  "ended by SIGKILL; the system kills"),
+    "is killed beside a sleeper": ("if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)", 1, "SIGKILL"),
+    "crashes": ("if rank == 1:\n    os.kill(os.getpid(), signal.SIGSEGV)\nbarrier()", 1, "ended by SIGSEGV"),
+    "raises beside one that ignores SIGTERM": (
+        "if rank == 0:\n    time.sleep(0.2)\n    raise ValueError('on purpose')\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)", 0, "on purpose"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_rank_that_fails_is_named_and_ends_the_others(run, fault):
+    body, rank, reason = FAULTS[fault]
+    with pytest.raises(RankFailedError) as raised:
+        run(body)
+    error = raised.value
+    assert (error.rank, error.world_size) == (rank, 2) and reason in error.reason and "\n" not in error.reason
+    assert f"rank {rank} of 2" in str(error) and error.rank_traceback.rstrip() in str(error)
     again = pickle.loads(pickle.dumps(error))
     assert (again.rank, str(again)) == (error.rank, str(error))
+    if fault == "raises":
+        assert "raise ValueError('the loss is nan')" in error.rank_traceback
+        assert "rank_process" not in error.rank_traceback
 
 
-def test_the_first_of_two_failures_is_named(tmp_path):
-    def worker(folder):
-        note_pid(folder)
-        dist.barrier()
-        time.sleep([0.5, 0.0][dist.get_rank()])
-        raise RuntimeError(f"from {dist.get_rank()}")
-
-    assert failure(worker, tmp_path).rank == 1
-
-
-def test_a_raising_rank_is_named_though_its_peers_lose_the_connection(tmp_path):
-    def worker(folder):
-        note_pid(folder)
-        dist.barrier()
-        if dist.get_rank() == 1:
-            raise ValueError("the cause")
-        dist.all_reduce(torch.ones(1))
-
-    for attempt in range(3):
-        (tmp_path / str(attempt)).mkdir()
-        error = failure(worker, tmp_path / str(attempt))
-        assert error.rank == 1 and "the cause" in error.reason
+def test_a_hang_ends_at_the_time_limit_and_says_where_each_rank_was(start, run, tmp_path):
+    began = time.monotonic()
+    run("time.sleep(rank / 2)", ranks=3)  # rank 0 is done a second before rank 2, which is no failure
+    limit = max(3.0, 3 * (time.monotonic() - began))
+    with pytest.raises(LaunchTimeoutError) as raised:
+        run("def waits():\n    time.sleep(600)\n\nif rank == 0:\n    waits()\n"
+            "if rank == 2:\n    os.kill(os.getpid(), signal.SIGSTOP)", ranks=3, timeout=limit)  # fmt: skip
+    error = raised.value
+    path = tmp_path / "program.py"
+    assert error.timeout == limit
+    assert error.positions[0].splitlines()[:2] == [f"  waits ({path}:9)", f"  <module> ({path}:12)"]
+    assert "rank_process" not in error.positions[0]
+    assert error.positions[1] == "  it has finished and waits for the others"
+    if start == "launch":  # mpirun has a rank that stopped itself go on
+        assert error.positions[2] == "  it did not answer (stopped, or deep in the kernel)"
+    assert all(f"rank {rank}:\n{error.positions[rank]}" in str(error) for rank in range(3))
+    assert pickle.loads(pickle.dumps(error)).positions == error.positions
 
 
-def test_a_rank_that_ignores_sigterm_is_ended_too(tmp_path):
-    def worker(folder):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        note_pid(folder)
-        dist.barrier()
-        if dist.get_rank() == 0:
-            raise ValueError("on purpose")
-        while True:
-            time.sleep(1)
+@pytest.mark.parametrize("how", ["group interrupted", "interrupted twice", "terminated", "killed"])
+def test_no_rank_outlives_its_launcher(start, program, tmp_path, how):
+    path = program("signal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)")
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, start, path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        ranks = noted_pids(tmp_path, 2)
+        send = os.killpg if "group" in how else os.kill  # the whole group, as Jupyter does
+        send(process.pid, {"terminated": signal.SIGTERM, "killed": signal.SIGKILL}.get(how, signal.SIGINT))
+        if how == "interrupted twice":
+            time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=300)
+        assert survivors(ranks, timeout=60.0) == []
+        if "interrupted" in how:
+            assert output.endswith("interrupted True [3, 3]\n") and process.returncode == 0
+        else:
+            assert process.returncode == (128 + signal.SIGTERM if how == "terminated" else -signal.SIGKILL)
+    finally:
+        if alive(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
-    error = failure(worker, tmp_path)
-    assert error.rank == 0 and "on purpose" in error.reason
 
-
-def test_sys_exit_is_a_failure(tmp_path):
-    def worker(folder):
-        note_pid(folder)
-        dist.barrier()
-        if dist.get_rank() == 1:
-            sys.exit(3)
-        time.sleep(600)
-
-    error = failure(worker, tmp_path)
-    assert error.rank == 1 and "sys.exit(3)" in error.reason
-
-
-@pytest.mark.parametrize("peer", ["sleeps", "waits in a collective"])
-@pytest.mark.parametrize("how", ["os._exit(0)", "SIGKILL"])
-def test_a_rank_that_leaves_without_a_word_is_named(tmp_path, how, peer):
-    def worker(folder):
-        note_pid(folder)
-        dist.barrier()
-        if dist.get_rank() == 1:
-            time.sleep(0.1)  # the other is where it should be
-            if how == "SIGKILL":
-                os.kill(os.getpid(), signal.SIGKILL)
-            os._exit(0)
-        if peer == "sleeps":
-            time.sleep(600)
-        dist.all_reduce(torch.ones(1))  # fails as soon as its peer is gone: an effect, not the cause
-
-    for attempt in range(1 if peer == "sleeps" else 3):
-        (tmp_path / str(attempt)).mkdir()
-        error = failure(worker, tmp_path / str(attempt))
-        assert error.rank == 1, error.reason
-        assert ("SIGKILL" if how == "SIGKILL" else "exited with code 0") in error.reason
+@pytest.mark.parametrize("ranks", [0, -1, "2", 2.0, None])
+@pytest.mark.parametrize("call", [launch, mpi_launch])
+def test_a_bad_world_size_is_one_line(call, ranks):
+    with pytest.raises(ValueError, match=rf"world_size must be a whole number of at least 1, got {ranks!r}$"):
+        call(print, ranks)
 
 
 @pytest.mark.parametrize(
-    "codes, reports, terminated, rank",
+    "exits, reports, rank",
     [
-        ([-15, -9], {}, True, 1),  # the stock agent saw rank 1's end before we did, and terminated rank 0
-        ([-15, -9], {}, False, 0),
-        ([-15, 1], {1: 5.0}, True, 1),
-        ([1, 1], {0: 6.0, 1: 5.0}, True, 1),
-        ([None, 1], {1: 5.0}, False, 1),
-        ([None, -15], {}, False, 1),
-        ([-15, None], {}, True, None),
-        ([None, None], {}, False, None),
+        ({0: -15, 1: -9}, {}, 0),
+        ({1: 1}, {1: 5.0}, 1),
+        ({0: -9, 1: 1}, {1: 5.0}, 0),  # rank 1 reports that it has lost the connection
+        ({0: 1, 1: 1}, {0: 6.0, 1: 5.0}, 1),
+        ({0: None}, {1: 5.0}, 1),  # mpirun ends the others
+        ({1: None}, {}, 1),
+        ({}, {}, None),
     ],
 )
-def test_the_rank_that_went_first(tmp_path, codes, reports, terminated, rank):
-    agent = SimpleNamespace(world_size=2, folder=tmp_path)
-    agent._reports = lambda: {r: {"time": at, "reason": "raised", "traceback": ""} for r, at in reports.items()}
-    processes = [SimpleNamespace(exitcode=code) for code in codes]
-    error = WatchingAgent._first_failure(agent, processes, terminated)
+def test_the_rank_that_went_first(exits, reports, rank):
+    errors = {r: {"time": at, "reason": "raised", "traceback": ""} for r, at in reports.items()}
+    folder = SimpleNamespace(world_size=2, errors=lambda: errors, done=lambda: [])
+    error = _first_failure(SimpleNamespace(exits=lambda: exits), folder)
     assert (error and error.rank) == rank
 
 
-def test_a_hang_says_where_each_rank_stood(tmp_path):
-    def fetch_more_data():
-        time.sleep(600)
-
-    def worker(folder):
-        note_pid(folder)
-        dist.barrier()
-        if dist.get_rank() == 0:
-            dist.all_reduce(torch.ones(1))
-        fetch_more_data()
-
-    limit = longer_than_a_start()
-    error = failure(worker, tmp_path, timeout=limit)
-    assert isinstance(error, LaunchTimeoutError) and isinstance(error, TimeoutError) and error.timeout == limit
-    assert "all_reduce" in error.positions[0] and "fetch_more_data" not in error.positions[0]
-    assert "fetch_more_data" in error.positions[1] and "all_reduce" not in error.positions[1]
-    for rank in range(2):
-        assert f"rank {rank}:\n{error.positions[rank]}" in str(error)
-        innermost, *_, outermost = error.positions[rank].splitlines()
-        assert "worker" in outermost and "worker" not in innermost
-    again = pickle.loads(pickle.dumps(error))
-    assert again.positions == error.positions
+def test_a_stack_is_innermost_first_and_ends_at_the_worker():
+    dump = 'Current thread 0x1:\n  File "/x/site-packages/torch/a.py", line 3 in step\n  File "/y/ipykernel_1/2.py", line 4 in train\n'
+    dump += f'  File "{rank_process.__file__}", line 9 in main\n  File "/z/spawn.py", line 10 in <module>\n'
+    assert _short_stack(dump) == "  step (torch/a.py:3)\n  train (line 4 of its cell)"
 
 
-def test_a_stopped_rank_does_not_stop_the_timeout(tmp_path):
-    def worker(folder):
-        note_pid(folder)
-        dist.barrier()
-        if dist.get_rank() == 1:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        dist.all_reduce(torch.ones(1))
-
-    error = failure(worker, tmp_path, timeout=longer_than_a_start())
-    assert isinstance(error, LaunchTimeoutError)
-    assert "all_reduce" in error.positions[0]
-    assert "did not answer" in error.positions[1]
-
-
-def test_a_launch_works_after_each_kind_of_failure(tmp_path):
-    def dies(folder):
-        note_pid(folder)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    failure(dies, tmp_path, ranks=1)
-    assert launch(lambda: dist.get_world_size(), 2, timeout=60) == [2, 2]
-
-
-def test_a_worker_that_waits_in_a_finished_rank_is_not_taken_for_a_loss(tmp_path):
-    def worker(folder):
-        time.sleep(1.0 * dist.get_rank())  # rank 0 is done a second before rank 1
-        Path(folder, str(dist.get_rank())).touch()
-        return dist.get_rank()
-
-    assert launch(worker, 2, (str(tmp_path),), timeout=60) == [0, 1]
+def test_lines_are_printed_whole_with_their_rank(tmp_path, capsys):
+    logs = {rank: tmp_path / str(rank) for rank in range(3)}  # rank 2 prints nothing
+    printer = RankPrinter(logs)
+    for rank, text in [(0, b"a "), (1, "ä".encode()[:1]), (0, b"line\nhalf"), (1, "ä".encode()[1:] + b"\r\xff\r\n")]:
+        with logs[rank].open("ab") as log:
+            log.write(text)
+        printer.look()
+    assert printer.printed == ["[rank 0] a line\n", "[rank 1] ä\n", "[rank 1] \ufffd\n"]
+    printer.close()
+    assert capsys.readouterr().out == "".join(printer.printed) and printer.printed[-1] == "[rank 0] half\n"

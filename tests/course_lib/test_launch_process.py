@@ -1,80 +1,13 @@
-"""`launch` seen from outside its process: interrupted, killed, several at once."""
+"""`launch` seen from outside its process: several at once, and a script on standard input."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from rank_processes import alive, noted_pids, survivors
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-
-SLEEPING = """
-import os, signal, sys, time
-from pathlib import Path
-
-import torch
-import torch.distributed as dist
-
-from course_lib.distributed import launch
-
-def sleeps(folder):
-    Path(folder, os.environ["RANK"] + ".pid").write_text(str(os.getpid()))
-    if dist.get_rank() == 0:
-        dist.barrier()
-    time.sleep(600)
-
-def adds():
-    total = torch.tensor(dist.get_rank() + 1)
-    dist.all_reduce(total)
-    return total.item()
-
-if __name__ == "__main__":
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        launch(sleeps, 2, (sys.argv[1],), timeout=None)
-    except KeyboardInterrupt:
-        print("interrupted", signal.getsignal(signal.SIGINT) is before, launch(adds, 2, timeout=60), flush=True)
-"""
-
-
-@pytest.fixture
-def sleeping(tmp_path):
-    """A process that is inside a launch of two sleeping ranks; its ranks' ids."""
-    script = tmp_path / "sleeping.py"
-    script.write_text(SLEEPING)
-    (tmp_path / "pids").mkdir()
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path / "pids")],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        yield process, noted_pids(tmp_path / "pids", 2)
-    finally:
-        if alive(process.pid):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-
-
-@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["process", "whole group, as Jupyter does"])
-def test_interrupting_ends_the_ranks_and_leaves_the_process_usable(sleeping, send):
-    process, ranks = sleeping
-    send(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=300)
-    assert "interrupted True [3, 3]" in output, output
-    assert process.returncode == 0
-    assert survivors(ranks) == []
-
-
-def test_no_rank_outlives_a_killed_launcher(sleeping):
-    process, ranks = sleeping
-    os.kill(process.pid, signal.SIGKILL)
-    assert survivors(ranks, timeout=60.0) == []
-
 
 SEVERAL = """
 import json, os, sys
