@@ -10,7 +10,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-__all__ = ["course_criteria", "full_name"]
+__all__ = ["course_criteria", "full_name", "known_labs"]
+
+
+def known_labs() -> list[str]:
+    """``lab01``…: the labs whose run has criteria."""
+    return [f"lab{path.stem[:2]}" for path in sorted(Path(__file__).parent.glob("[0-9][0-9]_*.toml"))]
 
 
 def full_name(lab: str) -> str:

@@ -18,8 +18,7 @@ from autograde.gradebook import nbgrader_settings
 from course_lib.release_copy import release_notebook
 
 BIN = Path(sys.executable).parent
-LABS = {"01_single_gpu": "01", "02_ddp": "02", "03_batch_size_scaling": "03", "04_momentum_warmup_novograd": "04",
-        "05_resnet_hw": "05", "06_communication": "06", "07_sync_async_sgd": "07", "08_parallel_sgd_mpi": "08", "09_hogwild": "09", "10_kfac": "10", "11_scaling_study": "11", "12_assessment": "12"}  # fmt: skip
+LABS = sorted(path.name for path in Path(__file__).parents[2].glob("labs/[0-9][0-9]_*"))
 # What so short a training, or none, does not get: the accuracy asked for, the runs of the homework's programs.
 UNREACHED = {
     "05_resnet_hw": ["resnet-cifar100", "resnet-tinyimagenet", "pretrained-cifar100"],
@@ -81,7 +80,7 @@ def test_the_source_validates_and_leaves_a_run(repository, shared, lab, warm_ser
         if "traceback" in output
     )[-6000:]
     for failed, name in zip(done.failed, UNREACHED.get(lab, ["run"]), strict=True):  # every exercise passes
-        assert f'check("lab{LABS[lab]}.{name}", ' in failed["source"], failed
+        assert f'check("lab{lab[:2]}.{name}", ' in failed["source"], failed
     record, epochs = complete(done.run, lab, 1 if lab == "01_single_gpu" else 2)
     final = float(epochs[-1]["val_accuracy"])
     assert final > 0.3  # it learns: guessing scores 0.1
