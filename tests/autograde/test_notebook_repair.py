@@ -4,6 +4,7 @@ import base64
 import copy
 import json
 import random
+from pathlib import Path
 
 import nbformat
 import pytest
