@@ -17,7 +17,7 @@ from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
 __all__ = ["on_ranks", "server", "worker"]
 
 GRADIENT, GOODBYE = 1.0, 2.0
-TIMEOUT = 12.0
+TIMEOUT = 20.0
 DELAY = 0.05  # seconds that an answer takes, so that reading it too early is seen
 
 
