@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
-WORKERS ?= 2
+WORKERS ?= 3
 CI_TESTS := (exhibits or (labs or thorough) and not quick) and not (slow or gpu or slurm or browser)
 
 .PHONY: help setup demo test test-ci test-all jupyter authors hub hub-clean lint clean
@@ -32,7 +32,9 @@ $(STAMP): pyproject.toml autograde/pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/python demo.py
 
-# The classes of tests: tests/cost_classes.py.
+# The classes of tests: tests/cost_classes.py. Their files are shared by more processes than most machines have cores to
+# spare, because tests wait: for limits, for processes that start, for a disk.
+unexport PYTHONDONTWRITEBYTECODE  # every process would compile the tests anew
 SHARED := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP)

@@ -10,6 +10,7 @@ import zipfile
 import nbformat
 import pytest
 import yaml
+from nbformat.v4 import new_code_cell, new_notebook
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -239,42 +240,32 @@ print("library:", course_lib.__file__, "data:", data_root())
 """
 
 
-def notebook(path):
-    cells = [
-        nbformat.v4.new_code_cell("num_gpus = 1\nseed = 0\noutput_dir = 'run'"),
-        nbformat.v4.new_code_cell(NOTEBOOK),
-    ]
-    cells[0].metadata["tags"] = ["parameters"]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    python3 = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=python3), path)
-
-
 def test_a_student_without_a_checkout_starts_and_runs_a_lab(student):
-    """From the installed package alone: `lab start`, then `lab run` and `lab sweep` on the student's own notebook."""
+    """From the installed package alone: `lab start`, then `lab run` and `lab sweep` on the student's own notebook.
+
+    Without $LAB_DATA neither the folder of `lab data fetch` nor that of the kernel decides where the data are.
+    """
     assert (started := student("start", "01")).returncode == 0, started.stderr
     lab = student.home / "labs" / "01_single_gpu"
-    assert "YOUR CODE HERE" in (lab / "01_single_gpu.ipynb").read_text() and (lab / "profiles.yaml").is_file()
-    notebook(lab / "01_single_gpu.ipynb")  # the student's work, which is short
-    done = student("run", "01")
-    assert done.returncode == 0, done.stderr
-    assert f"notebook: {lab / '01_single_gpu.ipynb'}" in done.stdout
-    assert f"library: {student.home / 'site'}" in done.stdout
-    planned = student("sweep", "01_single_gpu/01_single_gpu.ipynb", "-g", "seed=0,1", "--dry-run")
-    assert planned.returncode == 0 and f"notebook: {lab / '01_single_gpu.ipynb'}" in planned.stdout, planned.stderr
-
-
-def test_a_terminal_and_a_notebook_elsewhere_agree_where_the_data_are(student):
-    """Without $LAB_DATA: neither the folder of `lab data fetch` nor that of the kernel decides."""
+    path = lab / "01_single_gpu.ipynb"
+    assert "YOUR CODE HERE" in path.read_text() and (lab / "profiles.yaml").is_file()
     fetched = student("data", "fetch", "fashion-mnist-small", folder="somewhere")
     assert fetched.returncode == 0, fetched.stderr
     root = student.home / ".local" / "share" / "distributed-training-labs"
     assert (root / "fashion-mnist-small" / "dataset.json").is_file()
-    notebook(student.home / "elsewhere" / "mine.ipynb")
-    done = student("run", "mine.ipynb", folder="elsewhere")
-    assert f"data: {root}\n" in done.stdout, done.stderr
-    assert f"data root: {root}" in student("data", "list", folder="labs").stdout
-    told = student("doctor", "--json", folder="labs").stdout
+
+    cells = [new_code_cell("num_gpus = 1\nseed = 0\noutput_dir = 'run'"), new_code_cell(NOTEBOOK)]  # short work
+    cells[0].metadata["tags"] = ["parameters"]
+    python3 = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(new_notebook(cells=cells, metadata=python3), path)
+    done = student("run", "01")
+    assert done.returncode == 0, done.stderr
+    assert f"notebook: {path}" in done.stdout
+    assert f"library: {student.home / 'site'}" in done.stdout and f"data: {root}\n" in done.stdout
+    planned = student("sweep", "01_single_gpu/01_single_gpu.ipynb", "-g", "seed=0,1", "--dry-run")
+    assert planned.returncode == 0 and f"notebook: {path}" in planned.stdout, planned.stderr
+    assert f"data root: {root}" in student("data", "list").stdout
+    told = student("doctor", "--json").stdout
     assert str(root) in told and "your own data folder" in told
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import nbformat
+import pytest
 from fake_runs import REPOSITORY
 
 import autograde.exercises
@@ -95,6 +97,20 @@ def loses(lab: GradedLab, exercise: str, answer: str, lost: str, reason: str) ->
     assert "grader" not in first.flags
     for part in first.lost:
         assert first.remedies[part] or "not answered" in first.reasons[part]
+
+
+def cases(wrong: Mapping[str, tuple], elsewhere: str) -> list:
+    """The names of a table's mistakes as a test's cases: of each exercise in `elsewhere` the first, the others are slow.
+
+    Those are the exercises whose every mistake `test_known_mistakes` judges for several draws, without a sandbox.
+    """
+    exercises = [exercise for exercise, *_ in wrong.values()]
+    return [
+        pytest.param(
+            name, marks=pytest.mark.slow if exercise in elsewhere.split() and exercise in exercises[:at] else ()
+        )
+        for at, (name, (exercise, *_)) in enumerate(wrong.items())
+    ]
 
 
 def with_seconds(monkeypatch, seconds: float) -> None:

@@ -16,10 +16,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from click.testing import CliRunner
 from conftest import hand_in_to, lay_out
 from fake_runs import LAB, REPOSITORY, released_notebook, solved_notebook
 
 from autograde.batch import grade_lab
+from autograde.cli import grade
 from autograde.rubric import RUBRICS
 from autograde.sandbox import missing_sandbox
 from autograde.verdict import load_verdict, verdict_path
@@ -202,9 +204,9 @@ def test_killed_ten_times_at_random_and_resumed(uninterrupted, interrupted):
 def test_the_same_command_again_grades_nobody(uninterrupted):
     course = uninterrupted
     before = everything(course)
-    done = subprocess.run(command(course), capture_output=True, text=True, cwd=REPOSITORY)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{LAB}: 8 of 8 are graded already and have not changed" in done.stdout
+    done = CliRunner().invoke(grade, ["1", "--course", str(course), "--jobs", "2"])
+    assert done.exit_code == 0, done.output
+    assert f"{LAB}: 8 of 8 are graded already and have not changed" in done.output
     assert everything(course) == before
 
 

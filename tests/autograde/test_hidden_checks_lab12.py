@@ -1,7 +1,7 @@
 """Lab 12's hidden checks against right answers in several styles and the mistakes that students make."""
 
 import pytest
-from graded_lab import GradedLab, loses, with_seconds
+from graded_lab import GradedLab, cases, loses, with_seconds
 
 LAB = "12_assessment"
 EXERCISES = ["batches", "wrap", "optimizer", "schedule", "metrics", "early-stop", "report", "worker", "script"]
@@ -207,16 +207,8 @@ WRONG = {
 }  # fmt: skip
 
 
-def _cases():
-    """All of one process; of those with ranks the first of each exercise, the others are slow."""
-    seen = set()
-    for name, (exercise, *_) in WRONG.items():
-        quick = exercise in ("batches", "optimizer", "schedule", "early-stop") or exercise not in seen
-        seen.add(exercise)
-        yield pytest.param(name, marks=() if quick else pytest.mark.slow)
-
-
-@pytest.mark.parametrize("mistake", list(_cases()))
+# Of those with ranks the first of each exercise, too.
+@pytest.mark.parametrize("mistake", cases(WRONG, " ".join(EXERCISES)))
 def test_mistake_loses_its_part(lab, mistake):
     exercise, *edits, lost, reason = WRONG[mistake]
     loses(lab, exercise, lab.edited(exercise, *edits), lost, reason)

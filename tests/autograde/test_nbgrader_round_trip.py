@@ -17,6 +17,7 @@ from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.validator import Validator
 
+from autograde import nbgrader_hooks
 from autograde.batch import grade_lab
 from autograde.gradebook import nbgrader_settings
 from autograde.reading.feedback import page_or_scores
@@ -64,10 +65,9 @@ def autograde_again(warm_server, monkeypatch):
     monkeypatch.setattr(WarmServer, "shared", lambda: warm_server)
     monkeypatch.setattr(KernelProvisionerFactory.instance(), "default_provisioner_name", "lab-warm")
 
-    def autograde_again(course, *students):
-        for student in students:
-            grader = NbGraderAPI(config=nbgrader_settings(course))
-            succeeded(grader.autograde(LAB, student, force=True, create=False))
+    def autograde_again(course, student, create=False):
+        grader = NbGraderAPI(config=nbgrader_settings(course))
+        succeeded(grader.autograde(LAB, student, force=True, create=create))
 
     return autograde_again
 
@@ -211,7 +211,8 @@ def test_either_order_gives_the_same_scores_and_the_pages_tell_why(short_course,
         assert "0 of 5 points" in shown and shown.count("5 of 5 points") == 3
     assert "20 of 20 points" in feedback(course, "ada") and feedback(course, "ada").count("5 of 5 points") == 4
 
-    autograde_again(course, "ada", "bob")
+    autograde_again(course, "ada")
+    nbgrader(course, "autograde", LAB, "--student", "bob", "--force")  # as it is typed, in a kernel that starts cold
     assert {student: scores(course, student) for student in expected} == expected
     feedback_again(course)
     assert_harmless(feedback(course, "bob"))  # now with what the cells printed when nbgrader executed them
@@ -236,13 +237,14 @@ def test_either_order_gives_the_same_scores_and_the_pages_tell_why(short_course,
     assert "run/run.json is missing" in feedback(course, "ada") and "is not JSON" in feedback(course, "ada")
 
 
-def test_nbgrader_s_command_alone_gives_the_same_scores(short_course, hand_in, warm):
+def test_nbgrader_alone_gives_the_same_scores(short_course, hand_in, bench_of, autograde_again, monkeypatch):
     course = short_course
+    monkeypatch.setattr(nbgrader_hooks, "_bench", lambda lab, course, source: bench_of(course))
     folder = hand_in("bob", hostile_notebook())
     (folder / "timestamp.txt").write_text("2026-11-20 22:30:00 UTC")
     (folder / "run" / "model.safetensors").unlink()
     succeeded(NbGraderAPI(config=nbgrader_settings(course)).generate_assignment(LAB))
-    nbgrader(course, "autograde", LAB, "--create")
+    autograde_again(course, "bob", create=True)
     # No weights back the run up: in stock nbgrader nobody would know.
     assert scores(course, "bob") == {**FULL, "check-train-step": 0, "run-evidence": 0, "q-first-epoch": 0}
     with book(course) as gradebook:

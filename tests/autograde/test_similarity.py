@@ -143,15 +143,15 @@ def test_independent_work_is_hardly_ever_flagged():
 
 
 def test_a_disguise_hides_no_copy():
-    # What is seen of a verbatim copy is seen of a disguised one. Of 24, 14 when written: the others' is commonplace.
+    # What is seen of a verbatim copy is seen of a disguised one. Of 12, 9 when written: the others' is commonplace.
     seen = verbatim = 0
-    for seed in range(4):
+    for seed in range(2):
         answers = a_class(seed=seed)
         for number in range(6):
             victim = f"s{number:03d}"
             seen += {victim, "copy"} in names(compare_lab(answers | {"copy": disguised(answers[victim])}))
             verbatim += {victim, "copy"} in names(compare_lab(answers | {"copy": answers[victim]}))
-    assert seen >= 12 and seen >= verbatim - 1
+    assert seen >= 8 and seen >= verbatim - 1
 
 
 @pytest.fixture(scope="module")

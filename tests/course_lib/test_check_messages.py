@@ -4,9 +4,12 @@ import re
 
 import nbformat
 import pytest
+from jupyter_client.provisioning import KernelProvisionerFactory
 from nbformat.v4 import new_code_cell, new_notebook
 from nbgrader.validator import Validator
 from notebook_kernel import Kernel
+
+from course_lib.warm_kernels import WarmServer
 
 FORGOTTEN = """
 def train_step(model, images, labels, optimizer, loss_fn):
@@ -60,7 +63,9 @@ def test_a_result_that_the_check_cannot_read_is_said(shown):
     assert text.startswith("✗ the check cannot use what your answer returned") and "NoneType" in text
 
 
-def test_without_a_front_end_the_message_is_in_the_output_and_in_nbgraders_verdict(tmp_path):
+def test_without_a_front_end_the_message_is_in_the_output_and_in_nbgraders_verdict(tmp_path, warm_server, monkeypatch):
+    monkeypatch.setattr(WarmServer, "shared", lambda: warm_server)
+    monkeypatch.setattr(KernelProvisionerFactory.instance(), "default_provisioner_name", "lab-warm")
     settings = {"schema_version": 3, "grade": True, "grade_id": "check", "locked": True, "points": 5, "solution": False}
     cell = new_code_cell("from course_lib.checks import check" + FORGOTTEN, metadata={"nbgrader": settings})
     notebook = new_notebook(cells=[cell], metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})

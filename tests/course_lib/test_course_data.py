@@ -221,7 +221,7 @@ def test_train_samples_are_the_same_for_everybody(small):
         return split.train.images, split.train.labels, len(split.test)
 
     mine = load(NAME, train_samples=300)
-    for images, labels, tests in launch(rank_share, 2, timeout=60):
+    for images, labels, tests in launch(rank_share, 2, timeout=600):
         assert torch.equal(images, mine.train.images) and torch.equal(labels, mine.train.labels) and tests == 50
     assert len(mine.train) == 300 and len(mine.test) == 1000 and mine.describe()["train_samples"] == 300
     rows = {

@@ -55,7 +55,7 @@ def test_workers_share_the_model_and_what_else_is_shared_and_get_copies_of_the_r
         facts = model[2].weight is model[0].weight, model[0].bias.requires_grad, torch.get_num_threads(), kinds
         return rank, column.tolist(), isinstance(lock, contextlib.nullcontext), facts, model[2].weight
 
-    results = hogwild(worker, model, 2, (shared, shared[:, 1], copied), timeout=60)
+    results = hogwild(worker, model, 2, (shared, shared[:, 1], copied), timeout=600)
     assert [result[:2] for result in results] == [(0, [31, 31, 31]), (1, [31, 31, 31])]
     for _, _, no_lock, facts, weight in results:
         assert no_lock and facts == (True, False, 1, [nn.Parameter] * 5)
@@ -103,7 +103,9 @@ def test_workers_start_together_and_pass_the_lock_on(locked):
         return loaded, start, first_has_left
 
     flags = torch.zeros(3)
-    (_, start, passed_on), (loaded, _, first_has_left) = hogwild(worker, flags, 2, (Slow(),), locked=locked, timeout=60)
+    (_, start, passed_on), (loaded, _, first_has_left) = hogwild(
+        worker, flags, 2, (Slow(),), locked=locked, timeout=600
+    )
     assert start >= loaded
     assert passed_on and first_has_left == locked
 
@@ -165,7 +167,7 @@ def test_one_process_is_plain_sgd(momentum, decay):
     serial, shared = tiny_model(), tiny_model()
     runs = [
         train_serial(serial, images, labels, **options),
-        train_hogwild(shared, images, labels, 1, snapshots=True, timeout=60, **options),
+        train_hogwild(shared, images, labels, 1, snapshots=True, timeout=600, **options),
     ]
     for model, run in zip((serial, shared), runs, strict=True):
         for parameter, expected in zip(model.parameters(), truth.parameters(), strict=True):
@@ -183,7 +185,7 @@ def test_two_processes_share_the_work_and_locked_ones_lose_nothing():
     for locked in (False, True):
         model = tiny_model()
         run = train_hogwild(
-            model, images, labels, 2, epochs=2, batch_size=8, lr=0.05, locked=locked, count_lost=True, timeout=60
+            model, images, labels, 2, epochs=2, batch_size=8, lr=0.05, locked=locked, count_lost=True, timeout=600
         )
         assert run.samples == [2 * 501, 2 * 500]
         assert (model[0].weight - start[0].weight).abs().max() > 0.01
@@ -292,7 +294,7 @@ def test_it_learns_what_one_process_learns():
         )
         options = {"epochs": 4, "batch_size": 16, "lr": 0.05, "decay": True}
         if processes:
-            train_hogwild(model, *train, processes, timeout=120, **options)
+            train_hogwild(model, *train, processes, timeout=600, **options)
         else:
             train_serial(model, *train, **options)
         # Over all 6,000 images: over the 1,000 of the test set a point is less than two standard deviations.
@@ -303,7 +305,7 @@ def test_it_learns_what_one_process_learns():
 
 
 def failure(worker, folder, kind, within=300.0, **options):
-    launch(os.getpid, 1, timeout=60)  # the fork server's start is not what is timed here
+    launch(os.getpid, 1, timeout=600)  # the fork server's start is not what is timed here
     start = time.monotonic()
     with pytest.raises(kind) as raised:
         hogwild(worker, nn.Linear(2, 2), 2, (str(folder),), **{"timeout": 600, **options})
@@ -386,12 +388,12 @@ def test_nothing_is_left_of_the_shared_memory():
     def worker(model, rank, lock, pid):
         return segments(pid)
 
-    launch(os.getpid, 1, timeout=60)  # the fork server's start opens files
+    launch(os.getpid, 1, timeout=600)  # the fork server's start opens files
     gc.collect()  # of earlier tests
     before, files = mapped(), len(os.listdir("/proc/self/fd"))
     model = tiny_model()
     # No name even while it is in use, so that a kill of all processes leaves nothing either.
-    assert hogwild(worker, model, 2, (os.getpid(),), locked=True, timeout=60) == [[], []]
+    assert hogwild(worker, model, 2, (os.getpid(),), locked=True, timeout=600) == [[], []]
     assert segments(os.getpid()) == [] and mapped() > before
     del model
     gc.collect()

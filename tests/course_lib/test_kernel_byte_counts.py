@@ -68,7 +68,7 @@ def test_the_trace_counts_what_the_kernel_counts(private_network, repository):
         cwd=repository,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]

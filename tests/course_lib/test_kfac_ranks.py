@@ -131,7 +131,7 @@ def on_a_rank(model, x, y):
 
 @pytest.fixture(scope="module")
 def ranks():
-    return launch(on_a_rank, 2, args=problem(), timeout=120)
+    return launch(on_a_rank, 2, args=problem(), timeout=600)
 
 
 def close(history, expected):

@@ -34,7 +34,7 @@ def test_the_group_s_threads_end(tmp_path):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     lines = {line.split()[0]: line for line in done.stdout.splitlines() if line.startswith(("within", "after"))}

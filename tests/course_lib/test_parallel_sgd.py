@@ -222,7 +222,7 @@ def test_a_look_at_the_average_changes_nothing_and_costs_no_time():
 
     plain, _ = trained(shares, epochs=3)
     singles = [alone(linear(), share, 1) for share in shares]
-    for weight, seen, seconds in run_ranks(worker, 2, timeout=60.0):
+    for weight, seen, seconds in run_ranks(worker, 2, timeout=600):
         assert torch.equal(plain.weight, weight)
         assert [epoch for epoch, _ in seen] == [1, 2, 3]
         torch.testing.assert_close(seen[0][1], (singles[0].weight + singles[1].weight).detach() / 2)
@@ -336,7 +336,7 @@ def test_torch_distributed_gives_what_mpi_gives():
     models = [network(seed) for seed in range(2)]
     by_mpi = averaged(models, weights)[0]
     wanted, _ = trained(shares, epochs=2, average_every=4)
-    for ranks, over_torch, local, rounds in launch(over_gloo, 2, (shares, weights), timeout=120):
+    for ranks, over_torch, local, rounds in launch(over_gloo, 2, (shares, weights), timeout=600):
         assert ranks == [0, 1] and rounds == 3
         for name, tensor in by_mpi.items():
             torch.testing.assert_close(over_torch[name], tensor, rtol=1e-12, atol=1e-12)

@@ -85,10 +85,10 @@ def in_this_order(order, servers, folder):
     if rank in servers:
         model = network()
         optimizer, scheduler = settings(model)
-        record = serve(model, optimizer, servers=servers, scheduler=scheduler, timeout=60)
+        record = serve(model, optimizer, servers=servers, scheduler=scheduler, timeout=600)
         return {"record": record, "parameters": [p.detach().clone() for p in model.parameters()],
                 "statistics": [model[1].running_mean.clone(), model[1].running_var.clone()]}  # fmt: skip
-    worker = ParameterServerWorker(model, servers, timeout=60)
+    worker = ParameterServerWorker(model, servers, timeout=600)
     step = 0
     for turn, whose in enumerate(order):
         if whose != rank:
@@ -108,7 +108,7 @@ def test_every_update_is_the_one_that_a_single_process_computes(workers, server_
     servers = list(range(server_count))
     generator = torch.Generator().manual_seed(workers)
     order = (torch.randint(workers, (24,), generator=generator) + server_count).tolist()
-    results = launch(in_this_order, workers + server_count, (order, servers, str(tmp_path)), timeout=120,
+    results = launch(in_this_order, workers + server_count, (order, servers, str(tmp_path)), timeout=600,
                      backend="gloo", threads=1)  # fmt: skip
     expected = simulated(order)
     for server in servers:
@@ -159,8 +159,10 @@ def train(how, **options):
     model = options.pop("model", None) or network()
     if rank == 0:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        return serve_in_turns(model, optimizer) if how == "in turns" else serve(model, optimizer, timeout=60, **options)
-    worker = ParameterServerWorker(model, delay=DELAY if rank == STRAGGLER else 0.002, timeout=60)
+        return (
+            serve_in_turns(model, optimizer) if how == "in turns" else serve(model, optimizer, timeout=600, **options)
+        )
+    worker = ParameterServerWorker(model, delay=DELAY if rank == STRAGGLER else 0.002, timeout=600)
     step = 0
     while worker.active and not (how in ("in turns", "uneven") and step == 3 * rank):  # 3, 6 and 9 updates
         gradient(model, rank, step)
@@ -256,7 +258,7 @@ def two_servers(updates):
 
 @pytest.fixture(scope="module")
 def runs():
-    return launch(cases, 4, timeout=120, backend="gloo", threads=1)
+    return launch(cases, 4, timeout=600, backend="gloo", threads=1)
 
 
 def clocks(order):

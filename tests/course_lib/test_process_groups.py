@@ -73,7 +73,7 @@ def test_ranks_meet_in_each_way_and_leave_nothing(size, tmp_path, capsys):
     with store_on_free_port() as held:
         assert listening(held)
         results = launch(
-            meet_in_every_way, size, (str(tmp_path), held, own), timeout=60, process_group=False, threads=1
+            meet_in_every_way, size, (str(tmp_path), held, own), timeout=600, process_group=False, threads=1
         )
     for rank, found in enumerate(results):
         assert found.pop("file seen") and len(found) == 5
@@ -102,7 +102,7 @@ def test_the_store_outlives_the_slowest_rank():
 def fails_inside(folder):
     rank, size = rank_and_size()
     try:
-        with file_group(Path(folder) / "meeting", rank, size, timeout=60):
+        with file_group(Path(folder) / "meeting", rank, size, timeout=600):
             raise KeyError("mine")
     except KeyError:
         return dist.is_initialized()

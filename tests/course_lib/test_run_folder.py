@@ -291,7 +291,7 @@ def test_ranks_print_into_the_runs_file(tmp_path):
     def worker(run, row):
         run.append(row, 2.5)
 
-    launch(worker, 1, (run, row), timeout=60)
+    launch(worker, 1, (run, row), timeout=600)
     folder = run.finish(False)
     assert (folder / "assessment.out").read_text() == DOCUMENT_LINE.format(
         1, 2.5, 2.5, 1234.5678, 0.71, 0.8125, 0.5

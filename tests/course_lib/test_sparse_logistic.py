@@ -96,10 +96,10 @@ def test_processes_learn_together_what_one_learns_and_a_lock_loses_nothing():
     reached = evaluate_sparse(serial.weights, test)[1]
     assert reached > chance + 0.15
     assert serial.samples == [50_000] and serial.lost.added > 1 and serial.lost.fraction < 1e-12
-    one = train_sparse(train, 1, timeout=60, **options)
+    one = train_sparse(train, 1, timeout=600, **options)
     assert (one.weights - serial.weights).abs().max() < 1e-12
     for locked in (False, True):
-        run = train_sparse(train, 2, locked=locked, timeout=60, **options)
+        run = train_sparse(train, 2, locked=locked, timeout=600, **options)
         assert run.samples == [25_000, 25_000] and run.seconds > 0 and run.processor_seconds > 0
         assert abs(evaluate_sparse(run.weights, test)[1] - reached) < 0.02
         if locked:

@@ -111,7 +111,7 @@ def test_the_laptop_profiles_rate_bears_a_process_that_stops_for_a_while(images)
     model = network(0)
     start = state_vector(model)
     run = train_hogwild(
-        model, x, y, 2, epochs=3, batch_size=32, lr=0.05, locked=True, count_lost=True, loss_fn=sleepy, timeout=120
+        model, x, y, 2, epochs=3, batch_size=32, lr=0.05, locked=True, count_lost=True, loss_fn=sleepy, timeout=600
     )
     assert run.lost.fraction < 1e-6 and not condition_of(model, start, [test]).trouble
     assert scored(model, test) > 0.6
@@ -147,7 +147,7 @@ def test_a_gradient_may_belong_to_no_point():
 
     old = torch.linspace(-1, 1, 12)
     shared, flags = old.clone(), [torch.zeros(()).share_memory_() for _ in range(2)]
-    torn, _ = hogwild(worker, shared, 2, flags, timeout=60)
+    torn, _ = hogwild(worker, shared, 2, flags, timeout=600)
     for whole in (old, old + 1.0):
         leaf = whole.clone().requires_grad_()
         model_of(leaf)(batch).backward()

@@ -316,7 +316,7 @@ def family(mark):
     return found
 
 
-def wait_for(what, seconds=60):
+def wait_for(what, seconds=600):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if what():
@@ -342,7 +342,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(course):
         "stopped: 1 of 2 points have ended; the same command goes on with the others" in said
         and "Traceback" not in said
     )
-    assert survivors(members, 60) == []
+    assert survivors(members, 600) == []
     found = pd.read_csv(course / "runs/sweep-01_toy/results.csv")
     assert list(found["status"]) == ["done"]
 
@@ -363,9 +363,9 @@ def kill_and_resume(course, kills, draw):
         members = family(mark)
         process.kill()
         process.communicate()
-        assert survivors(members, 60) == []
+        assert survivors(members, 600) == []
     done = start(course, *words, mark=mark)
-    said = done.communicate(timeout=120)[0]
+    said = done.communicate(timeout=600)[0]
     assert done.returncode == 0, said
     folder = course / "runs/sweep-01_toy"
     found = pd.read_csv(folder / "results.csv")
@@ -392,7 +392,7 @@ def test_nothing_is_left_in_the_temporary_folder(course, monkeypatch):
     place = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # pytest's own is too long for a socket
     monkeypatch.setenv("TMPDIR", str(place))
     process = start(course, "-g", "batch_size=32", mark="t")
-    assert process.wait(60) == 0
+    assert process.wait(600) == 0
     assert [
         path for path in place.rglob("*") if not path.name.startswith("torchinductor_")
     ] == []  # PyTorch's own cache

@@ -63,7 +63,7 @@ def distance(a, b):
 def test_equals_batch_norm_on_the_concatenated_batch(cuts):
     layer, x, gradients = problem()
     truth = train(copy.deepcopy(layer), x, gradients)
-    ranks = [result for _, result in launch(on_a_rank, len(cuts) - 1, (layer, x, gradients, cuts, True), timeout=60)]
+    ranks = [result for _, result in launch(on_a_rank, len(cuts) - 1, (layer, x, gradients, cuts, True), timeout=600)]
     for name in ("output", "input gradient"):
         assert distance(torch.cat([rank[name] for rank in ranks], dim=1), truth[name]) < 1e-10, name
     for name in ("weight gradient", "bias gradient"):  # each rank holds its own images' part; DDP would average them
@@ -77,7 +77,7 @@ def test_equals_batch_norm_on_the_concatenated_batch(cuts):
 def test_the_ordinary_layer_does_not_pass_that_test():
     layer, x, gradients = problem()
     truth = train(copy.deepcopy(layer), x, gradients)
-    ranks = [result for _, result in launch(on_a_rank, 2, (layer, x, gradients, (0, 5, 11), False), timeout=60)]
+    ranks = [result for _, result in launch(on_a_rank, 2, (layer, x, gradients, (0, 5, 11), False), timeout=600)]
     assert distance(torch.cat([rank["output"] for rank in ranks], dim=1), truth["output"]) > 1e-3
     assert distance(torch.cat([rank["input gradient"] for rank in ranks], dim=1), truth["input gradient"]) > 1e-3
 
@@ -87,7 +87,7 @@ def test_the_stock_layers_options_keep_their_meaning(options):
     _, x, gradients = problem()
     layer = nn.BatchNorm2d(CHANNELS, **options).double()
     truth = train(copy.deepcopy(layer), x, gradients)
-    ranks = launch(on_a_rank, 2, (layer, x, gradients, (0, 4, 11), True), timeout=60)
+    ranks = launch(on_a_rank, 2, (layer, x, gradients, (0, 4, 11), True), timeout=600)
     assert [name for name, _ in ranks] == ["GlooSyncBatchNorm"] * 2
     assert distance(torch.cat([rank["output"] for _, rank in ranks], dim=1), truth["output"]) < 1e-10
     for _, rank in ranks:
@@ -103,7 +103,7 @@ def test_large_means_do_not_cancel():
     truth = nn.BatchNorm2d(CHANNELS).double()
     expected = train(truth, x.double(), torch.ones_like(x).double())["output"]
     layer = nn.BatchNorm2d(CHANNELS)
-    ranks = launch(on_a_rank, 2, (layer, x, torch.ones_like(x), (0, 4, 8), True), timeout=60)
+    ranks = launch(on_a_rank, 2, (layer, x, torch.ones_like(x), (0, 4, 8), True), timeout=600)
     assert distance(torch.cat([rank["output"] for _, rank in ranks], dim=1).double(), expected) < 2e-3
 
 
@@ -112,7 +112,9 @@ def test_half_precision_images_keep_single_precision_statistics():
     x = (2 * torch.randn(1, 12, CHANNELS, 6, 6, generator=generator) + 3).bfloat16()
     gradients = torch.randn(x.shape, generator=generator).bfloat16()
     expected = train(nn.BatchNorm2d(CHANNELS).double(), x.double(), gradients.double())
-    ranks = [r for _, r in launch(on_a_rank, 2, (nn.BatchNorm2d(CHANNELS), x, gradients, (0, 5, 12), True), timeout=60)]
+    ranks = [
+        r for _, r in launch(on_a_rank, 2, (nn.BatchNorm2d(CHANNELS), x, gradients, (0, 5, 12), True), timeout=600)
+    ]
     for name in ("output", "input gradient"):
         found = torch.cat([rank[name] for rank in ranks], dim=1)
         assert found.dtype == torch.bfloat16
@@ -135,7 +137,7 @@ def test_evaluation_and_one_process_are_the_stock_layer_exactly():
         layer = convert_sync_batchnorm(layer, "cpu").eval()
         return layer(x[dist.get_rank()]) if dist.get_rank() == 0 else None  # no message: rank 1 may stay away
 
-    assert torch.equal(launch(evaluates, 2, (layer, x), timeout=60)[0], layer(x[0]))
+    assert torch.equal(launch(evaluates, 2, (layer, x), timeout=600)[0], layer(x[0]))
 
 
 def test_conversion_keeps_parameters_statistics_mode_and_everything_else():
@@ -178,7 +180,7 @@ def test_other_dimensions_equal_batch_norm_on_the_concatenated_batch(kind, shape
     x, gradients = torch.randn(2, 2, 9, CHANNELS, *shape, generator=generator, dtype=torch.float64)
     layer = kind(CHANNELS).double()
     truth = train(copy.deepcopy(layer), x, gradients)
-    ranks = [result for _, result in launch(on_a_rank, 2, (layer, x, gradients, (0, 4, 9), True), timeout=60)]
+    ranks = [result for _, result in launch(on_a_rank, 2, (layer, x, gradients, (0, 4, 9), True), timeout=600)]
     for name in ("output", "input gradient"):
         assert distance(torch.cat([rank[name] for rank in ranks], dim=1), truth[name]) < 1e-10, name
     assert all(distance(rank["running_var"], truth["running_var"]) < 1e-10 for rank in ranks)

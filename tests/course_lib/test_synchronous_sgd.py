@@ -115,7 +115,7 @@ def worker():
 
 @pytest.fixture(scope="module")
 def found():
-    return launch(worker, RANKS, timeout=120, backend="gloo", threads=1)
+    return launch(worker, RANKS, timeout=600, backend="gloo", threads=1)
 
 
 def same(found, expected, tolerance=1e-6):

@@ -38,7 +38,7 @@ def test_the_rank_s_own_reason(ending, told, tmp_path):
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert torchrun_failure(done) == f"torchrun ended with exit code 1: {told}", done.stdout

@@ -73,6 +73,6 @@ def test_data_prep_alone_without_torch(tmp_path):
         "atexit.register(lambda: print('torch' in sys.modules));"
         "runpy.run_module('data_prep', run_name='__main__')"
     )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == f"data root: {tmp_path}" and done.stdout.splitlines()[-1] == "False"

@@ -193,7 +193,7 @@ def test_ranks_read_the_shipped_subset_at_once(tmp_path):
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={"LAB_DATA": str(tmp_path)})
         for _ in range(3)
     ]
-    sums = {rank.communicate(timeout=60)[0] for rank in ranks}
+    sums = {rank.communicate(timeout=600)[0] for rank in ranks}
     assert len(sums) == 1 and int(sums.pop()) > 0
     assert list(tmp_path.iterdir()) == []
 

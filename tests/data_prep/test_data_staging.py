@@ -223,7 +223,7 @@ def go(process):
 
 
 def outcome(process):
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     return out
 
@@ -246,7 +246,7 @@ def test_killed_at_a_given_point(tmp_path, toy, mirror, files, point):
     root = tmp_path / "root"
     process = start(mirror, root, 40, "--die", point)
     go(process)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode == -9
     if point == "after-rename":
         assert intact(root, files)
@@ -273,7 +273,7 @@ def kill_at_random_times(tmp_path, kills):
         go(process)
         time.sleep(clock.uniform(0, length))
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=600)
         kills -= root.exists() and bool(hidden_folders(root))
         if (root / "toy").exists():  # it was done, or all but tidying up
             assert intact(root, contents)

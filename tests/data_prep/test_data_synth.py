@@ -91,7 +91,7 @@ def test_every_class_is_there_and_coarse_labels_follow_the_fine_ones(root, name)
 
 def test_every_process_makes_the_same_files(tmp_path, mirror):
     code = "import sys, pathlib; from data_prep import synthetic; synthetic.write_cifar10(pathlib.Path(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, timeout=600)
     folder = "cifar-10-batches-py"
     assert content(tmp_path / folder) == content(mirror / folder)
 
@@ -187,7 +187,7 @@ def test_tiny_imagenets_stand_in_has_every_class_alike():
 
 def test_another_process_makes_the_same():
     code = "from data_prep import staged; import hashlib; print(hashlib.sha256(staged.read('tiny-imagenet-synthetic').arrays['train_images'].tobytes()).hexdigest())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     assert (
         done.stdout.strip()
         == hashlib.sha256(staged.read("tiny-imagenet-synthetic").arrays["train_images"].tobytes()).hexdigest()

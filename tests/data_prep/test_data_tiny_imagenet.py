@@ -276,7 +276,7 @@ def test_the_val_folder_survives_a_kill(tree, moment):
         "create_val_folder(Path(sys.argv[1]))"
     )
     before = content(tree)
-    assert subprocess.run([sys.executable, "-c", code, tree, str(moment)], timeout=60).returncode == -9
+    assert subprocess.run([sys.executable, "-c", code, tree, str(moment)], timeout=600).returncode == -9
     assert not (tree / "val_by_class").exists() and list(tree.glob(".val_by_class.*"))
     folder = create_val_folder(tree)
     assert sum(path.is_file() for path in folder.rglob("*")) == 400 and not list(tree.glob(".val_by_class.*"))
@@ -296,14 +296,14 @@ def kill_at_random_moments(mirror, root, uninterrupted, kills):
         return process
 
     finished = start()
-    length = float(finished.communicate(timeout=60)[0].split("took ")[1])
+    length = float(finished.communicate(timeout=600)[0].split("took ")[1])
     shutil.rmtree(root)
     clock = random.Random(kills)
     for _ in range(4 * kills):
         process = start()
         time.sleep(clock.uniform(0, length))
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=600)
         if (root / "tiny-imagenet").exists():  # it was done, or all but tidying up
             assert same(root, uninterrupted)
             shutil.rmtree(root / "tiny-imagenet")
@@ -314,7 +314,7 @@ def kill_at_random_moments(mirror, root, uninterrupted, kills):
         if kills == 0:
             break
     assert kills == 0, f"{kills} kills too few hit a fetch at work"
-    assert "tiny-imagenet: staged in" in start().communicate(timeout=60)[0]
+    assert "tiny-imagenet: staged in" in start().communicate(timeout=600)[0]
     assert same(root, uninterrupted)
     assert sorted(path.name for path in root.iterdir()) == [".lock-tiny-imagenet", "tiny-imagenet"]
 

@@ -53,6 +53,7 @@ pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 THEMES = (escape, exhaustion, forgery, injection, library, malformed, programs)
 HONEST_STUDENTS = ("ada", "mia", "zoe")
 SECONDS, MEMORY_GIB = 5, 1
+IMAGES = 500  # on which weights are tried
 BINARIES = Path(sys.executable).parent
 
 
@@ -95,7 +96,7 @@ def lay_out(root: Path, world: World) -> None:
     nbformat.write(source_notebook(), root / "labs" / LAB / f"{LAB}.ipynb")
     (root / "rubrics").mkdir()
     rubric = (RUBRICS / f"{LAB}.toml").read_text()
-    for name, value in (("seconds", SECONDS), ("memory_gib", MEMORY_GIB)):
+    for name, value in (("seconds", SECONDS), ("memory_gib", MEMORY_GIB), ("images", IMAGES)):
         rubric, count = re.subn(rf"^{name} = .*$", f"{name} = {value}", rubric, flags=re.MULTILINE)
         assert count == 1
     (root / "rubrics" / f"{LAB}.toml").write_text(rubric + PROGRAM)

@@ -206,7 +206,13 @@ def test_feedback(readers, student):
     assert len(page) < 24 << 20
 
 
-@pytest.mark.parametrize("student", STUDENTS)
+# All bombs meet the same limits on a feedback page, which are those of formgrader's; here one of them does.
+BOMBS = [student for student in STUDENTS if student.startswith("a-bomb") and student != "a-bomb-of-formulas"]
+
+
+@pytest.mark.parametrize(
+    "student", [pytest.param(student, marks=pytest.mark.slow if student in BOMBS else ()) for student in STUDENTS]
+)
 def test_formgrader(readers, server, student):
     page = readers[0].formgrader(student, server)
     found = Inert(notebook_part(page))
@@ -243,7 +249,7 @@ def test_the_report_and_the_table(readers):
         others = [each for each in found.active if not re.fullmatch(r"style|svg|a href=(\.\./)?[\w./#-]+", each)]
         assert (others, found.controls) == ([], []), page
     command = [sys.executable, "-c", "from autograde.export_command import export; export()", LAB, "--to", "nbgrader"]
-    done = subprocess.run([*command, "--course", course.course], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, "--course", course.course], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     table = (course.course / "exports" / f"{LAB}_nbgrader.csv").read_text()
     assert "<" not in table and table.count("\n") == len(STUDENTS) + 1
@@ -313,7 +319,7 @@ def jupyter(readers):
         yield address
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(300)
 
 
 def post(address: str) -> dict:
@@ -350,12 +356,12 @@ def test_formgrader_serves_a_student_s_file_as_no_page_of_its_own(readers, jupyt
     course, _ = readers
     (course.course / "autograded" / "ada" / LAB / "page.html").write_text(MARK)
     address = f"{jupyter}/formgrader/submissions/{course.submissions['ada']}/page.html?token=word"
-    with urllib.request.urlopen(address, timeout=60) as answer:
+    with urllib.request.urlopen(address, timeout=600) as answer:
         policies = answer.headers.get_all("Content-Security-Policy")
         assert any(policy.startswith("sandbox; default-src 'none'") for policy in policies)
     (course.course / "autograded" / "ada" / LAB / "page.html").unlink()
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(f"{jupyter}/formgrader/manage_students/%3Cimg%20src=x%3E/?token=word", timeout=60)
+        urllib.request.urlopen(f"{jupyter}/formgrader/manage_students/%3Cimg%20src=x%3E/?token=word", timeout=600)
 
 
 def test_formgrader_lists_a_class_with_a_time_that_is_none(readers, jupyter):
@@ -368,7 +374,7 @@ def test_formgrader_lists_a_class_with_a_time_that_is_none(readers, jupyter):
     request = urllib.request.Request(
         f"{jupyter}/formgrader/api/submissions/{LAB}", headers={"Authorization": "token word"}
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=600) as answer:
         found = {each["student"]: each["timestamp"] for each in json.load(answer)}
     assert found["ada"].startswith("2026-11-22T20:00:00") and set(STUDENTS) <= set(found)
     assert (found[BROKEN], found["styles"], found["widgets"]) == (None, None, None)
@@ -380,7 +386,7 @@ def test_formgrader_lists_a_class_with_a_time_that_is_none(readers, jupyter):
 def test_each_answer_of_formgrader_has_a_policy(readers, jupyter, name):
     address = f"{jupyter}/formgrader/{name.format(**readers[0].submissions)}?token=word"
     try:
-        answer = urllib.request.urlopen(address, timeout=60)
+        answer = urllib.request.urlopen(address, timeout=600)
     except urllib.error.HTTPError as error:
         answer = error
     with answer:
@@ -426,7 +432,7 @@ def visit(chromium, jupyter):
 
 def until(page, expression: str) -> None:
     """Wait for a page; `wait_for_function` evaluates in the page, which the policy forbids."""
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + 300
     while not page.evaluate(expression):
         assert time.monotonic() < ends, expression
         page.wait_for_timeout(100)
@@ -480,7 +486,7 @@ def test_formgrader_takes_scores_and_comments(readers, visit, jupyter):
     page.locator("#q-knee").blur()
     page.fill("#q-knee-comment", "well seen")
     page.locator("#q-knee-comment").blur()
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + 300
     while time.monotonic() < ends:
         with open_gradebook(nbgrader_settings(course.course)) as gradebook:
             score = gradebook.find_grade("q-knee", LAB, LAB, "ada").manual_score

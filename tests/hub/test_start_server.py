@@ -60,7 +60,7 @@ def begin(deploy, hub, tmp_path):
             tmp_path / "server.py",
             "-x",
         ]
-        return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=30)
+        return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=600)
 
     return begin
 

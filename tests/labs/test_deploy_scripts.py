@@ -96,7 +96,7 @@ def test_a_slurm_job_that_is_queued_again_does_not_begin_again(tmp_path, restart
     }  # fmt: skip
     (tmp_path / "program.py").touch()
     script = [DEPLOY / "slurm" / "train.sbatch", "program.py", "--seed", "1", "--restart", "x"]
-    done = subprocess.run(["bash", *script], env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run(["bash", *script], env=environment, capture_output=True, text=True, timeout=600, cwd=tmp_path)
     assert done.stdout == (
         "--kill-on-bad-exit=1 --cpus-per-task=8 python -m torch.distributed.run --standalone --nproc-per-node=2 "
         f"--max-restarts=0 program.py {options}\n"
@@ -137,7 +137,12 @@ def job(tmp_path):
             "PBS_O_WORKDIR": str(tmp_path), "TMPDIR": str(tmp_path), **variables,
         }  # fmt: skip
         done = subprocess.run(
-            ["bash", DEPLOY / script, *words], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=60
+            ["bash", DEPLOY / script, *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=600,
         )
         assert done.returncode == code, done.stderr
         return (done.stderr if code else done.stdout).splitlines()

@@ -19,7 +19,7 @@ def measured(tmp_path, *options, **variables):
         **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": "python", "SLURM_JOB_ID": "12345",
         "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "node[7-8]", "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS_ON_NODE": "4", **variables,
     }  # fmt: skip
-    done = subprocess.run(["bash", SCRIPT, *options], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", SCRIPT, *options], env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"results: {variables.get('RESULTS', 'runs/scaling-12345')}"
     return [line for line in done.stdout.splitlines() if line.startswith("threads")]

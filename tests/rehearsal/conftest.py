@@ -36,7 +36,7 @@ class Rehearsal:
 
     def end(self):
         self.process.stdin.close()
-        self.process.wait(30)
+        self.process.wait(300)
 
 
 @pytest.fixture(scope="session")

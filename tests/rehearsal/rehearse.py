@@ -45,13 +45,15 @@ def parameters(notebook: Path, gpus: int) -> dict:
     import yaml
 
     chosen = yaml.safe_load((notebook.parent / "profiles.yaml").read_text())["smoke"]
+    batches = [chosen[name] for name in chosen if name.endswith(("batch", "batch_size"))]
+    most = 128 if batches and max(batches) <= 32 else 512
     for name, value in chosen.items():
         if name.endswith("epochs"):
             chosen[name] = min(value, 2 if name == "baseline_epochs" else 1)  # the first of a baseline does not count
         elif name == "train_samples":
             chosen[name] = 128
         elif name.endswith(("samples", "images")):
-            chosen[name] = min(value or 512, 512)
+            chosen[name] = min(value or most, most)
         elif name.endswith(("steps", "updates", "rounds", "repeats")):
             chosen[name] = min(value, 5)
         elif name.endswith("seconds"):
