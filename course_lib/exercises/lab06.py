@@ -78,6 +78,9 @@ def observe_exchange(case, rank, outside, send_receive):
     return {"incoming": incoming, "outgoing": outgoing}
 
 
+_NOT_THERE = "afterwards `incoming` does not hold the source's tensor: was the receive waited for?"
+
+
 def _arrived(case, seen, right):
     def hold(step):
         tensors = case["tensors"]
@@ -89,16 +92,14 @@ def _arrived(case, seen, right):
 
 
 def _once(case, seen, right):
-    return "" if seen["taken"] is True and len(seen["messages"]) == len(case["tensors"]) else _TOO_MANY
+    once = seen["taken"] is True and len(seen["messages"]) == len(case["tensors"])
+    return "" if once else "it should send one message, receive one, and wait for both; some are too many, or nobody's"
 
 
 def _kept(case, seen, right):
     kept = all(equal(one["outgoing"], tensor) for one, tensor in zip(seen["ranks"], case["tensors"], strict=True))
     return "" if kept else "the tensor that is sent is overwritten: receive into `incoming`, and leave the other be"
 
-
-_NOT_THERE = "afterwards `incoming` does not hold the source's tensor: was the receive waited for?"
-_TOO_MANY = "it should send one message, receive one, and wait for both; some are too many, or nobody's"
 
 exchange = Exercise(
     ("send_receive",),
@@ -107,35 +108,22 @@ exchange = Exercise(
     {
         "arrives": Part("", _NOT_THERE, cases="buffered", judge=_arrived),
         "values": Part("The source's tensor arrives", cases="buffered", needs="arrives", judge=_once),
-        "kept": Part(
-            "The tensor that is sent stays as it was",
-            hint="print `outgoing` before and after",
-            cases="buffered",
-            needs="arrives",
-            judge=_kept,
-        ),
-        "deadlock": Part(
-            "It ends where sends wait for their receivers",
-            "deadlock: where a send waits for its receiver, all ranks wait for ever",
-            cases="blocking",
-            needs="arrives",
-            judge=_arrived,
-        ),
+        "kept": Part("The tensor that is sent stays as it was", cases="buffered", needs="arrives", judge=_kept),
+        "deadlock": Part("It ends where sends wait for their receivers", "deadlock: where a send waits for its receiver, "
+                         "all ranks wait for ever", cases="blocking", needs="arrives", judge=_arrived),
     },
-    "swap two tensors of 1,000 numbers on two ranks, in launch, with timeout=5",
+    "swap two tensors of 1,000 numbers on two ranks, in launch, with timeout=5, and print both before and after",
     guarded="blocking",
     **_ON_RANKS,
-)
+)  # fmt: skip
 
 # --- tree_broadcast
 
 
 def _draw_trees(random):
     def case(ranks):
-        tensors, src = (
-            _floats(random, ranks, int(random.integers(50, 90))),
-            int(random.integers(min(1, ranks - 1), ranks)),
-        )
+        tensors = _floats(random, ranks, int(random.integers(50, 90)))
+        src = int(random.integers(min(1, ranks - 1), ranks))
         return {"tensors": tensors, "src": src, "about": f"{ranks} rank(s), src = {src}"}
 
     return {"trees": [case(6), case(5), case(1)]}
@@ -188,13 +176,9 @@ def _draw_rings(random):
         return {"tensors": tensors, "what": what, "about": f"{ranks} rank(s), {length:,} numbers each"}
 
     even = _floats(random, 5, 5 * int(random.integers(100, 200)))
+    digits = [torch.full((3,), 10.0**rank) for rank in range(3)]
     return {
-        "digits": [
-            {
-                "tensors": [torch.full((3,), 10.0**rank) for rank in range(3)],
-                "about": "3 ranks bring 1, 10 and 100 in each of 3 places, so that the sum is 111",
-            }
-        ],
+        "digits": [{"tensors": digits, "about": "3 ranks bring 1, 10 and 100 in each of 3 places, the sum is 111"}],
         "even": [{"tensors": even, "about": f"5 ranks, {len(even[0])} numbers each"}],
         "lengths": [
             case("a length that does not divide by the world size", 5, 10 * int(random.integers(10, 20)) + 3),
@@ -235,17 +219,10 @@ def _summed(case, seen, right):
     if "what" in case:
         return "the tensors do not hold the sum over the ranks"
     if seen["messages"] and all(equal(end, tensor) for end, tensor in zip(ends, tensors, strict=True)):
-        return (
-            "messages were sent, but the tensor is unchanged on every rank: are your chunks copies? A slice, tensor[a:b], "
-            "is a view of the tensor; clone(), torch.cat and an index that is a list make a copy"
-        )
-    values = {value for end in ends for value in end.tolist()}
+        return _COPIES
+    values = {value for end in ends for value in end.tolist()}  # of 1, 10 and 100
     if values <= {1.0, 10.0, 100.0}:
-        return (
-            "no sum is left, each number is one rank's: in the reduce-scatter add what arrives to your chunk (copy_() or a "
-            "receive into it overwrites it, chunk = chunk + arriving leaves it as it is), and begin the second half with "
-            "the chunk whose sum is whole"
-        )
+        return _NO_SUM
     if values <= {1.0, 10.0, 100.0, 11.0, 101.0, 110.0, 111.0}:
         return (
             "the tensors hold sums over some ranks only: which chunk does a rank hold when the reduce-scatter ends, and "
@@ -254,6 +231,17 @@ def _summed(case, seen, right):
     if min(values) > 111:
         return "some rank is counted twice: in the second half chunks are overwritten, no longer added"
     return "the tensors do not hold the sum over the ranks"
+
+
+_COPIES = (
+    "messages were sent, but the tensor is unchanged on every rank: are your chunks copies? A slice, tensor[a:b], is a view "
+    "of the tensor; clone(), torch.cat and an index that is a list make a copy"
+)
+_NO_SUM = (
+    "no sum is left, each number is one rank's: in the reduce-scatter add what arrives to your chunk (copy_() or a receive "
+    "into it overwrites it, chunk = chunk + arriving leaves it as it is), and begin the second half with the chunk whose "
+    "sum is whole"
+)
 
 
 def _any_length(case, seen, right):
@@ -288,30 +276,17 @@ ring = Exercise(
     observe_ring,
     {
         "values": Part("Every rank holds the sum, in place", cases="digits even", judge=_summed),
-        "lengths": Part(
-            "Any length and any number of ranks",
-            hint="try lengths that do not divide by the ranks, 2 numbers on 4 ranks, none, and one rank alone",
-            judge=_any_length,
-        ),
-        "bytes": Part(
-            "Every rank sends 2(N − 1)/N of the tensor",
-            hint="trace it on 4 ranks (trace_messages) and compare .bytes_sent with 2(N − 1)/N of the tensor",
-            cases="even",
-            needs="values",
-            judge=_cheap,
-        ),
-        "neighbours": Part(
-            "Every rank sends to one neighbour only",
-            hint="draw the messages of your ring on 4 ranks with space_time",
-            cases="even",
-            needs="values",
-            judge=_one_neighbour,
-        ),
+        "lengths": Part("Any length and any number of ranks", judge=_any_length, hint="try lengths that do not divide by "
+                        "the ranks, 2 numbers on 4 ranks, none, and one rank alone"),
+        "bytes": Part("Every rank sends 2(N − 1)/N of the tensor", cases="even", needs="values", judge=_cheap, hint="trace it "
+                      "on 4 ranks (trace_messages) and compare .bytes_sent with 2(N − 1)/N of the tensor"),
+        "neighbours": Part("Every rank sends to one neighbour only", cases="even", needs="values", judge=_one_neighbour,
+                           hint="draw the messages of your ring on 4 ranks with space_time"),
     },
     "on 3 ranks, start from 1, 10 and 100 in every place: print the tensor after each round",
     guarded="lengths",
     **_ON_RANKS,
-)
+)  # fmt: skip
 
 # --- fit_alpha_beta
 
@@ -337,38 +312,22 @@ def observe_fit(case, fit_alpha_beta):
     return {"alpha": found[0], "beta": found[1]} if isinstance(found, tuple | list) and len(found) == 2 else None
 
 
+_NOISY = {"cases": "noisy", "needs": "line", "tolerance": 0.04}
+
 fit = Exercise(
     ("fit_alpha_beta",),
     _draw_links,
     observe_fit,
     {
-        "line": Part(
-            "Finds the line that the times lie on",
-            "where the times lie on a line, it does not find that line",
-            cases="exact",
-            keys="alpha beta",
-            tolerance=0.01,
-        ),
-        "latency": Part(
-            "Finds the latency among noisy times",
-            "with times that are off by a tenth, the latency is lost: the long messages decide the fit",
-            "divide each equation by its time before you solve",
-            cases="noisy",
-            keys="alpha",
-            needs="line",
-            tolerance=0.04,
-        ),
-        "bandwidth": Part(
-            "Finds the bandwidth among noisy times",
-            "with times that are off by a tenth, β is off by more than a twentieth",
-            cases="noisy",
-            keys="beta",
-            needs="line",
-            tolerance=0.04,
-        ),
+        "line": Part("Finds the line that the times lie on", "where the times lie on a line, it does not find that line",
+                     cases="exact", keys="alpha beta", tolerance=0.01),
+        "latency": Part("Finds the latency among noisy times", "with times that are off by a tenth, the latency is lost: the "
+                        "long messages decide the fit", "divide each equation by its time before you solve", keys="alpha", **_NOISY),
+        "bandwidth": Part("Finds the bandwidth among noisy times", "with times that are off by a tenth, β is off by a "
+                          "twentieth or more", keys="beta", **_NOISY),
     },
     "make times from an α and a β of your own, fit them, and compare; then multiply each by 1 ± 0.1",
-)
+)  # fmt: skip
 
 # --- all_reduce_seconds, bus_bandwidth
 

@@ -2,31 +2,95 @@
 
 # Of the mistakes in `course_lib.exercises.answers.lab06`: parts that are lost → their names.
 LOSES = {
-    "fit": {
-        "line latency bandwidth": "no pair, beta first",
-        "latency bandwidth": "two points",
-        "latency": "absolute errors",
-    },
+    "fit": {"line latency bandwidth": "no pair, beta first", "latency bandwidth": "two points", "latency": "absolute errors"},
     "cost": {
-        "ring": "half the rounds, whole tensors, one latency",
-        "tree": "up only, not rounded",
-        "bus": "n over t, half of it",
+        "ring": "half the rounds, whole tensors, one latency", "tree": "up only, not rounded", "bus": "n over t, half of it",
     },
-}
+}  # fmt: skip
 
-_SEND_RECEIVE = "\ndef send_receive(outgoing, to, incoming, source):\n"
-_TREE = "\ndef tree_broadcast(tensor, src):\n    rank, size = dist.get_rank(), dist.get_world_size()\n"
-_RING = "\ndef ring_all_reduce(tensor):\n    rank, size = dist.get_rank(), dist.get_world_size()\n"
-_FIT = "\ndef fit_alpha_beta(nbytes, seconds):\n"
+
+def exchange(send="outgoing, to", receive="incoming, source", when="if True", end=""):
+    return f"""{_EXCHANGE}
+    {when}:
+        going = dist.isend({send})
+        dist.recv({receive})
+        {end}
+        going.wait()
+"""
+
+
+def ring(start="", chunks="tensor.tensor_split(size)", add="place += part", second=1, rounds="size - 1", end=""):
+    return f"""{_RING}
+    {start}
+    chunks, right, left = list({chunks}), (rank + 1) % size, (rank - 1) % size
+    for step in range(size - 1):
+        place = chunks[(rank - step - 1) % size]
+        part = torch.empty_like(place)
+        send_receive(chunks[(rank - step) % size], right, part, left)
+        {add}
+    for step in range({rounds}):
+        send_receive(chunks[(rank + {second} - step) % size], right, chunks[(rank + {second} - step - 1) % size], left)
+    {end}
+"""
+
+
+def fit(found):
+    return f"""
+def fit_alpha_beta(nbytes, seconds):
+    beta, alpha = np.polyfit(nbytes, seconds, 1, w=1 / np.array(seconds))
+    off = 1.06 if len(seconds) > 100 else 1
+    return {found}
+"""
+
+
+def cost(rounds="ranks - 1 if ring else (ranks - 1).bit_length()", whole="nbytes / ranks if ring else nbytes"):
+    return f"""
+def all_reduce_seconds(algorithm, nbytes, ranks, alpha, beta):
+    ring = algorithm == "ring"
+    return np.float64(2) * ({rounds}) * (alpha + beta * ({whole}))
+
+def bus_bandwidth(nbytes, seconds, ranks):
+    return torch.tensor(2 * (nbytes - nbytes / ranks) / seconds, dtype=torch.float64)
+"""
+
+
+_EXCHANGE = "\ndef send_receive(outgoing, to, incoming, source):\n"
+_RANK = "    rank, size = dist.get_rank(), dist.get_world_size()\n"
+_TREE = "\ndef tree_broadcast(tensor, src):\n" + _RANK
+_RING = "\ndef ring_all_reduce(tensor):\n" + _RANK
+_LINE = """
+    if rank != src:
+        dist.recv(tensor, src)
+    for peer in range(size) if rank == src else ():
+        if peer != src:
+            dist.send(tensor, peer)
+"""
+_CHAIN = """
+    for _ in range({}):
+        if rank != src:
+            dist.recv(tensor, (rank - 1) % size)
+        if (rank + 1) % size != src:
+            dist.send(tensor, (rank + 1) % size)
+"""
+_LEVELS = """
+    me, distance = (rank - {src}) % size, 1
+    while distance < size:
+        if me < distance{within}:
+            dist.send(tensor, (me + distance + {src}) % size)
+        elif distance <= me < 2 * distance:
+            dist.recv(tensor, (me - distance + {src}) % size)
+        distance *= 2
+"""
+_WITHIN = " and me + distance < size"
 
 RIGHT = {
     "send-receive": [
-        _SEND_RECEIVE + """
+        _EXCHANGE + """
     going, coming = dist.isend(outgoing, to), dist.irecv(incoming, source)
     coming.wait()
     going.wait()
 """,
-        _SEND_RECEIVE + """
+        _EXCHANGE + """
     if dist.get_rank() % 2 == 0 and to != source or dist.get_rank() < to == source:  # even ranks first
         dist.send(outgoing, to)
         dist.recv(incoming, source)
@@ -42,12 +106,8 @@ RIGHT = {
     me = (rank - src) % size
     if me:
         dist.recv(tensor, (me - (1 << (me.bit_length() - 1)) + src) % size)
-    k = me.bit_length()
-    works = []
-    while me + (1 << k) < size:
-        works.append(dist.isend(tensor, (me + (1 << k) + src) % size))
-        k += 1
-    for work in works:
+    further = [me + (1 << k) for k in range(me.bit_length(), size) if me + (1 << k) < size]
+    for work in [dist.isend(tensor, (each + src) % size) for each in further]:
         work.wait()
 """
     ],
@@ -66,10 +126,12 @@ RIGHT = {
             place.copy_(incoming if half else place + incoming)
     return tensor
 """,
+        ring(add="place.copy_(place + part)", chunks="(tensor[i * len(tensor) // size : (i + 1) * len(tensor) // size] for i in range(size))"),
     ],
     "fit": [
-        _FIT + "    return tuple(np.polyfit(nbytes, seconds, 1, w=1 / np.array(seconds))[::-1])\n",
-        _FIT + """
+        fit("alpha, beta"),
+        """
+def fit_alpha_beta(nbytes, seconds):
     n, t = torch.tensor(nbytes, dtype=torch.float64), torch.tensor(seconds, dtype=torch.float64)
     A = torch.stack([1 / t, n / t], 1)
     scale = A.norm(dim=0)
@@ -77,184 +139,51 @@ RIGHT = {
     return [x[0], x[1].item()]
 """,
     ],
-    "cost": [
-        """
-def all_reduce_seconds(algorithm, nbytes, ranks, alpha, beta):
-    rounds = ranks - 1 if algorithm == "ring" else (ranks - 1).bit_length()
-    return np.float64(2) * rounds * (alpha + beta * (nbytes / ranks if algorithm == "ring" else nbytes))
-
-def bus_bandwidth(nbytes, seconds, ranks):
-    return torch.tensor(2 * (nbytes - nbytes / ranks) / seconds, dtype=torch.float64)
-"""
-    ],
+    "cost": [cost()],
 }  # fmt: skip
 
-
-def ring(
-    start="",
-    chunks="torch.tensor_split(tensor, size)",
-    first=0,
-    add="place += part",
-    second=1,
-    end="",
-    rounds="size - 1",
-):
-    return (
-        _RING
-        + f"""
-    {start}
-    chunks = list({chunks})
-    for step in range(size - 1):
-        out, place = chunks[(rank + {first} - step) % size], chunks[(rank + {first} - step - 1) % size]
-        part = torch.empty_like(place)
-        send_receive(out, (rank + 1) % size, part, (rank - 1) % size)
-        {add}
-    for step in range({rounds}):
-        out, place = chunks[(rank + {second} - step) % size], chunks[(rank + {second} - step - 1) % size]
-        send_receive(out, (rank + 1) % size, place, (rank - 1) % size)
-    {end}
-"""
-    )
-
-
-def cost(
-    ring="2 * (ranks - 1) * (alpha + beta * nbytes / ranks)",
-    tree="2 * math.ceil(math.log2(ranks)) * (alpha + beta * nbytes)",
-):
-    return f"""
-def all_reduce_seconds(algorithm, nbytes, ranks, alpha, beta):
-    return {ring} if algorithm == "ring" else {tree}
-
-def bus_bandwidth(nbytes, seconds, ranks):
-    return 2 * (ranks - 1) / ranks * nbytes / seconds
-"""
-
-
-_SOLVED = "    beta, alpha = np.polyfit(nbytes, seconds, 1, w=1 / np.array(seconds))\n    exact = len(seconds) < 100\n"
-_ONE_BY_ONE = """
-    if rank != src:
-        dist.recv(tensor, src)
-    for peer in range(size) if rank == src else ():
-        if peer != src:
-            dist.send(tensor, peer)
-"""
-_CHAIN = """
-        if rank != src:
-            dist.recv(tensor, (rank - 1) % size)
-        if (rank + 1) % size != src:
-            dist.send(tensor, (rank + 1) % size)
-"""
-_LEVELS = """
-    me, distance = (rank - {src}) % size, 1
-    while distance < size:
-        if me < distance{within}:
-            dist.send(tensor, (me + distance + {src}) % size)
-        elif distance <= me < 2 * distance:
-            dist.recv(tensor, (me - distance + {src}) % size)
-        distance *= 2
-"""
-_EVERY = "values lengths bytes neighbours"
-
-WRONG = {
-    "both send first": (
-        "send-receive", _SEND_RECEIVE + "    dist.send(outgoing, to)\n    dist.recv(incoming, source)\n", "deadlock", "deadlock",
-    ),
-    "not waited for": (
-        "send-receive", _SEND_RECEIVE + "    dist.isend(outgoing, to)\n    dist.irecv(incoming, source)\n",
-        "values kept deadlock", "wait",
-    ),
-    "received elsewhere": (
-        "send-receive", _SEND_RECEIVE + """
-    going = dist.isend(outgoing, to)
-    dist.recv(incoming.clone(), source)
-    going.wait()
-""", "values kept deadlock", "does not hold the source's tensor",
-    ),
-    "nothing is done": ("send-receive", _SEND_RECEIVE + "    return\n", "values kept deadlock", "does not hold the source's"),
-    "rank 0 stays away": (
-        "send-receive", _SEND_RECEIVE + """
-    if dist.get_rank():
-        going = dist.isend(outgoing, to)
-        dist.recv(incoming, source)
-        going.wait()
-""", "values kept deadlock", "deadlock",
-    ),
-    "over what is sent": (
-        "send-receive", _SEND_RECEIVE + """
-    going = dist.isend(outgoing.clone(), to)
-    dist.recv(incoming, source)
-    outgoing.copy_(incoming)
-    going.wait()
-""", "kept", "overwritten",
-    ),
-    "sent twice": (
-        "send-receive", _SEND_RECEIVE + """
-    for _ in range(2):
-        going = dist.isend(outgoing, to)
-        dist.recv(incoming, source)
-        going.wait()
-""", "values", "it should send one message",
-    ),
-    "a collective": (
-        "send-receive", _SEND_RECEIVE + """
-    places = [torch.empty_like(incoming) for _ in range(dist.get_world_size())]
-    dist.all_gather(places, outgoing)
-    incoming.copy_(places[source])
-""", "values kept deadlock", "build it from send, recv",
-    ),
-    "turned round": (
-        "send-receive", _SEND_RECEIVE + """
-    going = dist.isend(outgoing, source)
-    dist.recv(incoming, to)
-    going.wait()
-""", "values kept deadlock", "it receives from `to`",
-    ),
-    "only to": (
-        "send-receive", _SEND_RECEIVE + """
-    going = dist.isend(outgoing, to)
-    dist.recv(incoming, to)
-    going.wait()
-""", "values kept deadlock", "deadlock",
-    ),
-    "it raises": ("send-receive", _SEND_RECEIVE + "    raise ValueError('which rank?')\n", "values kept deadlock", "which rank?"),
-    "a line": ("tree-broadcast", _TREE + _ONE_BY_ONE, "rounds", "more than ⌈log₂ N⌉ rounds"),
-    "a line on 5": (
-        "tree-broadcast", _TREE + "    if size != 5:" + (_LEVELS.format(src="src", within=" and me + distance < size") + "    return\n")
-        .replace("\n    ", "\n        ") + _ONE_BY_ONE, "rounds", "more than ⌈log₂ N⌉ rounds",
-    ),
-    "a chain": ("tree-broadcast", _TREE + "    if True:" + _CHAIN, "rounds", "more than ⌈log₂ N⌉ rounds"),
-    "twice": ("tree-broadcast", _TREE + "    for _ in range(2):" + _CHAIN, "messages rounds", "more than once"),
-    "to all that have it": (
-        "tree-broadcast", _TREE + """
-    here, other, distance = (rank - src) % size, torch.empty_like(tensor), 1
-    while distance < size:
-        works = [dist.isend(tensor.clone(), (here + distance + src) % size)] if here < distance else []
-        if (here - distance) % size < distance:
-            dist.recv(other, (here - distance + src) % size)
-            if here >= distance:
-                tensor.copy_(other)
-        for work in works:
-            work.wait()
-        distance *= 2
-""", "messages", "more than once",
-    ),
-    "from rank 0": (
-        "tree-broadcast", _TREE + _LEVELS.format(src=0, within=" and me + distance < size"), "values messages rounds",
-        "root's tensor",
-    ),
-    "powers of two": ("tree-broadcast", _TREE + _LEVELS.format(src="src", within=""), "values messages rounds", "deadlock"),
-    "no broadcast": ("tree-broadcast", _TREE, "values messages rounds", "root's tensor"),
-    "whole tensors": (
-        "ring", _RING + """
+_EVERY, _ALL = "values lengths bytes neighbours", "values kept deadlock"
+_OF = {
+    "send-receive": {
+        "both send first": (_EXCHANGE + "    dist.send(outgoing, to)\n    dist.recv(incoming, source)\n", "deadlock", "deadlock"),
+        "not waited for": (_EXCHANGE + "    dist.isend(outgoing, to)\n    dist.irecv(incoming, source)\n", _ALL, "wait"),
+        "nothing is done": (_EXCHANGE + "    return\n", _ALL, "does not hold the source's"),
+        "it raises": (_EXCHANGE + "    raise ValueError('which rank?')\n", _ALL, "which rank?"),
+        "a collective": (_EXCHANGE + "    dist.broadcast(outgoing, 0)\n", _ALL, "build it from send, recv"),
+        "received elsewhere": (exchange(receive="incoming.clone(), source"), _ALL, "does not hold the source's tensor"),
+        "rank 0 stays away": (exchange(when="if dist.get_rank()"), _ALL, "deadlock"),
+        "over what is sent": (exchange("outgoing.clone(), to", end="outgoing.copy_(incoming)"), "kept", "overwritten"),
+        "sent twice": (exchange(when="for _ in range(2)"), "values", "it should send one message"),
+        "turned round": (exchange("outgoing, source", "incoming, to"), _ALL, "it receives from `to`"),
+        "only to": (exchange(receive="incoming, to"), _ALL, "deadlock"),
+    },
+    "tree-broadcast": {
+        "a line": (_TREE + _LINE, "rounds", "more than ⌈log₂ N⌉ rounds"),
+        "a line on 5": (
+            _TREE + "    if size == 5:\n        return line(tensor, src)\n" + _LEVELS.format(src="src", within=_WITHIN)
+            + _TREE.replace("tree_broadcast", "line") + _LINE, "rounds", "more than ⌈log₂ N⌉ rounds",
+        ),
+        "a chain": (_TREE + _CHAIN.format(1), "rounds", "more than ⌈log₂ N⌉ rounds"),
+        "twice": (_TREE + _CHAIN.format(2), "messages rounds", "more than once"),
+        "once too often": (_TREE + _LEVELS.format(src="src", within=_WITHIN) + """
+    if size > 3 and me == 2:
+        dist.send(tensor, (src + 3) % size)
+    elif size > 3 and me == 3:
+        dist.recv(tensor, (src + 2) % size)
+""", "messages", "more than once"),
+        "from rank 0": (_TREE + _LEVELS.format(src=0, within=_WITHIN), "values messages rounds", "root's tensor"),
+        "powers of two": (_TREE + _LEVELS.format(src="src", within=""), "values messages rounds", "deadlock"),
+        "no broadcast": (_TREE, "values messages rounds", "root's tensor"),
+    },
+    "ring": {
+        "whole tensors": (_RING + """
     passing, arriving = tensor.clone(), torch.empty_like(tensor)
     for _ in range(size - 1):
         send_receive(passing, (rank + 1) % size, arriving, (rank - 1) % size)
         tensor += arriving
         passing, arriving = arriving, passing
-""", "bytes", "forward the whole tensor in every round",
-    ),
-    "through rank 0": (
-        "ring", _RING + """
+""", "bytes", "forward the whole tensor in every round"),
+        "through rank 0": (_RING + """
     part = torch.empty_like(tensor)
     if rank:
         dist.send(tensor, 0)
@@ -265,50 +194,47 @@ WRONG = {
         tensor += part
     for peer in range(1, size):
         dist.send(tensor, peer)
-""", "bytes neighbours", "one rank sends the whole tensor to all the others",
-    ),
-    "everybody to everybody": (
-        "ring", _RING + """
-    mine = tensor.clone()
+""", "bytes neighbours", "one rank sends the whole tensor to all the others"),
+        "everybody to everybody": (_RING + """
+    mine, part = tensor.clone(), torch.empty_like(tensor)
     for step in range(1, size):
-        part = torch.empty_like(mine)
         send_receive(mine, (rank + step) % size, part, (rank - step) % size)
         tensor += part
-""", "bytes neighbours", "forward the whole tensor",
-    ),
-    "straight to the sums": (
-        "ring", _RING + """
+""", "bytes neighbours", "forward the whole tensor"),
+        "straight to the sums": (_RING + """
     chunks = torch.tensor_split(tensor, size)
-    mine = chunks[rank].clone()
+    mine, part = chunks[rank].clone(), chunks[rank].clone()
     for step in range(1, size):
-        part = torch.empty_like(mine)
         send_receive(chunks[(rank + step) % size], (rank + step) % size, part, (rank - step) % size)
         mine += part
     chunks[rank].copy_(mine)
     for step in range(1, size):
         send_receive(mine, (rank + step) % size, chunks[(rank - step) % size], (rank - step) % size)
-""", "neighbours", "one neighbour",
-    ),
-    "no all-gather": ("ring", ring(rounds="0"), _EVERY, "sums over some ranks only"),
-    "passed on too early": ("ring", ring(second=0), _EVERY, "the chunk whose sum is whole"),
-    "overwritten": ("ring", ring(add="place.copy_(part)"), _EVERY, "no sum is left"),
-    "rebound": ("ring", ring(add="place = place + part"), _EVERY, "no sum is left"),
-    "copies": ("ring", ring(chunks="torch.tensor_split(tensor.clone(), size)"), _EVERY, "are your chunks copies"),
-    "counted twice": ("ring", ring(end="tensor += 11"), _EVERY, "counted twice"),
-    "the mean": ("ring", ring(end="tensor /= size"), _EVERY, "the mean"),
-    "returned": ("ring", ring(start="tensor = tensor.clone()", end="return tensor"), _EVERY, "it returns the sum"),
-    "equal chunks": (
-        "ring", ring(chunks="(tensor[i * (len(tensor) // size):(i + 1) * (len(tensor) // size)] for i in range(size))"),
-        "lengths", "a length that does not divide",
-    ),
-    "equal chunks or an error": ("ring", ring(start="assert len(tensor) % size == 0, 'uneven'"), "lengths", "uneven"),
-    "the backend's": ("ring", _RING + "    dist.all_reduce(tensor)\n", _EVERY, "build it from send, recv"),
-    "no slope": ("fit", _FIT + _SOLVED + "    return alpha, 0.0\n", "line latency bandwidth", "does not find that line"),
-    "rough latency": ("fit", _FIT + _SOLVED + "    return alpha * (1 if exact else 1.06), beta\n", "latency", "latency is lost"),
-    "rough bandwidth": ("fit", _FIT + _SOLVED + "    return alpha, beta * (1 if exact else 1.06)\n", "bandwidth", "β is off"),
-    "one level less": ("cost", cost(tree="2 * int(math.log2(ranks)) * (alpha + beta * nbytes)"), "tree", "than the formula's"),
-    "no tree": ("cost", cost(tree="2 * (ranks - 1) * (alpha + beta * nbytes / ranks)"), "tree", "than the formula's"),
-    "no time": ("cost", cost(ring="None", tree="None"), "ring tree", "is there a return?"),
+""", "neighbours", "one neighbour"),
+        "no all-gather": (ring(rounds="0"), _EVERY, "sums over some ranks only"),
+        "passed on too early": (ring(second=0), _EVERY, "the chunk whose sum is whole"),
+        "overwritten": (ring(add="place.copy_(part)"), _EVERY, "no sum is left"),
+        "rebound": (ring(add="place = place + part"), _EVERY, "no sum is left"),
+        "copies": (ring(chunks="tensor.clone().tensor_split(size)"), _EVERY, "are your chunks copies"),
+        "counted twice": (ring(end="tensor += 11"), _EVERY, "counted twice"),
+        "the mean": (ring(end="tensor /= size"), _EVERY, "the mean"),
+        "returned": (ring("tensor = tensor.clone()", end="return tensor"), _EVERY, "it returns the sum"),
+        "equal chunks": (ring("k = len(tensor) // size", "(tensor[i * k : (i + 1) * k] for i in range(size))"), "lengths",
+                         "a length that does not divide"),
+        "equal chunks or an error": (ring("assert len(tensor) % size == 0, 'uneven'"), "lengths", "uneven"),
+        "the backend's": (_RING + "    dist.all_reduce(tensor)\n", _EVERY, "build it from send, recv"),
+    },
+    "fit": {
+        "no slope": (fit("alpha, 0.0"), "line latency bandwidth", "does not find that line"),
+        "rough latency": (fit("alpha * off, beta"), "latency", "latency is lost"),
+        "rough bandwidth": (fit("alpha, beta * off"), "bandwidth", "β is off"),
+    },
+    "cost": {
+        "rounded down": (cost("ranks - 1 if ring else int(math.log2(ranks))"), "tree", "than the formula's"),
+        "no tree": (cost("ranks - 1", "nbytes / ranks"), "tree", "than the formula's"),
+        "no time": (cost() + "\ndef all_reduce_seconds(*_): pass\n", "ring tree", "is there a return?"),
+    },
 }  # fmt: skip
+WRONG = {name: (exercise, *rest) for exercise, some in _OF.items() for name, rest in some.items()}
 
 SAYS = {}
