@@ -15,7 +15,7 @@ from typing import Any
 
 from course_lib.exercises import Exercise, answers_of, exercises_of, known_labs
 from course_lib.exercises import Finding as Verdict
-from course_lib.exercises.judging import Expectation, judge
+from course_lib.exercises.judging import Expectation, Raised, judge
 
 from ..criteria import Finding
 from ..limits import Exceeded
@@ -58,6 +58,8 @@ def _judge(lab: str, name: str, ask: Ask) -> Findings:
         except (AnswerError, Exceeded) as error:
             if kind not in exercise.guarded.split() or getattr(error, "kind", "memory") not in ("memory", "time"):
                 raise
+            if getattr(error, "flag", None) == "crash":
+                found[kind] = Raised(error)
             if isinstance(error, Exceeded):
                 break  # nothing runs in that sandbox any more
     expected = Expectation.of(exercise, answers_of(lab)[name], cases)
@@ -85,8 +87,8 @@ def _watched(ask: Ask, exercise: Exercise, case: Any) -> dict[str, Any]:
         seen = seen if isinstance(seen, dict) else {}
     else:
         size = exercise.world(case) if exercise.world is not None else exercise.ranks
-        each = [given | {"rank": rank} for rank in range(size)] + [None] * (exercise.ranks - size)
-        seen = {"ranks": ask.call("observe_rank", each, answers)[:size]}
+        each = [given | {"case": exercise.share(case, rank), "rank": rank} for rank in range(size)]
+        seen = {"ranks": ask.call("observe_rank", each + [None] * (exercise.ranks - size), answers)[:size]}
     return seen | (watch.evidence() if watch is not None else {})
 
 
@@ -166,7 +168,9 @@ def sliced(source: str, function: str) -> str:
                 each.returns = None
             elif isinstance(each, ast.arg):
                 each.annotation = None
-    tree.body = [node for node in tree.body if node in wanted]
+    # Imports come first: where two modules import a name, the later import is the one that is kept.
+    kept = [node for node in tree.body if node in wanted]
+    tree.body = sorted(kept, key=lambda node: not isinstance(node, ast.Import | ast.ImportFrom))
     return ast.unparse(tree)
 
 

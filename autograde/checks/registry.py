@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+import course_lib
+
 from ..criteria import Finding
 from ..inside.wire import Opaque
 from ..quoting import quote
@@ -31,6 +33,7 @@ __all__ = [
 ]
 
 _HERE = Path(__file__).parent
+_GROUP = Path(course_lib.__file__).parent / "exercises" / "post_office_group.py"  # beside every driver
 
 Findings = dict[str, Finding]
 
@@ -143,7 +146,7 @@ def driver_source(name: str, function: str | None = None) -> str:
     folder = _HERE / "drivers"
     own = folder / f"{name.replace('.', '_').replace('-', '_')}.py"
     driver = own if own.is_file() else folder / f"{name.partition('.')[0]}.py"
-    texts = [path.read_text(encoding="utf-8") for path in (folder / "prelude.py", folder / "transport.py", driver)]
+    texts = [path.read_text(encoding="utf-8") for path in (folder / "prelude.py", _GROUP, driver)]
     return "\n\n".join(texts) if function is None else _sliced("\n\n".join(texts), function)
 
 

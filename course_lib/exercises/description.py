@@ -89,13 +89,14 @@ class Exercise:
         In the order in which the visible check reports them.
     hint : str
         How the student can see what is wrong.
-    show : str
-        A case in words: a format of a tuple's items (``{0}``) or a dict's (``{name}``).
+    show : str or callable
+        A case in words: a format of a tuple's items (``{0}``) or a dict's (``{name}``), or
+        ``show(case, observation) -> str``, which may say what was counted.
     watch : callable, optional
         ``watch(case) -> Watch``: a fresh one for each observation. An observation must then be a dict.
     guarded : str
-        Kinds that may take memory or time without bound. They are observed last; a limit or an error there costs the
-        parts about them alone; and no mistake is ever tried on them.
+        Kinds that may take memory or time without bound, or may raise. They are observed last; a limit or an error
+        there costs the parts about them alone; and no mistake is ever tried on them.
     in_sandbox : callable, optional
         ``in_sandbox(cases) -> cases``: what the hidden check asks more than the visible one, because limits hold there.
     ranks : int
@@ -103,6 +104,9 @@ class Exercise:
         observation is ``{"ranks": [what each returned], **evidence}``.
     world : callable, optional
         ``world(case) -> int``: how many of the ranks take part in a case; all of them by default.
+    share : callable, optional
+        ``share(case, rank)``: what a rank's `observe` is given in the place of the case. A rank must have nothing that
+        is to come to it by messages.
     transport : callable, optional
         ``transport(exercise, case, functions) -> observation``: how the visible check observes a case on several ranks.
     process_group, network : bool
@@ -116,12 +120,13 @@ class Exercise:
     observe: Callable[..., Any]
     parts: Mapping[str, Part]
     hint: str
-    show: str = "{about}"
+    show: str | Callable[[Any, Any], str] = "{about}"
     watch: Callable[[Any], Watch] | None = None
     guarded: str = ""
     in_sandbox: Callable[[Cases], Cases] | None = None
     ranks: int = 1
     world: Callable[[Any], int] | None = None
+    share: Callable[[Any, int], Any] = lambda case, rank: case
     transport: Callable[[Exercise, Any, Sequence[Callable[..., Any]]], Any] | None = None
     process_group: bool = False
     network: bool = False

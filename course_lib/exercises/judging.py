@@ -11,10 +11,14 @@ import torch
 from course_lib.exercises.comparing import equal, is_number, kind_of, picked, plain
 from course_lib.exercises.description import Answers, Cases, Exercise, Finding, Part
 
-__all__ = ["Expectation", "judge", "observe_here"]
+__all__ = ["Expectation", "Raised", "judge", "observe_here"]
 
 FAILED = "(failed)"  # in the place of what a mistake that raises would be observed to do
 _ODD = (TypeError, ValueError, AttributeError, KeyError, IndexError, ArithmeticError, RuntimeError)
+
+
+class Raised(str):
+    """In the place of a kind's observations: why there are none."""
 
 
 @dataclass
@@ -88,7 +92,8 @@ def judge(exercise: Exercise, expected: Expectation, found: Callable[[str], Any]
     Parameters
     ----------
     found : callable
-        ``found(kind)``: the observations of that kind's cases, in their order; whatever else it returns is wrong.
+        ``found(kind)``: the observations of that kind's cases, in their order, or `Raised`; whatever else it returns
+        is wrong.
     """
     findings: dict[str, Finding] = {}
     for name, part in exercise.parts.items():
@@ -110,6 +115,7 @@ def _judged(part: Part, hint: str, kinds: str, expected: Expectation, found: Cal
     reason = odd = ""
     for kind in kinds.split():
         cases, seen = expected.cases[kind], found(kind)
+        reason = reason or (str(seen) if isinstance(seen, Raised) else "")
         if not isinstance(seen, list) or len(seen) != len(cases):
             seen = [None] * len(cases)
         for place, (case, one) in enumerate(zip(cases, seen, strict=True)):

@@ -49,13 +49,19 @@ def _message(
     exercise: Exercise, expected: Expectation, name: str, finding: Finding, found: Callable[[str], Any]
 ) -> str:
     case, seen = expected.cases[finding.kind][finding.place], found(finding.kind)[finding.place]
-    shown = exercise.show.format(**case) if isinstance(case, dict) else exercise.show.format(*case)
+    shown = _shown(exercise.show, case, seen)
     part, values = exercise.parts[name], ""
     if part.judge is None:
         right = expected.right[finding.kind][finding.place]
         values = f" {contrast(_counted(seen, part.keys), _counted(right, part.keys), part.tolerance)}."
     reason, hint = (text[:1].upper() + text[1:] for text in (finding.reason, finding.hint))
     return f"{shown}:{values} {reason}. {hint}"
+
+
+def _shown(show: str | Callable[[Any, Any], str], case: Any, seen: Any) -> str:
+    if callable(show):
+        return show(case, seen)
+    return show.format(**case) if isinstance(case, dict) else show.format(*case)
 
 
 def _counted(observation: Any, keys: str) -> Any:

@@ -5,7 +5,7 @@ import torch
 from graded_lab import GradedLab, loses
 from known_mistakes import lost_over, namespace_of
 
-from autograde.checks.post_office import PostOffice
+from course_lib.exercises.post_office import PostOffice
 
 LAB = "08_parallel_sgd_mpi"
 POINTS = {"averaging": 8, "psgd": 8, "local-sgd": 8, "speedup-table": 6, "interpolate": 4}

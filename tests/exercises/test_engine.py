@@ -1,6 +1,7 @@
 """The engine's own rules, on exercises made up here."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from autograde.checks import described
 from autograde.checks.registry import AnswerError
 from autograde.inside.wire import Opaque
 from autograde.limits import Exceeded
-from course_lib.exercises import Answers, Exercise, Mistake, Part
+from course_lib.exercises import Answers, Exercise, Mistake, Part, visible
 from course_lib.exercises.comparing import contrast, equal, short
 from course_lib.exercises.judging import Expectation, judge, observe_here
 
@@ -181,12 +182,16 @@ def test_ranks_are_observed_and_the_watch_has_the_last_word():
     several = Exercise(("f",), None, observe_on_ranks, {}, "hint", watch=Counter, ranks=3, world=lambda case: case)
     ask = Ask(source_of(observe_on_ranks), lambda case, rank: case + rank)
     assert described._observed(ask, several, [2]) == [{"ranks": [[2, 0], [3, 1]], "count": 20}]
+    sharing = replace(several, share=lambda case, rank: 10 * rank, world=lambda case: 3)
+    assert described._observed(ask, sharing, [2])[0]["ranks"] == [[0, 0], [11, 1], [22, 2]]
     one = Exercise(("f",), None, observe_counted, {}, "hint", watch=Counter)
     assert described._observed(Ask(source_of(observe_counted), lambda x: x), one, [4]) == [{"value": 4, "count": 3}]
     assert observe_here(one, 4, (lambda x: x,)) == {"value": 4, "count": 3}
 
 
-@pytest.mark.parametrize("fails", [AnswerError("raised"), Exceeded("memory", "too much"), Exceeded("time", "too long")])
+@pytest.mark.parametrize(
+    "fails", [AnswerError("raised", flag="crash"), Exceeded("memory", "too much"), Exceeded("time", "too long")]
+)
 def test_a_limit_on_a_guarded_kind_costs_its_own_parts_only(monkeypatch, fails):
     parts = {"one": part(), "two": part()}
     monkeypatch.setattr(described, "answers_of", lambda lab: {"made-up": ANSWERS})
@@ -198,6 +203,7 @@ def test_a_limit_on_a_guarded_kind_costs_its_own_parts_only(monkeypatch, fails):
         if guarded:
             findings = described._judge("lab99", "made-up", ask)
             assert findings["one"].passed and not findings["two"].passed
+            assert (findings["two"].reason == "raised") is isinstance(fails, AnswerError)
         else:
             with pytest.raises(type(fails)):
                 described._judge("lab99", "made-up", ask)
@@ -207,3 +213,13 @@ def test_a_slice_holds_what_is_referred_to_and_nothing_else():
     text = described.sliced(SOURCE, "observe_counted")
     assert "def observe_counted" in text and "import" not in text and "ANSWERS" not in text
     assert "class Counter" in described.sliced("import a, b.c\n" + SOURCE + "\ndef g(): return Counter, b", "g")
+
+
+def test_what_two_modules_import_comes_before_its_first_use():
+    text = described.sliced("import a\nclass B(a.C): ...\nimport a\ndef f(): return B, a", "f")
+    assert text.startswith("import a\n") and text.count("import") == 1
+
+
+def test_a_case_may_be_shown_with_what_was_counted():
+    assert visible._shown(lambda case, seen: f"{case}: {seen}", 1, 2) == "1: 2"
+    assert visible._shown("{0} of {1}", (1, 2), None) == "1 of 2" and visible._shown("{a}", {"a": 1}, None) == "1"

@@ -1,0 +1,71 @@
+"""The visible check's ranks: processes of `launch`, whose traced messages are the evidence that `PostOffice` gives."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from course_lib.checks.registry import CheckFailed
+from course_lib.distributed import LaunchTimeoutError, MessageTrace, RankFailedError, launch, trace_messages
+from course_lib.distributed.message_rounds import message_rounds
+from course_lib.exercises.comparing import plain
+from course_lib.exercises.description import Exercise
+
+__all__ = ["on_launched_ranks"]
+
+TIMEOUT = 12.0  # seconds
+
+
+def on_launched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable[..., Any]]) -> dict[str, Any]:
+    """`Exercise.transport`: observe a case whose ranks send and receive, over Gloo.
+
+    Raises
+    ------
+    CheckFailed
+        The ranks wait for each other, one raised, or one calls a collective of the backend's.
+    """
+    ranks, printed = exercise.world(case), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            seen = launch(_observe, ranks, (exercise, case, functions), timeout=TIMEOUT, backend="gloo", threads=1)
+    except LaunchTimeoutError as error:
+        raise CheckFailed(
+            f"deadlock: on {ranks} ranks it hangs. A rank waits for a message, or for its own to be received. Where each "
+            f"stood tells which.\n{error}"
+        ) from None
+    except RankFailedError as error:
+        raise CheckFailed(f"on {ranks} ranks your function raised.\n{error}") from None
+    finally:  # what the student's function prints is worth reading; how many cores there are is not
+        lines = [line for line in printed.getvalue().splitlines() if not line.startswith("note: ")]
+        print(*lines, sep="\n", end="\n" if lines else "")
+    return {"ranks": [one for one, _ in seen], **_evidence([trace for _, trace in seen])}
+
+
+def _observe(exercise: Exercise, case: Any, functions: Sequence[Callable[..., Any]]) -> tuple[Any, MessageTrace]:
+    rank = dist.get_rank()
+    with trace_messages() as trace:
+        seen = plain(exercise.observe(exercise.share(case, rank), rank, None, *functions))
+    dist.barrier()  # no rank leaves while another still sends to it what nobody waits for
+    return seen, trace
+
+
+def _evidence(traces: Sequence[MessageTrace]) -> dict[str, Any]:
+    """As `PostOffice.evidence`. A receive that nobody waited for has no end."""
+    for trace in traces:
+        if trace.collectives:
+            raise CheckFailed(
+                f"rank {trace.rank} calls dist.{trace.collectives[0].kind}: build it from send, recv, isend and irecv"
+            )
+    every = [(trace.rank, message) for trace in traces for message in trace.messages]
+    sends = [(rank, message.peer, message.nbytes) for rank, message in every if message.kind == "send"]
+    taken = not any(math.isnan(message.end) for _, message in every if message.kind == "recv")
+    try:
+        rounds = max((message.round for message in message_rounds(traces)), default=0)
+    except ValueError:
+        rounds, taken = 0, False
+    return {"messages": sends, "rounds": rounds, "taken": taken}

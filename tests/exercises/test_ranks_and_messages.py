@@ -1,0 +1,82 @@
+"""Exercises on several ranks: what a rank is given, who delivers, and what the visible check says of a deadlock."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from autograde.checks import described
+from autograde.checks.described import observer_source
+from course_lib.checks import CheckFailed
+from course_lib.exercises import exercises_of, post_office
+
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+generic = importlib.import_module("test_generic")
+SEND_FIRST = (
+    "def send_receive(outgoing, to, incoming, source):\n    dist.send(outgoing, to)\n    dist.recv(incoming, source)\n"
+)
+BY_THE_STORE = """
+def ring_all_reduce(tensor):
+    store, group = dist.distributed_c10d._get_default_store(), range(dist.get_world_size())
+    store.set(f"{len(tensor)} {len(group)} {dist.get_rank()}", str(tensor.tolist()))
+    parts = [eval(store.get(f"{len(tensor)} {len(group)} {rank}")) for rank in group]
+    tensor.copy_(torch.tensor(parts).sum(0))
+"""
+
+
+@pytest.mark.parametrize("name", ["send-receive", "tree-broadcast", "ring"])
+def test_a_rank_has_nothing_that_is_to_come_by_messages(name):
+    exercise = exercises_of("lab06")[name]
+    cases = exercise.draw(np.random.default_rng(1))
+
+    class Ask:
+        def call(self, function, given, answers):
+            for rank, item in enumerate(given[: len(case["tensors"])]):
+                tensors = [value for value in item["case"].values() if isinstance(value, torch.Tensor)]
+                assert len(tensors) == 1 and tensors[0] is case["tensors"][rank]
+                assert not any(isinstance(value, list | dict) for value in item["case"].values())
+            return [None] * len(given)
+
+    for case in (case for some in cases.values() for case in some):
+        described._watched(Ask(), exercise, case)
+
+
+def test_the_stand_in_is_beside_the_ring_alone():
+    beside = {name: "batch_isend_irecv" in observer_source(f"lab06.{name}") for name in exercises_of("lab06")}
+    assert [name for name in beside if beside[name]] == ["ring"]
+
+
+def test_a_wrong_first_exercise_costs_the_ring_nothing():
+    (ring,) = generic.functions_of("lab06", "ring")
+    ring.__globals__["send_receive"] = None
+    (findings,) = generic.verdicts("lab06", "ring", (ring,), range(1))
+    assert all(finding.passed for finding in findings.values())
+
+
+def test_where_the_ranks_stood_in_a_deadlock():
+    with pytest.raises(CheckFailed, match=r"(?s)deadlock: on 2 ranks.*rank 0:\n.*send \(torch"):
+        generic.visible("lab06", "send-receive", generic.functions_of("lab06", "send-receive", SEND_FIRST))
+
+
+def test_what_passes_beside_the_messages_is_not_counted():
+    with pytest.raises(CheckFailed, match=r"(?s)send \[0, 0, 0, 0, 0\] messages.*fewer bytes than possible"):
+        generic.visible("lab06", "ring", generic.functions_of("lab06", "ring", BY_THE_STORE))
+
+
+def test_ranks_that_begin_late_are_no_deadlock(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(post_office.time, "monotonic", lambda: now[0])
+    answers = post_office.PostOffice(2).answers
+    answers["here"](1)
+    number = answers["expect"](1, 0, 0)
+    now[0] = 100.0
+    assert answers["collect"](1, number) is None  # the other is not there yet
+    answers["here"](0)
+    assert answers["collect"](1, number) is None
+    now[0] = 101.0 + post_office.STUCK
+    assert answers["collect"](1, number) == "stuck"
+    answers["post"](0, 1, 0, torch.ones(3))
+    assert answers["collect"](1, number).tolist() == [1, 1, 1]

@@ -1,0 +1,79 @@
+"""An exercise on ranks that reach each other through the grader, judged without a sandbox: each rank is a thread.
+
+It is the hidden check, `described._judge`, with the source that a sandbox gets. PyTorch keeps process groups apart by thread
+for tests of its own. A deadlock is noticed by a clock that counts questions, so that a busy machine makes none.
+"""
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed import multi_threaded_pg
+
+from autograde.checks import described
+from autograde.checks.registry import AnswerError
+from course_lib.exercises import Finding, exercises_of, post_office
+from course_lib.exercises.judging import plain
+
+TICK = 0.02  # seconds of the clock for each question
+_RANK = threading.local()
+
+
+class Threads:
+    """`autograde.checks.registry.Ask` for functions of this process."""
+
+    def __init__(self, lab, name, functions, seed):
+        self.random, self.names = np.random.default_rng(seed), {}
+        self.functions = dict(zip(exercises_of(lab)[name].functions, functions, strict=True))
+        exec(described.observer_source(f"{lab}.{name}"), self.names)
+
+    def call(self, function, given, answers):
+        asking = threading.Lock()
+
+        def on(rank):
+            def outside(name, *args):
+                with asking:
+                    return answers[name](rank, *map(plain, args))
+
+            _RANK.group = lambda store, rank, size, timeout: self.names["ByTheGrader"](rank, size, outside)
+            return plain(self.names[function](self.functions.__getitem__, given[rank], outside))
+
+        with groups_of_threads(), ThreadPoolExecutor(len(given)) as pool:
+            ranks = [pool.submit(on, rank) for rank in range(len(given))]
+        for rank in ranks:
+            if (error := rank.exception()) is not None:
+                raise AnswerError(f"your function raised: {type(error).__name__}: {error}", "call it yourself", "crash")
+        return [rank.result() for rank in ranks]
+
+
+@contextmanager
+def groups_of_threads():
+    if "by_the_grader" not in dist.Backend.backend_list:
+        dist.Backend.register_backend("by_the_grader", lambda *args: _RANK.group(*args), devices=["cpu"])
+    clock = SimpleNamespace(monotonic=map(TICK.__mul__, itertools.count()).__next__)
+    multi_threaded_pg._install_threaded_pg()
+    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+    try:
+        with mock.patch.object(post_office, "time", clock):
+            yield
+    finally:
+        torch._C._distributed_c10d._set_thread_isolation_mode(False)
+        multi_threaded_pg._uninstall_threaded_pg()
+
+
+def judged_in_threads(lab, name, functions, seed):
+    """The findings of the hidden check."""
+    try:
+        found = described._judge(lab, name, Threads(lab, name, functions, seed))
+    except AnswerError as error:
+        return {
+            part: Finding(False, str(error), error.remedy)
+            for part, each in exercises_of(lab)[name].parts.items() if each.about
+        }  # fmt: skip
+    return {part: Finding(finding.passed, finding.reason, finding.remedy) for part, finding in found.items()}
