@@ -134,7 +134,7 @@ def classes(name: str, case: str | None, marks: set[str]) -> set[str]:
     marks : set of str
         The marks that it has already.
     """
-    found = {mark for mark, rules in RULES.items() if any(_matches(name, rule) for rule in rules)}
+    found = {mark for mark, rules in RULES.items() if any(_matches(name, rule) for rule in rules)} | marks & set(CI)
     chosen = case in SAMPLE.get(name, ()) or any(_matches(name, rule) for rule in QUICK)
     if not marks & set(LATER) and (chosen or not found):
         found.add("quick")

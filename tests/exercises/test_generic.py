@@ -1,6 +1,6 @@
 """Every described exercise: right answers earn everything, each mistake loses its parts, in both checks.
 
-Nothing of a mistake needs a sandbox: it is judged here on 20 seeds. One right and one wrong answer of each exercise are
+Nothing of a mistake needs a sandbox: it is judged here, on 2 seeds in `make test` and on 20 in CI. One right and one wrong answer of each exercise are
 judged through the sandbox. `labNN_answers.py` says what is lost.
 """
 
@@ -35,7 +35,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "autograde")]
 GradedLab = importlib.import_module("graded_lab").GradedLab
 judged_in_threads = importlib.import_module("threaded_ranks").judged_in_threads
 
-SEEDS = range(20)
+MANY = pytest.param(range(20), marks=pytest.mark.thorough, id="20 seeds")
+SEEDS = pytest.mark.parametrize("seeds", [pytest.param(range(2), id="2 seeds"), MANY])
 MISSING = missing_sandbox()
 TABLES = {lab: importlib.import_module(f"{lab}_answers") for lab in known_labs()}
 EXERCISES = [(lab, name) for lab in known_labs() for name in exercises_of(lab)]
@@ -63,7 +64,7 @@ def expected(lab, name, seed):
     return computed(lab, name, seed)
 
 
-def verdicts(lab, name, functions, seeds=SEEDS):
+def verdicts(lab, name, functions, seeds):
     """The findings of parts that earn points, for each seed."""
     exercise = exercises_of(lab)[name]
     if exercise.ranks > 1:
@@ -114,8 +115,8 @@ def visible(lab, name, functions):
     check(f"{lab}.{name}", functions if len(functions) > 1 else functions[0])
 
 
-def loses(lab, name, functions, lost, words):
-    found = list(verdicts(lab, name, functions))
+def loses(lab, name, functions, lost, words, seeds):
+    found = list(verdicts(lab, name, functions, seeds))
     for findings in found:
         assert {part for part, finding in findings.items() if not finding.passed} == set(lost.split())
     reasons = [{part: finding.reason for part, finding in findings.items()} for findings in found]
@@ -127,32 +128,36 @@ def loses(lab, name, functions, lost, words):
     assert words.lower() in str(refused.value).lower()
 
 
+@SEEDS
 @pytest.mark.parametrize("lab, name", EXERCISES)
-def test_the_solution_and_the_reference_earn_everything(lab, name, capsys):
+def test_the_solution_and_the_reference_earn_everything(lab, name, seeds, capsys):
     for functions in filter(None, (functions_of(lab, name), answers_of(lab)[name].reference)):
-        for findings in verdicts(lab, name, functions):
+        for findings in verdicts(lab, name, functions, seeds):
             assert all(finding.passed for finding in findings.values()), findings
         assert visible(lab, name, functions) is None
         printed = capsys.readouterr()
         assert printed.out.count("\n") == 1 and not printed.err
 
 
+@SEEDS
 @pytest.mark.parametrize("lab, name, which", RIGHT)
-def test_another_style_earns_everything(lab, name, which):
+def test_another_style_earns_everything(lab, name, which, seeds):
     functions = functions_of(lab, name, TABLES[lab].RIGHT[name][which])
-    for findings in verdicts(lab, name, functions):
+    for findings in verdicts(lab, name, functions, seeds):
         assert all(finding.passed for finding in findings.values()), findings
     visible(lab, name, functions)
 
 
+@SEEDS
 @pytest.mark.parametrize("lab, name, mistake", LOST)
-def test_a_known_mistake_loses_its_parts_and_is_named(lab, name, mistake):
+def test_a_known_mistake_loses_its_parts_and_is_named(lab, name, mistake, seeds):
     answers = answers_of(lab)[name]
     known = answers.mistakes[mistake]
     functions = [
         mine or right for mine, right in zip(known.functions, answers.reference or known.functions, strict=True)
     ]
-    loses(lab, name, tuple(functions), LOST[lab, name, mistake], TABLES[lab].SAYS.get(mistake, known.diagnosis))
+    words = TABLES[lab].SAYS.get(mistake, known.diagnosis)
+    loses(lab, name, tuple(functions), LOST[lab, name, mistake], words, seeds)
 
 
 def test_the_tables_have_every_mistake():
@@ -160,10 +165,11 @@ def test_the_tables_have_every_mistake():
     assert known == set(LOST)
 
 
+@SEEDS
 @pytest.mark.parametrize("lab, mistake", WRONG)
-def test_another_mistake_loses_its_parts(lab, mistake):
+def test_another_mistake_loses_its_parts(lab, mistake, seeds):
     name, source, lost, words = TABLES[lab].WRONG[mistake]
-    loses(lab, name, functions_of(lab, name, source), lost, words)
+    loses(lab, name, functions_of(lab, name, source), lost, words, seeds)
 
 
 @pytest.mark.parametrize("lab", known_labs())
