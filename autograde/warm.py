@@ -8,15 +8,15 @@ call ends by the deadline.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from course_lib.prefork import ForkServerError, fork, private_server, wait_until_ready
+from course_lib.prefork import ForkServer, ForkServerError
 
 from .cgroup import control_group
 from .execution import Execution, NoSandbox
@@ -38,37 +38,6 @@ _ENVIRONMENT = {
 }
 
 
-class _Branch:
-    """A fork of the warm interpreter that has imported the course's library, and forks in its turn.
-
-    Attributes
-    ----------
-    redacted : list of tuple
-        Name, file and redacted text's file of each module of which something is withheld.
-
-    Raises
-    ------
-    SandboxError
-        The library cannot be imported.
-    """
-
-    def __init__(self, server: socket.socket, log: Path, redacted: list[tuple[str, str, str]]) -> None:
-        self.redacted = redacted
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            with theirs, open(log, "wb") as file:
-                streams = {"stdout": file.fileno(), "stderr": file.fileno()}
-                self.process = fork(server, {"redacted": redacted}, [theirs.fileno()], **streams)
-            wait_until_ready(self.control, log)
-        except ForkServerError as error:
-            raise SandboxError(f"the warm interpreter cannot import the course's library ({error})") from None
-
-    def close(self) -> None:
-        """End it."""
-        self.control.close()
-        self.process.close()
-
-
 class WarmInterpreter:
     """A Python process that has the labs' libraries imported and forks itself into sandboxes.
 
@@ -87,23 +56,21 @@ class WarmInterpreter:
 
     def __init__(self, slot: int = 0, sandboxed: bool = True) -> None:
         self.slot, self.sandboxed = slot, sandboxed
-        self._open = contextlib.ExitStack()
-        folder = tempfile.TemporaryDirectory(prefix="lab-warm-", ignore_cleanup_errors=True)
-        self._home = Path(self._open.enter_context(folder))
+        self._home = tempfile.TemporaryDirectory(prefix="lab-warm-", ignore_cleanup_errors=True)
         environment = _ENVIRONMENT | {
-            "HOME": str(self._home),
-            "MPLCONFIGDIR": str(self._home),
+            "HOME": self._home.name,
+            "MPLCONFIGDIR": self._home.name,
             # Beside other workers, threads that spin while they wait take the time of those that compute.
             "OMP_WAIT_POLICY": "passive",
         }
         command = [sys.executable, "-I", str(_INSIDE / "interpreter.py")]
-        self._process, self._control = self._open.enter_context(private_server(command, self._home, environment))
-        self._branches: dict[tuple[str, ...], _Branch] = {}
+        self._server = ForkServer.start(command, Path(self._home.name), environment)
+        self._branches: dict[tuple[str, ...], tuple[ForkServer, dict[Path, Path]]] = {}
 
     @property
     def pid(self) -> int:
         """Its process, for measuring."""
-        return self._process.pid
+        return self._server.process.pid
 
     def execute(
         self,
@@ -143,8 +110,7 @@ class WarmInterpreter:
         WithheldError
             An entry of `withheld` names nothing.
         """
-        branch = self._branch(withheld)
-        replaced = {Path(path): Path(text) for _, path, text in branch.redacted}
+        branch, replaced = self._branch(withheld)
         place: Sandbox | NoSandbox
         place = (
             Sandbox(self.slot, data, limits.disk_bytes, replaced, hidden_packages(withheld))
@@ -153,78 +119,26 @@ class WarmInterpreter:
         )
         group = control_group(limits.memory_bytes + _SPARE) if self.sandboxed else None
         execution = Execution(place, limits, group)
-        try:
-            for rank in range(ranks):
-                execution.ranks.append(self._fork(branch, execution, rank, ranks, threads, fork_server, network))
-        except BaseException:
-            execution.close()
-            raise
-        return execution
-
-    def _branch(self, withheld: tuple[str, ...]) -> _Branch:
-        """The fork that has imported the course's library so: before any clock runs, since that may take seconds."""
-        if (branch := self._branches.get(withheld)) is not None:
-            if branch.process.poll() is None:
-                return branch
-            branch.close()  # it has been ended, as for want of memory: once more
-        try:
-            if not self._branches:
-                wait_until_ready(self._control, self._home / "log")
-        except ForkServerError as error:
-            raise SandboxError(f"{error}; see that `{sys.executable}` imports torch") from None
-        folder = Path(tempfile.mkdtemp(dir=self._home))
-        folder.chmod(0o755)
-        redacted = []
-        for module in withheld_modules(withheld):
-            text = folder / f"{module.name}.py"
-            text.write_text(module.text, encoding="utf-8")
-            text.chmod(0o644)
-            redacted.append((module.name, str(module.path), str(text)))
-        branch = self._branches[withheld] = _Branch(self._control, folder / "log", redacted)
-        return branch
-
-    def _fork(
-        self,
-        branch: _Branch,
-        execution: Execution,
-        rank: int,
-        ranks: int,
-        threads: int,
-        fork_server: bool,
-        network: bool,
-    ) -> Rank:
-        place, limits, group = execution.place, execution.limits, execution.group
-        ours, theirs = socket.socketpair()
-        reader, writer = os.pipe()
-        environment = (
-            _ENVIRONMENT
-            | {
-                "HOME": "/tmp",
-                "USER": "student",
-                "LAB_DATA": DATA,
-                "MPLCONFIGDIR": "/tmp",
-                "OMP_NUM_THREADS": str(threads),
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(ranks),
-                "LOCAL_WORLD_SIZE": str(ranks),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(place.port),
-                "GLOO_SOCKET_IFNAME": "lo",
-            }
-            | place.environment
-        )
+        environment = _ENVIRONMENT | {
+            "HOME": "/tmp",
+            "USER": "student",
+            "LAB_DATA": DATA,
+            "MPLCONFIGDIR": "/tmp",
+            "OMP_NUM_THREADS": str(threads),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(place.port),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
         request = {
             "user_namespace": place.user_namespace,
             "join": place.pidfd >= 0,
             "apart": ranks > 1,
             "network": network,
-            # A user of its own each, so that none counts the others' processes.
-            "uid": None if place.uid is None else place.uid + _WORKERS * rank,
             "folder": place.folder,
             "threads": threads,
             "fork_server": fork_server,
-            "environment": environment,
             "limits": {
                 "memory": int(1.25 * limits.memory_bytes),
                 "file": limits.disk_bytes // ranks,
@@ -233,32 +147,74 @@ class WarmInterpreter:
                 "open_files": 1024,
             },
         }
-        descriptors = [theirs.fileno()]
-        if place.pidfd >= 0:
-            descriptors.append(place.pidfd)
-        if group is not None:
-            descriptors += group.joining
+        descriptors = [*([place.pidfd] if place.pidfd >= 0 else []), *(group.joining if group else [])]
         try:
-            process = fork(branch.control, request, descriptors, stdout=writer, stderr=writer)
-        except BaseException as error:
-            ours.close()
-            os.close(reader)
-            if isinstance(error, ForkServerError):
-                raise SandboxError(f"the sandbox could not be entered ({error}); run again with --debug") from None
+            for rank in range(ranks):
+                own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | place.environment
+                # A user of its own each, so that none counts the others' processes.
+                uid = None if place.uid is None else place.uid + _WORKERS * rank
+                execution.ranks.append(_fork(branch, request | {"environment": own, "uid": uid}, descriptors))
+        except BaseException:
+            execution.close()
             raise
-        finally:
-            theirs.close()
-            os.close(writer)
-        return Rank(ours, reader, process)
+        return execution
+
+    def _branch(self, withheld: tuple[str, ...]) -> tuple[ForkServer, dict[Path, Path]]:
+        """The fork that has imported the course's library so, and the texts that stand in the places of its files.
+
+        It is made before any clock runs, since the import may take seconds.
+        """
+        if withheld in self._branches:
+            if self._branches[withheld][0].process.poll() is None:
+                return self._branches[withheld]
+            self._branches.pop(withheld)[0].close()  # it has been ended, as for want of memory: once more
+        try:
+            self._server.wait_until_ready()
+        except ForkServerError as error:
+            self._server.process.kill()
+            raise SandboxError(f"{error}; see that `{sys.executable}` imports torch") from None
+        folder = Path(tempfile.mkdtemp(dir=self._home.name))
+        folder.chmod(0o755)
+        redacted = []
+        for module in withheld_modules(withheld):
+            text = folder / f"{module.name}.py"
+            text.write_text(module.text, encoding="utf-8")
+            text.chmod(0o644)
+            redacted.append((module.name, str(module.path), str(text)))
+        try:
+            branch = self._server.branch({"redacted": redacted}, folder)
+            branch.wait_until_ready()
+        except ForkServerError as error:
+            raise SandboxError(f"the warm interpreter cannot import the course's library ({error})") from None
+        self._branches[withheld] = branch, {Path(path): Path(text) for _, path, text in redacted}
+        return self._branches[withheld]
 
     def close(self) -> None:
         """End it. Executions that are still open end too."""
-        for branch in self._branches.values():
+        for branch, _ in self._branches.values():
             branch.close()
-        self._open.close()
+        self._server.close()
+        self._home.cleanup()
 
     def __enter__(self) -> WarmInterpreter:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _fork(branch: ForkServer, request: Mapping[str, Any], descriptors: Sequence[int]) -> Rank:
+    channel, theirs = socket.socketpair()
+    output, writer = os.pipe()
+    try:
+        process = branch.request(request, [theirs.fileno(), *descriptors], stdout=writer, stderr=writer)
+    except BaseException as error:
+        channel.close()
+        os.close(output)
+        if isinstance(error, ForkServerError):
+            raise SandboxError(f"the sandbox could not be entered ({error}); run again with --debug") from None
+        raise
+    finally:
+        theirs.close()
+        os.close(writer)
+    return Rank(channel, output, process)

@@ -15,31 +15,20 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.abc
-import importlib.util
 import os
 import socket
 import sys
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import SourceFileLoader
 from types import CodeType
 from typing import Any
+from unittest import mock
 
-from course_lib.prefork.server import LIBRARIES, main, serve
+from course_lib.prefork.server import main, serve
 
-COURSE = [
-    "course_lib.checks",
-    "course_lib.data",
-    "course_lib.distributed",
-    "course_lib.distributed.rank_process",
-    "course_lib.hardware",
-    "course_lib.models",
-    "course_lib.parameters",
-    "course_lib.plots",
-    "course_lib.precision",
-    "course_lib.records",
-    "course_lib.training",
-    "data_prep.staged",
-]
+# What the labs' notebooks import; the slow ones are the point.
+LIBRARIES = ["torch._dynamo", "pandas", "matplotlib.pyplot", "matplotlib.backends.backend_agg", "safetensors.torch"]
+LIBRARIES += ["IPython.core.interactiveshell", "psutil"]
+COURSE = ["checks", "distributed.rank_process", "models", "parameters", "plots", "precision", "training"]
 
 
 def branch(request: dict[str, Any], descriptors: list[int]) -> None:
@@ -48,50 +37,27 @@ def branch(request: dict[str, Any], descriptors: list[int]) -> None:
     serve(socket.socket(fileno=descriptors[0]), become_runner, join)
 
 
-class RedactedLoader(SourceFileLoader):
-    """Executes another text in the place of a module's own, and never what is compiled of that."""
-
-    def __init__(self, name: str, path: str, text: str) -> None:
-        super().__init__(name, path)
-        self.text = text
-
-    def get_code(self, fullname: str) -> CodeType:
-        with open(self.text, "rb") as file:
-            return compile(file.read(), self.path, "exec", dont_inherit=True)
-
-
-class RedactedFinder(importlib.abc.MetaPathFinder):
-    """Finds the modules of which something is withheld, each ``(name, path, text)``."""
-
-    def __init__(self, redacted: list[list[str]]) -> None:
-        self.redacted = {name: (path, text) for name, path, text in redacted}
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if fullname not in self.redacted:
-            return None
-        file, text = self.redacted[fullname]
-        inner = [os.path.dirname(file)] if os.path.basename(file) == "__init__.py" else None
-        loader = RedactedLoader(fullname, file, text)
-        return importlib.util.spec_from_file_location(fullname, file, loader=loader, submodule_search_locations=inner)
-
-
 def import_course(redacted: list[list[str]]) -> None:
     """Import the course's library, of some modules the redacted texts, which then look like any other module."""
-    names = [name for name, _, _ in redacted]
-    if early := [name for name in names if name in sys.modules]:
+    texts = {name: text for name, _, text in redacted}
+    if early := [name for name in texts if name in sys.modules]:
         raise ImportError(f"{early[0]} cannot be withheld: it is imported before any lab is known")
-    finder = RedactedFinder(redacted)
-    sys.meta_path.insert(0, finder)
-    from course_lib.torchvision_import import import_torchvision
+    get_code = SourceFileLoader.get_code
 
-    with contextlib.suppress(ImportError):
-        import_torchvision()
-    for name in (*COURSE, *names):
-        importlib.import_module(name)
-    sys.meta_path.remove(finder)
-    for name in names:  # the sandbox shows the same text in the file's place
-        module = sys.modules[name]
-        module.__loader__ = module.__spec__.loader = SourceFileLoader(name, module.__file__)
+    def redacted_code(loader: SourceFileLoader, name: str) -> CodeType | None:
+        """Never what is compiled of a module's own text. The sandbox shows the redacted one in the file's place."""
+        if name not in texts:
+            return get_code(loader, name)
+        with open(texts[name], "rb") as file:
+            return compile(file.read(), loader.path, "exec", dont_inherit=True)
+
+    with mock.patch.object(SourceFileLoader, "get_code", redacted_code):
+        from course_lib.torchvision_import import import_torchvision
+
+        with contextlib.suppress(ImportError):
+            import_torchvision()
+        for name in (*(f"course_lib.{name}" for name in COURSE), *texts):
+            importlib.import_module(name)
 
 
 def join(request: dict[str, Any], descriptors: list[int]) -> None:

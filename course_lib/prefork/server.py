@@ -1,9 +1,8 @@
 """The fork server: imports, and forks a keeper for each connection, which forks the process that does the work.
 
-The server has one thread and no OpenMP pool or CUDA context, which is what makes it fit to be forked. New connections
-come from a Unix socket in a folder that only its account may enter, or as descriptors over the control socket, the
-server's link to the process that started it. The server ends when that socket closes, or, where it belongs to nobody,
-after some time without a fork.
+The server has one thread and no OpenMP pool or CUDA context, which is what makes it fit to be forked. Connections come
+from a Unix socket in a folder that only its account may enter, or as descriptors over the control socket, the server's
+link to the process that started it.
 
 A connection carries one request: standard input, output and error, a file that holds a JSON object (a message could not
 hold every environment), and the descriptors that the work needs. The keeper answers ``{"pid": …}`` or ``{"error": …}``,
@@ -31,44 +30,18 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["LIBRARIES", "Hook", "become_forkable", "main", "serve"]
+__all__ = ["Hook", "main", "serve"]
 
-# What the labs' notebooks import; the slow ones are the point.
-LIBRARIES = [
-    "numpy",
-    "pandas",
-    "torch",
-    "torch.distributed",
-    "torch._dynamo",
-    "torch.nn.parallel",
-    "torch.utils.data",
-    "matplotlib.pyplot",
-    "matplotlib.backends.backend_agg",
-    "IPython.core.interactiveshell",
-    "safetensors.torch",
-    "psutil",
-]
 Hook = Callable[[dict[str, Any], list[int]], Any]
 MOST_DESCRIPTORS = 16
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>: the signal that a process gets when its parent ends
 _prctl = ctypes.CDLL(None).prctl
 
 
-def main(modules: Iterable[str], run: Hook, control: str, folder: str = "", path: str = "", idle: str = "0") -> None:
-    """Be a server: import, then serve. The last four are what `prefork.start` puts on the command line.
+def main(modules: Iterable[str], run: Hook, control: str, folder: str, path: str, idle: str) -> None:
+    """Import `modules`, of which some may not be installed, and `serve`. The last four come from `ForkServer.start`.
 
-    Parameters
-    ----------
-    modules : iterable of str
-        What to import; a module that is not installed is left out.
-    run : callable
-        See `serve`.
-    control : str
-        Number of the control socket.
-    folder : str
-        Removed at the end: the process that made it may have been killed. Empty: none.
-    path, idle : str
-        See `serve`.
+    `folder`, if any, is removed at the end: the process that made it may have been killed.
     """
     for name in modules:
         with contextlib.suppress(ModuleNotFoundError):
@@ -80,13 +53,26 @@ def main(modules: Iterable[str], run: Hook, control: str, folder: str = "", path
     os._exit(0)
 
 
-def become_forkable() -> None:
-    """Prepare this process for forks.
+def serve(control: socket.socket, run: Hook, enter: Hook | None = None, path: str = "", idle: float = 0.0) -> None:
+    """Fork for each connection.
+
+    Parameters
+    ----------
+    control : socket
+        Gets a message when the server is ready, and brings connections. The server ends when it closes.
+    run : callable
+        ``run(request, descriptors)`` does the work, in a process that leads a session. It returns the exit code.
+    enter : callable, optional
+        The same in the keeper, before it forks that process, as to join namespaces.
+    path : str
+        Of a socket to listen on as well; empty: none.
+    idle : float
+        The server ends not with `control`, but after so many seconds without a fork; 0: with `control`.
 
     Raises
     ------
     RuntimeError
-        It has more than one thread.
+        This process has more than one thread.
     """
     import torch
 
@@ -96,25 +82,6 @@ def become_forkable() -> None:
         raise RuntimeError(f"{threads} threads after the imports: a library has started some, and forks would hang")
     gc.collect()
     gc.freeze()  # a collection in a fork would otherwise copy every page that holds an object
-
-
-def serve(control: socket.socket, run: Hook, enter: Hook | None = None, path: str = "", idle: float = 0.0) -> None:
-    """Fork for each connection.
-
-    Parameters
-    ----------
-    control : socket
-        Gets a message when the server is ready, and brings connections. The server ends with it.
-    run : callable
-        ``run(request, descriptors)`` does the work, in a process that leads a session. It returns the exit code.
-    enter : callable, optional
-        The same in the keeper, before it forks that process, as to join namespaces.
-    path : str
-        Of a socket to listen on as well; empty: none.
-    idle : float
-        The server does not end with `control`, but after so many seconds without a fork; 0: never.
-    """
-    become_forkable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the client; its end ends its forks
     sources = [control]
@@ -200,22 +167,21 @@ def _keep(connection: socket.socket, server: int, run: Hook, enter: Hook | None)
     _send(connection, pid=pid)
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if os.getppid() != server or connection in select.select([connection, woken], [], [])[0]:
-            _kill_group(pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)  # before its setsid it has no group of its own
+            _kill(pid)
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         else:
             woken.recv(64)
     # What the process has started and left goes before the process is waited for: after that its number, the group's,
     # may be another's.
-    _kill_group(pid)
+    _kill(pid)
     _, status = os.waitpid(pid, 0)
     _send(connection, status=status)
 
 
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+def _kill(pid: int) -> None:
+    for kill in (os.killpg, os.kill):  # before its setsid the process has no group of its own
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
 
 
 def _send(connection: socket.socket, **answer: Any) -> None:
@@ -232,12 +198,9 @@ def _work(request: dict[str, Any], descriptors: list[int], run: Hook, keeper: in
             os._exit(1)
         os.setsid()
         signal.set_wakeup_fd(-1)
-        for number, handler in (
-            (signal.SIGCHLD, signal.SIG_DFL),
-            (signal.SIGTERM, signal.SIG_DFL),
-            (signal.SIGINT, signal.default_int_handler),
-        ):
-            signal.signal(number, handler)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         for target, source in enumerate(descriptors[:3]):
             os.dup2(source, target)
             os.close(source)

@@ -20,7 +20,6 @@ def full_name(lab: str) -> str:
         raise KeyError(f"{lab} has no criteria of a run")
     return names[0]
 
-
 # What a kind of criterion asks for, where the lab's file says nothing else.
 _DESCRIPTIONS = {
     "run_record": "run.json tells of a finished run of {run} on real data",

@@ -13,17 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from course_lib import prefork
-from course_lib.prefork import ForkedProcess, ForkServerError
+from course_lib.prefork import ForkedProcess, ForkServer, ForkServerError
 
 __all__ = ["WarmServer"]
 
 IDLE_SECONDS = 900.0
 LONGEST_PATH = 107  # a socket's
-COMMAND = [sys.executable, "-m", "course_lib.warm_kernels.server"]
 
 
-class WarmServer:
+class WarmServer(ForkServer):
     """A warm process and the way to it.
 
     Parameters
@@ -35,34 +33,39 @@ class WarmServer:
     account and environment, which is started at need and goes after a quarter of an hour without work.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = str(path)
-
     @classmethod
     @contextlib.contextmanager
     def private(cls) -> Iterator[WarmServer]:
         """A server of one's own, ended with the block (or with this process, however it ends)."""
-        _check_system()
-        with tempfile.TemporaryDirectory(prefix="lab-", ignore_cleanup_errors=True) as name:
-            folder, path = Path(name), _socket_in(Path(name), "warm")
-            with prefork.private_server(COMMAND, folder, _environment(), path) as (_, control):
-                prefork.wait_until_ready(control, folder / "log")
-                yield cls(path)
+        made = tempfile.TemporaryDirectory(prefix="lab-", ignore_cleanup_errors=True)
+        with made as folder, contextlib.closing(cls._start(Path(folder), "warm")) as server:
+            server.wait_until_ready()
+            yield server
 
     @classmethod
     def shared(cls) -> WarmServer:
         """This account's server for this Python environment and this state of the library; started if there is none."""
-        _check_system()
         folder = _folder()
-        path = _socket_in(folder, f"warm-{_state()}")
+        name = f"warm-{_state()}"
         with open(folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _listens(path):
-                path.unlink(missing_ok=True)  # of one that was killed
-                _, control = prefork.start(COMMAND, folder, _environment(), "", path, IDLE_SECONDS)
-                with control:
-                    prefork.wait_until_ready(control, folder / "log")
-        return cls(path)
+            if not _listens(folder / name):
+                (folder / name).unlink(missing_ok=True)  # of one that was killed
+                server = cls._start(folder, name, IDLE_SECONDS)
+                with server.control:
+                    server.wait_until_ready()
+        return cls(folder / name)
+
+    @classmethod
+    def _start(cls, folder: Path, name: str, idle: float = 0.0) -> WarmServer:
+        if sys.platform != "linux":
+            why = f"warm kernels need Linux, this is {sys.platform}; run notebooks one by one, by lab run"
+            raise ForkServerError(why)
+        if len(os.fsencode(path := folder / name)) > LONGEST_PATH:
+            raise ForkServerError(f"{path} is too long for a socket; set TMPDIR to a shorter path, as in TMPDIR=/tmp")
+        command = [sys.executable, "-m", "course_lib.warm_kernels.server"]
+        environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}  # each fork chooses
+        return cls.start(command, folder, environment, path, idle)
 
     def fork(
         self,
@@ -77,7 +80,7 @@ class WarmServer:
         stdout: int | None = None,
         stderr: int | None = None,
     ) -> ForkedProcess:
-        """Fork a process that calls ``module.function()`` with ``sys.argv[1:] = arguments``; see `prefork.fork`.
+        """Fork a process that calls ``module.function()`` with ``sys.argv[1:] = arguments``; see `ForkServer.request`.
 
         Parameters
         ----------
@@ -102,22 +105,7 @@ class WarmServer:
             "folder": os.path.abspath(folder or "."),
             "cpus": list(cpus) or sorted(os.sched_getaffinity(0)),  # not those of the client that started the server
         }
-        return prefork.fork(self.path, request, (), stdin, stdout, stderr)
-
-
-def _check_system() -> None:
-    if sys.platform != "linux":
-        raise ForkServerError(f"warm kernels need Linux, this is {sys.platform}; run notebooks one by one, by lab run")
-
-
-def _socket_in(folder: Path, name: str) -> Path:
-    if len(os.fsencode(path := folder / name)) > LONGEST_PATH:
-        raise ForkServerError(f"{path} is too long for a socket; set TMPDIR to a shorter path, as in TMPDIR=/tmp")
-    return path
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}  # each fork chooses its own
+        return self.request(request, (), stdin, stdout, stderr)
 
 
 def _listens(path: Path) -> bool:
@@ -147,18 +135,12 @@ def _folder() -> Path:
 
 def _state() -> str:
     """What a warm process has imported and lives in: another interpreter, or an edited library, needs another."""
-    parts = [sys.executable, sys.version]
     # What is read at the start only; and a Slurm job's processes have its cores, memory and GPUs, and end with it.
-    parts += [
-        f"{name}={value}"
-        for name, value in sorted(os.environ.items())
-        if name.startswith("PYTHON") or name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "SLURM_JOB_ID")
-    ]
+    fixed = ("LD_LIBRARY_PATH", "LD_PRELOAD", "SLURM_JOB_ID")
+    parts = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(("PYTHON", *fixed))]
     for package in ("course_lib", "data_prep", "torch"):
-        spec = find_spec(package)
-        root = Path(spec.origin).parent if spec and spec.origin else None
-        if root is not None:
-            # Beside torch lie all packages; each that is installed changes their folder.
-            files = [root / "version.py", root.parent] if package == "torch" else sorted(root.rglob("*.py"))
-            parts += [f"{file} {file.stat().st_mtime_ns}" for file in files if file.exists()]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+        root = Path(find_spec(package).origin).parent
+        # Beside torch lie all packages; each that is installed changes their folder.
+        files = [root / "version.py", root.parent] if package == "torch" else sorted(root.rglob("*.py"))
+        parts += [f"{file} {file.stat().st_mtime_ns}" for file in files]
+    return hashlib.sha256("\n".join([sys.executable, sys.version, *parts]).encode()).hexdigest()[:16]

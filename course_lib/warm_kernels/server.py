@@ -14,17 +14,14 @@ from typing import Any
 
 import course_lib
 from course_lib.nbformat_import import leave_addresses_out
-from course_lib.prefork.server import LIBRARIES, main
+from course_lib.prefork.server import main
 
 __all__ = ["run", "warm_modules"]
 
-# What kernels and papermill import. The course's library brings the rest.
-EXECUTION = ["ipykernel.kernelapp", "matplotlib_inline.backend_inline", "papermill.engines", "pynvml", "tqdm"]
-
 
 def warm_modules() -> Iterator[str]:
-    """All that is imported, the whole of the course's library among it."""
-    yield from (*LIBRARIES, *EXECUTION, "data_prep.staged")
+    """What is imported: the course's library with all that it imports, and what only notebooks and kernels do."""
+    yield from ("papermill.engines", "ipykernel.kernelapp", "matplotlib_inline.backend_inline", "torch._dynamo")
     yield from (module.name for module in walk_packages(course_lib.__path__, "course_lib."))
 
 
