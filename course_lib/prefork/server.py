@@ -47,9 +47,11 @@ def main(modules: Iterable[str], run: Hook, control: str, folder: str, path: str
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     os.chdir("/")
-    serve(socket.socket(fileno=int(control)), run, path=path, idle=float(idle))
-    if folder:
-        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        serve(socket.socket(fileno=int(control)), run, path=path, idle=float(idle))
+    finally:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
 
