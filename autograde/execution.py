@@ -6,12 +6,12 @@ deadline, whatever it does.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
 import select
 import socket
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -46,10 +46,6 @@ class NoSandbox:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.pid = os.getpid()
-        self._pids: list[int] = []
-
-    def joined(self, pid: int) -> None:
-        self._pids.append(pid)
 
     def bytes_on_loopback(self) -> None:
         return None  # everybody's traffic
@@ -58,9 +54,6 @@ class NoSandbox:
         return 0.0
 
     def close(self) -> None:
-        for pid in self._pids:
-            with contextlib.suppress(OSError):
-                os.killpg(pid, 9)  # what left the group lives on: no walls
         self._folder.cleanup()
 
 
@@ -238,10 +231,10 @@ class Execution:
         return self.place.bytes_on_loopback()
 
     def close(self) -> None:
-        """End everything."""
-        self.place.close()
+        """End everything. Without a sandbox, what has left its process group lives on."""
         for rank in self.ranks:
             rank.close()
+        self.place.close()
         if self.group is not None:
             self.group.close()
             self.group = None
@@ -287,9 +280,8 @@ class Execution:
         for due in [entry for entry in self._later if entry[0] <= now]:
             self._later.remove(due)
             due[1].queue(due[2])
-        readers = [rank.socket for rank in self.ranks if not rank.ended] + [
-            r.output for r in self.ranks if r.output >= 0
-        ]
+        readers = [end for rank in self.ranks if not rank.ended for end in (rank.socket, rank.process)]
+        readers += [rank.output for rank in self.ranks if rank.output >= 0]
         writers = [rank.socket for rank in self.ranks if rank.unsent and not rank.ended]
         wait = min([max(0.0, self.seconds_left), _WATCH_INTERVAL, *(max(0.0, entry[0] - now) for entry in self._later)])
         readable, writable, _ = select.select(readers, writers, [], wait)
@@ -298,6 +290,9 @@ class Execution:
                 rank.send()
             if rank.socket in readable:
                 rank.receive(self.limits.answer_bytes)
+            if rank.process in readable:
+                rank.receive(self.limits.answer_bytes)
+                rank.ended = True
             if rank.output in readable:
                 self._take_output(rank)
 
@@ -315,17 +310,19 @@ class Execution:
                 self._take_output(rank)
 
     def _how_it_ended(self, rank: Rank) -> str:
-        status = rank.status
-        if status is None or not self.place_alive:
+        try:
+            code = rank.process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            code = None
+        if code is None or not self.place_alive:
             return "the process and its sandbox were ended from within"
         if self.group is not None and self.group.ended_one():
             raise Exceeded("memory", out_of_memory(self.limits))
-        if os.WIFSIGNALED(status):
-            if os.WTERMSIG(status) == 9 and self._watch and self._watch.peak_bytes > 0.8 * self.limits.memory_bytes:
+        if code < 0:
+            if code == -9 and self._watch and self._watch.peak_bytes > 0.8 * self.limits.memory_bytes:
                 raise Exceeded("memory", out_of_memory(self.limits))
-            return f"the process was ended by signal {os.WTERMSIG(status)}"
+            return f"the process was ended by signal {-code}"
         last = re.sub(rb"[^ -~]", b"?", bytes(self.output[-200:]).strip().split(b"\n")[-1]).decode()
-        code = os.WEXITSTATUS(status)
         return f"the process ended itself with exit code {code}" if code != 70 else f"it could not start: {last}"
 
     @property

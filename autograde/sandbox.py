@@ -172,9 +172,6 @@ class Sandbox:
         # Root and /dev are bubblewrap's own tmpfs, writable by whoever owns the namespace: not for us.
         return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/"]
 
-    def joined(self, pid: int) -> None:
-        """A process has joined; it ends with the namespaces, so there is nothing to remember."""
-
     @property
     def alive(self) -> bool:
         """Whether the namespaces are still held."""

@@ -7,13 +7,12 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+from course_lib.prefork import ForkedProcess
+
 from .inside import wire
 from .limits import Exceeded
 
 __all__ = ["Later", "Rank"]
-
-# How the waiting parent tells its child's end; see autograde/inside/zygote.py.
-STATUS_MARK = b"\xff" * 8
 
 
 @dataclass(frozen=True)
@@ -25,29 +24,26 @@ class Later:
 
 
 class Rank:
-    """A runner's two descriptors. Nothing here blocks.
+    """A runner's process and two descriptors. Nothing here waits.
 
     Attributes
     ----------
     socket : socket
     output : int
         Reading end of what it prints; -1 once closed.
-    pid : int
-        In the grader's process namespace.
+    process : ForkedProcess
+        Its number is that in the grader's process namespace.
     ended : bool
-        It has closed its socket, or told its end.
-    status : int or None
-        As `os.waitpid` gives it.
+        It has ended, and what it sent before that has been received.
     """
 
     NOTHING = object()
 
-    def __init__(self, channel: socket.socket, output: int, pid: int) -> None:
+    def __init__(self, channel: socket.socket, output: int, process: ForkedProcess) -> None:
         channel.setblocking(False)
         os.set_blocking(output, False)
-        self.socket, self.output, self.pid = channel, output, pid
+        self.socket, self.output, self.process = channel, output, process
         self.ended = False
-        self.status: int | None = None
         self.unsent = bytearray()
         self._received = bytearray()
 
@@ -92,10 +88,6 @@ class Rank:
         if len(self._received) < size:
             return self.NOTHING
         header = bytes(self._received[:size])
-        if header.startswith(STATUS_MARK):
-            self.status = int.from_bytes(header[8:], "big") & 0xFFFF
-            self.ended = True
-            return self.NOTHING
         try:
             text, blob = wire.lengths(header, limit)
             if len(self._received) < size + text + blob:
@@ -115,6 +107,8 @@ class Rank:
             self.output = -1
 
     def close(self) -> None:
-        """Close both."""
+        """End the process, and close both."""
+        self.process.kill()
+        self.process.close()
         self.socket.close()
         self.close_output()

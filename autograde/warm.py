@@ -1,6 +1,6 @@
 """The grader's end of the warm interpreter: starting it, and forking it into sandboxes.
 
-`WarmInterpreter` is one process per worker, started with a clean environment (see `autograde.inside.zygote`).
+`WarmInterpreter` is one process per worker, started with a clean environment (see `autograde.inside.interpreter`).
 `WarmInterpreter.execute` makes a sandbox, forks one runner per rank into it and gives an `Execution`, through which
 cells are executed and functions called. Everything that comes back is plain data, read with a bound on its size; every
 call ends by the deadline.
@@ -8,17 +8,15 @@ call ends by the deadline.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import select
 import socket
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from course_lib.prefork import ForkServer, ForkServerError
 
 from .cgroup import control_group
 from .execution import Execution, NoSandbox
@@ -33,8 +31,11 @@ _INSIDE = Path(__file__).resolve().parent / "inside"
 # What the kernel's count may lie above ours: the group also holds the processes that wait, and their files' pages.
 _SPARE = 256 << 20
 _WORKERS = 4000  # as many numbers as `autograde.worker` gives workers: no rank is another worker's user
-START_SECONDS = 120.0
-FORK_SECONDS = 60.0  # far more than it takes, for a machine that is busy with other things
+_ENVIRONMENT = {
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
+    "LANG": "C.UTF-8",
+    "MPLBACKEND": "agg",
+}
 
 
 class WarmInterpreter:
@@ -55,40 +56,21 @@ class WarmInterpreter:
 
     def __init__(self, slot: int = 0, sandboxed: bool = True) -> None:
         self.slot, self.sandboxed = slot, sandboxed
-        self._home = tempfile.TemporaryDirectory(prefix="lab-warm-")
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
+        self._home = tempfile.TemporaryDirectory(prefix="lab-warm-", ignore_cleanup_errors=True)
+        environment = _ENVIRONMENT | {
             "HOME": self._home.name,
             "MPLCONFIGDIR": self._home.name,
-            "MPLBACKEND": "agg",
-            "LANG": "C.UTF-8",
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-            # Pools that libraries make when they are imported would be lost in a fork.
-            "OPENBLAS_NUM_THREADS": "1",
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
             # Beside other workers, threads that spin while they wait take the time of those that compute.
             "OMP_WAIT_POLICY": "passive",
         }
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", str(_INSIDE / "zygote.py"), str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                env=environment,
-                cwd=self._home.name,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-            )
-        self._ready = False
-        self._redacted: dict[tuple[str, ...], list[tuple[str, str, str]]] = {}
-        self._prepared: set[str] = set()
+        command = [sys.executable, "-I", str(_INSIDE / "interpreter.py")]
+        self._server = ForkServer.start(command, Path(self._home.name), environment)
+        self._branches: dict[tuple[str, ...], tuple[ForkServer, dict[Path, Path]]] = {}
 
     @property
     def pid(self) -> int:
         """Its process, for measuring."""
-        return self._process.pid
+        return self._server.process.pid
 
     def execute(
         self,
@@ -128,10 +110,7 @@ class WarmInterpreter:
         WithheldError
             An entry of `withheld` names nothing.
         """
-        self._wait_until_ready()
-        redacted = self._redact(withheld)
-        self._prepare(redacted)
-        replaced = {Path(path): Path(text) for _, path, text in redacted}
+        branch, replaced = self._branch(withheld)
         place: Sandbox | NoSandbox
         place = (
             Sandbox(self.slot, data, limits.disk_bytes, replaced, hidden_packages(withheld))
@@ -140,81 +119,26 @@ class WarmInterpreter:
         )
         group = control_group(limits.memory_bytes + _SPARE) if self.sandboxed else None
         execution = Execution(place, limits, group)
-        try:
-            for rank in range(ranks):
-                execution.ranks.append(self._fork(execution, rank, ranks, threads, fork_server, redacted, network))
-        except BaseException:
-            execution.close()
-            raise
-        return execution
-
-    def _redact(self, withheld: tuple[str, ...]) -> list[tuple[str, str, str]]:
-        """Write the texts that stand in for what is withheld; of each its module's name and file, and its own file."""
-        if withheld not in self._redacted:
-            folder = Path(self._home.name, "withheld", str(len(self._redacted)))
-            folder.mkdir(parents=True)
-            found = []
-            for module in withheld_modules(withheld):
-                text = folder / f"{module.name}.py"
-                text.write_text(module.text, encoding="utf-8")
-                text.chmod(0o644)
-                found.append((module.name, str(module.path), str(text)))
-            self._redacted[withheld] = found
-        return self._redacted[withheld]
-
-    def _prepare(self, redacted: list[tuple[str, str, str]]) -> None:
-        """Have the course's library imported before any clock runs: it may take seconds on a busy machine."""
-        key = json.dumps(redacted)
-        if key in self._prepared:
-            return
-        with contextlib.suppress(OSError):  # it has ended: the answer that does not come says so
-            self._control.send(json.dumps({"prepare": True, "redacted": redacted}).encode())
-        if "prepared" not in (answer := self._answer(START_SECONDS)):
-            raise SandboxError(f"the warm interpreter cannot import the course's library ({answer.get('error')})")
-        self._prepared.add(key)
-
-    def _fork(
-        self,
-        execution: Execution,
-        rank: int,
-        ranks: int,
-        threads: int,
-        fork_server: bool,
-        redacted: list[tuple[str, str, str]],
-        network: bool,
-    ) -> Rank:
-        place, limits, group = execution.place, execution.limits, execution.group
-        ours, theirs = socket.socketpair()
-        reader, writer = os.pipe()
-        environment = {
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
+        environment = _ENVIRONMENT | {
             "HOME": "/tmp",
             "USER": "student",
-            "LANG": "C.UTF-8",
             "LAB_DATA": DATA,
-            "MPLBACKEND": "agg",
             "MPLCONFIGDIR": "/tmp",
             "OMP_NUM_THREADS": str(threads),
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(ranks),
             "LOCAL_WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(place.port),
             "GLOO_SOCKET_IFNAME": "lo",
-        } | place.environment
+        }
         request = {
             "user_namespace": place.user_namespace,
             "join": place.pidfd >= 0,
             "apart": ranks > 1,
             "network": network,
-            # A user of its own each, so that none counts the others' processes.
-            "uid": None if place.uid is None else place.uid + _WORKERS * rank,
             "folder": place.folder,
             "threads": threads,
             "fork_server": fork_server,
-            "redacted": redacted,
-            "environment": environment,
             "limits": {
                 "memory": int(1.25 * limits.memory_bytes),
                 "file": limits.disk_bytes // ranks,
@@ -223,55 +147,53 @@ class WarmInterpreter:
                 "open_files": 1024,
             },
         }
+        descriptors = [*([place.pidfd] if place.pidfd >= 0 else []), *(group.joining if group else [])]
         try:
-            descriptors = [theirs.fileno(), writer]
-            if place.pidfd >= 0:
-                descriptors.append(place.pidfd)
-            if group is not None:
-                descriptors += group.joining
-            with contextlib.suppress(OSError):  # it has ended: the answer that does not come says so
-                socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
-            answer = self._answer(FORK_SECONDS)
+            for rank in range(ranks):
+                own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | place.environment
+                # A user of its own each, so that none counts the others' processes.
+                uid = None if place.uid is None else place.uid + _WORKERS * rank
+                execution.ranks.append(_fork(branch, request | {"environment": own, "uid": uid}, descriptors))
         except BaseException:
-            ours.close()
-            os.close(reader)
+            execution.close()
             raise
-        finally:
-            theirs.close()
-            os.close(writer)
-        if "pid" not in answer:
-            ours.close()
-            os.close(reader)
-            raise SandboxError(f"the sandbox could not be entered ({answer.get('error')}); run again with --debug")
-        place.joined(answer["pid"])
-        return Rank(ours, reader, answer["pid"])
+        return execution
 
-    def _wait_until_ready(self) -> None:
-        if not self._ready:
-            self._answer(START_SECONDS)
-            self._ready = True
+    def _branch(self, withheld: tuple[str, ...]) -> tuple[ForkServer, dict[Path, Path]]:
+        """The fork that has imported the course's library so, and the texts that stand in the places of its files.
 
-    def _answer(self, seconds: float) -> dict[str, Any]:
-        message = b""
-        if select.select([self._control], [], [], seconds)[0]:
-            with contextlib.suppress(OSError):
-                message = self._control.recv(65536)
-        if not message:
-            self._process.kill()
-            said = self._process.communicate()[1].decode(errors="replace").strip().splitlines()
-            last = said[-1] if said else "it did not answer"
-            raise SandboxError(f"the warm interpreter ended ({last}); see that `{sys.executable}` imports torch")
-        return json.loads(message)
+        It is made before any clock runs, since the import may take seconds.
+        """
+        if withheld in self._branches:
+            if self._branches[withheld][0].process.poll() is None:
+                return self._branches[withheld]
+            self._branches.pop(withheld)[0].close()  # it has been ended, as for want of memory: once more
+        try:
+            self._server.wait_until_ready()
+        except ForkServerError as error:
+            self._server.process.kill()
+            raise SandboxError(f"{error}; see that `{sys.executable}` imports torch") from None
+        folder = Path(tempfile.mkdtemp(dir=self._home.name))
+        folder.chmod(0o755)
+        redacted = []
+        for module in withheld_modules(withheld):
+            text = folder / f"{module.name}.py"
+            text.write_text(module.text, encoding="utf-8")
+            text.chmod(0o644)
+            redacted.append((module.name, str(module.path), str(text)))
+        try:
+            branch = self._server.branch({"redacted": redacted}, folder)
+            branch.wait_until_ready()
+        except ForkServerError as error:
+            raise SandboxError(f"the warm interpreter cannot import the course's library ({error})") from None
+        self._branches[withheld] = branch, {Path(path): Path(text) for _, path, text in redacted}
+        return self._branches[withheld]
 
     def close(self) -> None:
         """End it. Executions that are still open end too."""
-        self._control.close()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stderr.close()
+        for branch, _ in self._branches.values():
+            branch.close()
+        self._server.close()
         self._home.cleanup()
 
     def __enter__(self) -> WarmInterpreter:
@@ -279,3 +201,20 @@ class WarmInterpreter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _fork(branch: ForkServer, request: Mapping[str, Any], descriptors: Sequence[int]) -> Rank:
+    channel, theirs = socket.socketpair()
+    output, writer = os.pipe()
+    try:
+        process = branch.request(request, [theirs.fileno(), *descriptors], stdout=writer, stderr=writer)
+    except BaseException as error:
+        channel.close()
+        os.close(output)
+        if isinstance(error, ForkServerError):
+            raise SandboxError(f"the sandbox could not be entered ({error}); run again with --debug") from None
+        raise
+    finally:
+        theirs.close()
+        os.close(writer)
+    return Rank(channel, output, process)

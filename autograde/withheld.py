@@ -2,7 +2,7 @@
 
 A withheld module is shown to student code as a *redacted* text: each function's body is a ``raise`` that says so, what
 is around it stays, so that every import succeeds. The interpreter that runs an answer has imported that text and no
-other (`autograde.inside.zygote`), and the sandbox shows it in the place of the module's file and hides the compiled
+other (`autograde.inside.interpreter`), and the sandbox shows it in the place of the module's file and hides the compiled
 ones (`autograde.sandbox`). So there is nothing to find: not by another name, not in memory, not in the file, not by a
 process that imports the library anew. A package of somebody else's that is withheld as a whole is an empty folder. What a
 student types from memory, or brings along, is theirs.

@@ -1,9 +1,9 @@
 """What runs beside the student's code, in the sandbox.
 
 Nothing here is secret: these files hold no expected value, no reference and no path. They import only public libraries,
-never `autograde`, and are loaded by path into a clean interpreter (`zygote`), which is forked for every execution.
+never `autograde`, and are loaded by path into a clean interpreter (`interpreter`), which is forked for every execution.
 
-- `zygote`: a warm interpreter that forks itself into a sandbox's namespaces on request;
+- `interpreter`: the fork server, whose forks enter a sandbox's namespaces;
 - `confine`: what a fork gives up before it touches anything of a student's;
 - `runner`: executes cells and calls functions, and answers in plain data;
 - `wire`: that plain data.

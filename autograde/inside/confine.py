@@ -135,6 +135,7 @@ def part(network: bool) -> int:
     _call(libc.unshare, CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | (0 if network else CLONE_NEWNET))
     child = os.fork()
     if child == 0:
+        os.setsid()
         return 0
     os.closerange(0, 65536)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -214,7 +215,6 @@ def confine(
     OSError
         One of them could not be given up; the caller must end.
     """
-    os.setsid()
     first = 0
     for descriptor in sorted(keep):
         if first < descriptor:  # Python 3.11 takes the empty range from 0 for everything

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jupyter_client import AsyncKernelManager
-from papermill.clientwrap import PapermillNotebookClient
+from jupyter_client.kernelspec import KernelSpec
 from papermill.engines import NBClientEngine
-from papermill.log import logger
 
 __all__ = ["WarmEngine"]
 
@@ -22,38 +21,16 @@ class WarmEngine(NBClientEngine):
 
     @classmethod
     def execute_managed_notebook(
-        cls,
-        nb_man: Any,
-        kernel_name: str,
-        log_output: bool = False,
-        stdout_file: Any = None,
-        stderr_file: Any = None,
-        start_timeout: int = 60,
-        execution_timeout: int | None = None,
-        warm_server: str = "",
-        cpus: Sequence[int] = (),
-        **kwargs: Any,
+        cls, nb_man: Any, kernel_name: str, warm_server: str = "", cpus: Sequence[int] = (), **kwargs: Any
     ) -> None:
         """Execute the notebook; papermill calls it."""
-        kwargs.pop("input_path", None)
-        manager = AsyncKernelManager(kernel_name=kernel_name, config=kwargs.get("config"))
-        manager.kernel_spec.metadata = {
-            **manager.kernel_spec.metadata,
-            "kernel_provisioner": {
-                "provisioner_name": "lab-warm",
-                "config": {"server": warm_server, "cpus": list(cpus)},
-            },
-        }
-        client = PapermillNotebookClient(
-            nb_man,
-            km=manager,
-            timeout=execution_timeout or kwargs.pop("timeout", None),
-            startup_timeout=start_timeout,
-            kernel_name=kernel_name,
-            log=logger,
-            log_output=log_output,
-            stdout_file=stdout_file,
-            stderr_file=stderr_file,
-            **kwargs,
-        )
-        client.execute(cleanup_kc=True)
+
+        class WarmKernelManager(AsyncKernelManager):
+            @property
+            def kernel_spec(self) -> KernelSpec | None:
+                spec = super().kernel_spec
+                config = {"server": warm_server, "cpus": list(cpus)}
+                spec.metadata["kernel_provisioner"] = {"provisioner_name": "lab-warm", "config": config}
+                return spec
+
+        super().execute_managed_notebook(nb_man, kernel_name, kernel_manager_class=WarmKernelManager, **kwargs)

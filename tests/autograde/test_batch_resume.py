@@ -156,7 +156,7 @@ def kill_at(course: Path, more: int, delay: float) -> bool:
     def ready() -> bool:
         if more:
             return len(graded(course)) >= before + more
-        return any("zygote.py" in named(pid) for pid in descendants(process.pid))
+        return any("interpreter.py" in named(pid) for pid in descendants(process.pid))
 
     while process.poll() is None and not ready():
         time.sleep(0.01)

@@ -198,7 +198,7 @@ def test_the_kernel_shares_the_processor_between_sandboxes(warm):
         if execution.group is None or execution.group.processor_seconds() is None:
             pytest.skip("no control group for the processor can be made here")
         execution.cells([{"id": "a", "source": "x = 1"}])
-        groups = Path(f"/proc/{execution.ranks[0].pid}/cgroup").read_text().splitlines()
+        groups = Path(f"/proc/{execution.ranks[0].process.pid}/cgroup").read_text().splitlines()
         name = execution.group.folder.name
         own = {controller for line in groups if line.endswith(name) for controller in line.split(":")[1].split(",")}
         assert own >= {"memory", "cpu", "cpuacct"} or own == {""}  # version 1, or version 2

@@ -1,5 +1,6 @@
 """Warm kernels: forks of one process, by papermill's engine and Jupyter's provisioner, that live as long as who asked."""
 
+import contextlib
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from pathlib import Path
 
 import nbformat
@@ -18,6 +20,7 @@ from jupyter_client.connect import write_connection_file
 from nbclient.exceptions import DeadKernelError
 from rank_processes import alive, survivors
 
+import course_lib
 from course_lib.warm_kernels import WarmServer, WarmServerError, client
 from course_lib.warm_kernels.client import _folder, _state
 from course_lib.warm_kernels.provisioner import _is_ours
@@ -85,6 +88,15 @@ def test_torch_is_there_and_nothing_is_shared_between_kernels(server, tmp_path):
     )  # fmt: skip
     assert first[0].split() == ["True", "True"] and second[0].split() == ["False", "False"]
     assert not set(first[1].split()) & set(second[1].split())  # neither the process nor its random numbers
+
+
+def test_every_module_of_the_library_is_there_without_a_list(server, tmp_path):
+    out = execute(server, tmp_path, "import sys; print(*sys.modules)")[0].split()
+    root = Path(course_lib.__file__).parent
+    files = [path.relative_to(root.parent).with_suffix("") for path in root.glob("*/*.py") if path.stem != "__init__"]
+    assert {".".join(file.parts) for file in files if (root.parent / file).with_name("__init__.py").exists()} <= set(
+        out
+    )
 
 
 def test_a_kernel_has_the_callers_folder_environment_and_cores(server, tmp_path, monkeypatch):
@@ -214,7 +226,7 @@ def _cmdline(process):
 
 def test_plain_papermill_finds_the_engine_and_the_shared_server(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    source = notebook(tmp_path / "in.ipynb", "import os; print(os.getppid())")
+    source = notebook(tmp_path / "in.ipynb", "import psutil; print(psutil.Process().parent().ppid())")
     parents = []
     try:
         for target in ("a.ipynb", "b.ipynb"):
@@ -279,8 +291,10 @@ def test_a_request_that_is_none_does_not_disturb_the_server(server, tmp_path):
             stranger.settimeout(5)
             stranger.recv(4096)
         with ask(server, message) as stranger:
-            assert "pid" in json.loads(stranger.recv(4096))
-            assert os.waitstatus_to_exitcode(json.loads(stranger.recv(4096))["status"]) == 1
+            answer = json.loads(stranger.recv(4096))
+            assert "Error" in answer.get("error", "") or (
+                os.waitstatus_to_exitcode(json.loads(stranger.recv(4096))["status"]) == 1
+            )
     assert execute(server, tmp_path, "print('well')") == ["well\n"]
 
 
@@ -335,9 +349,12 @@ def test_without_a_choice_a_kernel_has_the_callers_cores(server, tmp_path):
 
 def test_a_server_that_is_killed_takes_its_forks_along():
     with WarmServer.private() as server:
-        process = server.fork("signal", "pause")
+        process = server.fork("timeit", "main", ["import subprocess; subprocess.run(['sleep', '600'])"])
+        started = psutil.Process(process.pid)
+        while not (children := started.children()):
+            time.sleep(0.01)
         server_process(server).kill()
-        assert process.wait(5) == -signal.SIGKILL and survivors([process.pid], 5) == []
+        assert process.wait(5) == -signal.SIGKILL and survivors([process.pid, children[0].pid], 5) == []
 
 
 def test_a_socket_that_a_killed_server_left_is_not_taken_for_the_new_ones(tmp_path, monkeypatch):
@@ -347,11 +364,11 @@ def test_a_socket_that_a_killed_server_left_is_not_taken_for_the_new_ones(tmp_pa
         listener.bind(str(stale))
     seen = []
 
-    def start(path, *_):
-        seen.append(path.exists())
-        path.touch()
+    def start(folder, name, idle):
+        seen.append((folder / name).exists())
+        return types.SimpleNamespace(control=contextlib.nullcontext(), wait_until_ready=lambda: None)
 
-    monkeypatch.setattr(client, "_start", start)
+    monkeypatch.setattr(WarmServer, "_start", start)
     assert WarmServer.shared().path == str(stale) and seen == [False]
 
 

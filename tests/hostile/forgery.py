@@ -197,9 +197,9 @@ os._exit(0)
     )
 
 
-@exhibit(train_step=0, reason="ended by signal 0|ended itself with exit code|ended")
+@exhibit(train_step=0, reason="18,446,744,073,709,551,615 bytes")
 def forged_end(submission: Submission, world: World) -> None:
-    """Sends the message by which the waiting parent tells that its child has ended well."""
+    """Sends a length that no message has, and zeros, as if its process had ended well: only the keeper reports an end."""
     submission.before(
         "train-step", FIND_THE_RUNNER + 'find_the_runner().channel.sendall(b"\\xff" * 8 + bytes(8))\ntime.sleep(5)'
     )
