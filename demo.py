@@ -43,7 +43,7 @@ def stage() -> tuple[str, dict[str, int]]:
 
 def run(lab: str, dataset: str, parameters: dict[str, int]) -> Path:
     """Run a lab headlessly at the laptop profile; its printed output appears as it comes."""
-    from course_lib.run_lab import run_lab
+    from course_lib.runs.run_lab import run_lab
 
     say(f"run lab {lab} on {dataset}, {parameters['num_gpus']} rank(s)")
     return run_lab(
@@ -53,8 +53,8 @@ def run(lab: str, dataset: str, parameters: dict[str, int]) -> Path:
 
 def submit(lab: str, run_folder: Path) -> None:
     """Hand in two submissions: the reference with its run folder, and the release notebook as it came."""
-    from autograde.gradebook import ensure_assignment, nbgrader_settings
-    from autograde.rubric import find_rubric
+    from autograde.gradebook.scores import ensure_assignment, nbgrader_settings
+    from autograde.rubric.schema import find_rubric
 
     ensure_assignment(nbgrader_settings(COURSE), find_rubric(lab))
     reference, unsolved = (COURSE / "submitted" / student / lab for student in ("reference", "unsolved"))
@@ -68,10 +68,10 @@ def submit(lab: str, run_folder: Path) -> None:
 
 def main() -> int:
     """Run the demo; returns the exit code."""
-    from autograde.batch import grade_lab
-    from autograde.report import write_report
-    from autograde.sandbox import missing_sandbox
-    from course_lib.records import read_learning_curve
+    from autograde.batch.grade_lab import grade_lab
+    from autograde.reports.report import write_report
+    from autograde.sandbox.bubblewrap import missing_sandbox
+    from course_lib.runs.records import read_learning_curve
 
     dataset, parameters = stage()
     folders = {lab: run(lab, dataset, {**parameters, **ranks}) for lab, ranks in LABS.items()}

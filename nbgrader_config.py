@@ -10,9 +10,9 @@ from pathlib import Path
 
 from nbgrader import preprocessors as stock
 
-from autograde.nbgrader_hooks import KeepVerdict
-from autograde.reading.feedback import FeedbackPages, MarkUnread, ShowReasons
-from autograde.reading.formgrader import guard_formgrader
+from autograde.commands.nbgrader_hooks import KeepVerdict
+from autograde.reports.reading.feedback import FeedbackPages, MarkUnread, ShowReasons
+from autograde.reports.reading.formgrader import guard_formgrader
 
 c = get_config()  # noqa: F821  (nbgrader provides it)
 root = Path(__file__).resolve().parent

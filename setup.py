@@ -7,7 +7,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-RELEASE = runpy.run_path(str(ROOT / "course_lib" / "release_copy.py"))
+RELEASE = runpy.run_path(str(ROOT / "course_lib" / "runs" / "release_copy.py"))
 
 
 class BuildWithReleaseCopies(build_py):

@@ -3,6 +3,6 @@
 A submission is hostile until shown otherwise: it is read as data, within bounds, and nothing in it is executed.
 """
 
-from course_lib.nbformat_import import leave_addresses_out
+from course_lib.system.nbformat_import import leave_addresses_out
 
 leave_addresses_out()  # the command and each of its workers start a second sooner

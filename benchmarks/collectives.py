@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from conditions import conditions, spread
 
-from course_lib.communication_cost import bus_bandwidth
 from course_lib.distributed import launch, ring_all_reduce, trace_messages, whole_tensor_all_reduce
+from course_lib.metrics.communication_cost import bus_bandwidth
 
 WAYS: dict[str, Callable[[torch.Tensor], None]] = {
     "backend's all_reduce": dist.all_reduce,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from course_lib.hardware import machine_line
+from course_lib.system.hardware import machine_line
 
 __all__ = ["conditions", "spread"]
 

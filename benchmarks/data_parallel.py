@@ -17,9 +17,9 @@ from conditions import conditions, spread
 from torch import nn
 
 from course_lib.distributed import launch, threads_per_rank
-from course_lib.distributed.bucketed_data_parallel import BucketedDataParallel
-from course_lib.distributed.naive_data_parallel import NaiveDataParallel
-from course_lib.distributed.overlapped_data_parallel import OverlappedDataParallel
+from course_lib.distributed.data_parallel.bucketed import BucketedDataParallel
+from course_lib.distributed.data_parallel.naive import NaiveDataParallel
+from course_lib.distributed.data_parallel.overlapped import OverlappedDataParallel
 
 WRAPPERS = {
     "naive": NaiveDataParallel,

@@ -26,8 +26,8 @@ import yaml
 from conditions import conditions
 from nbformat import NotebookNode
 
-from autograde.notebook_repair import release_of
-from autograde.rubric import find_rubric
+from autograde.rubric.schema import find_rubric
+from autograde.submission.notebook_repair import release_of
 
 LAB = "01_single_gpu"
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -15,11 +15,17 @@ from collections.abc import Callable
 import torch
 from conditions import conditions, spread
 
-from course_lib.data import Batches, load
-from course_lib.distributed.hogwild_sgd import SharedRun, train_hogwild, train_serial
-from course_lib.distributed.lost_updates import count_lost_increments
+from course_lib.data.batches import Batches, load
+from course_lib.distributed.shared_memory.hogwild_sgd import SharedRun, train_hogwild, train_serial
+from course_lib.distributed.shared_memory.lost_updates import count_lost_increments
 from course_lib.models import SmallCNN
-from course_lib.sparse_logistic import SparseRun, evaluate_sparse, make_sparse_data, train_sparse, train_sparse_serial
+from course_lib.training.sparse_logistic import (
+    SparseRun,
+    evaluate_sparse,
+    make_sparse_data,
+    train_sparse,
+    train_sparse_serial,
+)
 
 Runner = Callable[[int, bool, bool], tuple[SparseRun | SharedRun, float]]
 

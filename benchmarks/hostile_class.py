@@ -36,7 +36,7 @@ for theme in sorted((REPOSITORY / "tests" / "hostile").glob("*.py")):
 
 from exhibits import EXHIBITS, LAB, PROGRAM, Exhibit, Submission, World, source_notebook  # noqa: E402
 
-from autograde.rubric import RUBRICS  # noqa: E402
+from autograde.rubric.schema import RUBRICS  # noqa: E402
 
 BIN = Path(sys.executable).parent
 COMMANDS = (

@@ -34,7 +34,7 @@ from hub_load_memory import MIB, Watch
 from hub_load_report import collisions, sizing, students_in, table, to_csv
 from hub_load_student import LabRun, Student
 
-from course_lib.atomic import write_atomically
+from course_lib.system.atomic import write_atomically
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/hub"))
 

@@ -26,12 +26,12 @@ from conditions import conditions, spread
 from torch import nn
 from torch.utils.data import DataLoader
 
-from course_lib.augment import AffineAndJitter, CropAndFlip
-from course_lib.data import Batches, ImageData, PackedDataset, load, on_device
-from course_lib.input_wait import WaitTimer
+from course_lib.data.augment import AffineAndJitter, CropAndFlip
+from course_lib.data.batches import Batches, ImageData, PackedDataset, load, on_device
+from course_lib.data.input_wait import WaitTimer
 from course_lib.models import HomeworkResNet, WideResNet
-from course_lib.precision import accelerate_model
-from course_lib.torchvision_import import import_torchvision
+from course_lib.system.torchvision_import import import_torchvision
+from course_lib.training.precision import accelerate_model
 from data_prep import staging, synthetic
 
 import_torchvision()

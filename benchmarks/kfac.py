@@ -27,12 +27,12 @@ import torch
 from conditions import conditions, spread
 from torch import nn
 
-from course_lib.atomic import write_atomically
-from course_lib.data import Batches, ImageData, load
+from course_lib.data.batches import Batches, ImageData, load
 from course_lib.distributed import launch, trace_messages
 from course_lib.models.residual_blocks import BasicBlock
 from course_lib.optim import KFAC
-from course_lib.training import evaluate, train_epoch, train_step, warmup_then_decay
+from course_lib.system.atomic import write_atomically
+from course_lib.training.loop import evaluate, train_epoch, train_step, warmup_then_decay
 
 LEARNING_RATES = (0.05, 0.1, 0.2, 0.4)
 LENGTHS = (4, 8)  # epochs of the schedule

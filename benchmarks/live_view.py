@@ -17,16 +17,16 @@ import torch
 from conditions import conditions, spread
 from jupyter_client import KernelManager
 
-from course_lib.data import load
+from course_lib.data.batches import load
 
 PREPARE = """
 import json, os, time
 os.sched_setaffinity(0, {core})
 import torch
 torch.set_num_threads(1)
-from course_lib.data import Batches, load
+from course_lib.data.batches import Batches, load
 from course_lib.models import SmallCNN
-from course_lib.training import fit
+from course_lib.training.loop import fit
 
 data = load("fashion-mnist-small", train_samples=4000)
 

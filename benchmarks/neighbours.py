@@ -19,7 +19,7 @@ import nbformat
 from conditions import conditions, spread
 from grading import BIN, LAB, REPOSITORY, environment, kind_of, submission
 
-from autograde.verdict import load_verdict, verdict_path
+from autograde.rubric.verdict import load_verdict, verdict_path
 
 HOG = """
 import os, time

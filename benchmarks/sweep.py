@@ -27,8 +27,8 @@ import nbformat
 import papermill
 from conditions import conditions, spread
 
-from course_lib.labs import Lab
-from course_lib.sweep.run_sweep import Sweep
+from course_lib.runs.labs import Lab
+from course_lib.runs.sweep.run_sweep import Sweep
 
 PARAMETERS = """
 num_gpus = 1
@@ -45,12 +45,12 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import nn
-from course_lib.data import Batches, load
+from course_lib.data.batches import Batches, load
 from course_lib.distributed import launch, warm_up
 from course_lib.models import WideResNet
-from course_lib.precision import accelerate_model
-from course_lib.records import RunFolder
-from course_lib.training import fit
+from course_lib.training.precision import accelerate_model
+from course_lib.runs.records import RunFolder
+from course_lib.training.loop import fit
 
 warm_up()
 data = load("fashion-mnist-small", train_samples=train_samples, test_samples=500)

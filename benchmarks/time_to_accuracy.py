@@ -20,11 +20,11 @@ from conditions import conditions, spread
 from torch import nn
 from torch.utils.data import DataLoader
 
-from course_lib.data import Batches, ImageData, PackedDataset, load
+from course_lib.data.batches import Batches, ImageData, PackedDataset, load
 from course_lib.models import SparseDropout, WideResNet
-from course_lib.precision import accelerate_model
-from course_lib.torchvision_import import import_torchvision
-from course_lib.training import evaluate, train_epoch, warmup_then_decay
+from course_lib.system.torchvision_import import import_torchvision
+from course_lib.training.loop import evaluate, train_epoch, warmup_then_decay
+from course_lib.training.precision import accelerate_model
 
 WIDTHS = (16, 32, 64)
 

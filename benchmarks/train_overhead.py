@@ -15,10 +15,10 @@ import torch
 from conditions import conditions, spread
 from torch import nn
 
-from course_lib.data import Batches, ImageData, load
+from course_lib.data.batches import Batches, ImageData, load
 from course_lib.models import WideResNet
-from course_lib.precision import accelerate_model
-from course_lib.training import fit
+from course_lib.training.loop import fit
+from course_lib.training.precision import accelerate_model
 
 
 def prepare(data: ImageData, batch_size: int) -> tuple[nn.Module, torch.optim.Optimizer, Batches, Batches]:

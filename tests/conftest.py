@@ -11,7 +11,7 @@ import cost_classes
 import leftovers
 import pytest
 
-from course_lib.nbformat_import import leave_addresses_out
+from course_lib.system.nbformat_import import leave_addresses_out
 
 LONG = ("labs", "hostile", "rehearsal")  # folders whose files take minutes
 
@@ -52,14 +52,14 @@ def pytest_sessionfinish(session):
 def page_server():
     """The process that made pages of submissions in this one; it waits a minute for another page."""
     yield
-    if feedback := sys.modules.get("autograde.reading.feedback"):
+    if feedback := sys.modules.get("autograde.reports.reading.feedback"):
         feedback._server.close()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def turns_of_its_own(tmp_path_factory):
     """Each process that shares the files grades alone for itself, and does not keep the other waiting."""
-    from autograde import turns
+    from autograde.sandbox import turns
 
     folder = str(tmp_path_factory.mktemp("turns"))
     turns.tempfile = types.SimpleNamespace(gettempdir=lambda: folder)
@@ -73,7 +73,7 @@ def warm_server(tmp_path_factory):
 
     It was started in a folder of which nobody should see anything.
     """
-    from course_lib.warm_kernels import WarmServer
+    from course_lib.runs.warm_kernels import WarmServer
 
     here = os.getcwd()
     os.chdir(tmp_path_factory.mktemp("elsewhere"))
@@ -88,8 +88,8 @@ def warm_server(tmp_path_factory):
 @pytest.fixture(scope="session")
 def warm():
     """An interpreter that forks into sandboxes."""
-    from autograde.sandbox import missing_sandbox
-    from autograde.warm import WarmInterpreter
+    from autograde.sandbox.bubblewrap import missing_sandbox
+    from autograde.sandbox.warm import WarmInterpreter
 
     if why := missing_sandbox():
         pytest.skip(why)

@@ -142,7 +142,7 @@ def test_the_wheel_holds_the_students_packages_only(wheel):
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"course_lib", "data_prep", "assessment_print.py"}
     for needed in (
-        "course_lib/distributed/launch.py",
+        "course_lib/distributed/launching/launch.py",
         "course_lib/checks/lab02.py",
         "course_lib/models/wide_resnet.py",
     ):
@@ -151,15 +151,15 @@ def test_the_wheel_holds_the_students_packages_only(wheel):
     assert not [name for name in names if re.search(r"autograde|rubric|/tests?/|/grade\.", name)]
     points = next(name for name in names if name.endswith("entry_points.txt"))
     text = wheel.read(points).decode()
-    assert "lab = course_lib.cli:main" in text and "autograde" not in text
+    assert "lab = course_lib.runs.cli:main" in text and "autograde" not in text
 
 
 def test_the_wheel_holds_no_answer(repository, wheel):
     names = wheel.namelist()
-    described = [path.stem for path in (repository / "course_lib" / "exercises").glob("lab*.py")]
+    described = [path.stem for path in (repository / "course_lib" / "exercises" / "labs").glob("lab*.py")]
     assert described
     for lab in described:
-        assert f"course_lib/exercises/{lab}.py" in names and f"course_lib/exercises/expected/{lab}.pt.gz" in names
+        assert f"course_lib/exercises/labs/{lab}.py" in names and f"course_lib/exercises/expected/{lab}.pt.gz" in names
     assert not [name for name in names if "exercises/answers" in name]
     with_mistakes = [name for name in names if name.endswith(".py") and b" Mistake(" in wheel.read(name)]
     assert with_mistakes == []
@@ -210,7 +210,7 @@ def student(wheel, tmp_path_factory):
     """Runs commands with the wheel's packages, as a student without a checkout; in a folder below an empty home."""
     home = tmp_path_factory.mktemp("home")
     wheel.extractall(home / "site")
-    command = "import sys; from course_lib.cli import main; sys.argv[0] = 'lab'; sys.exit(main())"
+    command = "import sys; from course_lib.runs.cli import main; sys.argv[0] = 'lab'; sys.exit(main())"
 
     def run(*words, folder="labs", **variables):
         (home / folder).mkdir(exist_ok=True)

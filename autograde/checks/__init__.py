@@ -7,6 +7,6 @@ computes the reference, and compares. What a driver times or counts, it counts o
 `answers`).
 """
 
-from .registry import AnswerError, Ask, Findings, HiddenCheck, find_check, known_checks
+from autograde.checks.registry import AnswerError, Ask, Findings, HiddenCheck, find_check, known_checks
 
 __all__ = ["AnswerError", "Ask", "Findings", "HiddenCheck", "find_check", "known_checks"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .registry import driver_source
+from autograde.checks.registry import driver_source
 
 __all__ = ["by_reference", "close", "is_int", "is_number", "number", "same_tensor", "same_tensors", "trusted"]
 

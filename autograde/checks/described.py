@@ -13,13 +13,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from autograde.checks.registry import AnswerError, Ask, Findings, HiddenCheck
+from autograde.rubric.criteria import Finding
+from autograde.sandbox.limits import Exceeded
 from course_lib.exercises import Exercise, answers_of, exercises_of, known_labs
 from course_lib.exercises import Finding as Verdict
 from course_lib.exercises.judging import Expectation, Raised, judge
-
-from ..criteria import Finding
-from ..limits import Exceeded
-from .registry import AnswerError, Ask, Findings, HiddenCheck
 
 __all__ = ["described_check", "described_checks", "observer_source"]
 
@@ -142,7 +141,7 @@ def whole_text(path: Path) -> str:
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_HERE + "."):
             parts = node.module.removeprefix(_HERE + ".").split(".")
-            texts.append(whole_text(path.parent.joinpath(*parts).with_suffix(".py")))
+            texts.append(whole_text(Path(sys.modules[_HERE].__file__).parent.joinpath(*parts).with_suffix(".py")))
     return "\n\n".join([*texts, ast.unparse(tree)])
 
 

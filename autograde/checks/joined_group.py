@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..criteria import Finding
-from .registry import Ask
+from autograde.checks.registry import Ask
+from autograde.rubric.criteria import Finding
 
 __all__ = ["joined_wrongly"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..criteria import Finding
-from .compare import by_reference, close, is_number, number, same_tensor, same_tensors
-from .registry import Ask, Findings, HiddenCheck, Later, shape_of
+from autograde.checks.compare import by_reference, close, is_number, number, same_tensor, same_tensors
+from autograde.checks.registry import Ask, Findings, HiddenCheck, Later, shape_of
+from autograde.rubric.criteria import Finding
 
 __all__ = ["CHECKS"]
 

@@ -6,13 +6,13 @@ import math
 import time
 from typing import Any
 
-from ..criteria import Finding
-from .compare import is_int
-from .lab02_data_parallel import samplers, wrap
-from .lab02_reductions import metrics, throughput
-from .lab02_script import script
-from .lab02_worker import worker
-from .registry import AnswerError, Ask, Findings, HiddenCheck, Later, shape_of
+from autograde.checks.compare import is_int
+from autograde.checks.lab02_data_parallel import samplers, wrap
+from autograde.checks.lab02_reductions import metrics, throughput
+from autograde.checks.lab02_script import script
+from autograde.checks.lab02_worker import worker
+from autograde.checks.registry import AnswerError, Ask, Findings, HiddenCheck, Later, shape_of
+from autograde.rubric.criteria import Finding
 
 __all__ = ["CHECKS"]
 

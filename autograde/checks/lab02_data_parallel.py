@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..criteria import Finding
-from .compare import same_tensor, same_tensors, trusted
-from .registry import Ask, Findings, shape_of
+from autograde.checks.compare import same_tensor, same_tensors, trusted
+from autograde.checks.registry import Ask, Findings, shape_of
+from autograde.rubric.criteria import Finding
 
 __all__ = ["samplers", "wrap"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..criteria import Finding
-from .compare import close, is_number, number
-from .registry import Ask, Findings, shape_of
+from autograde.checks.compare import close, is_number, number
+from autograde.checks.registry import Ask, Findings, shape_of
+from autograde.rubric.criteria import Finding
 
 __all__ = ["everywhere", "metrics", "throughput"]
 

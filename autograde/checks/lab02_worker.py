@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from course_lib.data import load
+from autograde.checks.compare import close, is_number, same_tensor
+from autograde.checks.reference_training import moved_alike, trained
+from autograde.checks.registry import Ask, Findings, shape_of
+from autograde.rubric.criteria import Finding
+from course_lib.data.batches import load
 from course_lib.models import WideResNet
-from course_lib.training import warmup_then_decay
-
-from ..criteria import Finding
-from .compare import close, is_number, same_tensor
-from .reference_training import moved_alike, trained
-from .registry import Ask, Findings, shape_of
+from course_lib.training.loop import warmup_then_decay
 
 __all__ = ["worker"]
 

@@ -11,13 +11,12 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from autograde.checks.compare import close, is_int, is_number, number, same_tensor, trusted
+from autograde.checks.lab05_input import crop_flip, validation_set
+from autograde.checks.lab05_training import recipe, transfer
+from autograde.checks.registry import Ask, Findings, HiddenCheck, shape_of
+from autograde.rubric.criteria import Finding
 from course_lib.checks.lab05_blocks import EXPANSION, arrangements, block_output, wanted_layers
-
-from ..criteria import Finding
-from .compare import close, is_int, is_number, number, same_tensor, trusted
-from .lab05_input import crop_flip, validation_set
-from .lab05_training import recipe, transfer
-from .registry import Ask, Findings, HiddenCheck, shape_of
 
 __all__ = ["CHECKS"]
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
+from autograde.checks.compare import is_int
+from autograde.checks.registry import Ask, Findings, shape_of
+from autograde.rubric.criteria import Finding
 from course_lib.checks.lab05_input import origins
-
-from ..criteria import Finding
-from .compare import is_int
-from .registry import Ask, Findings, shape_of
 
 __all__ = ["crop_flip", "validation_set"]
 

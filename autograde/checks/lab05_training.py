@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
+from autograde.checks.compare import close, same_tensor, same_tensors
+from autograde.checks.registry import Ask, Findings
+from autograde.rubric.criteria import Finding
 from course_lib.checks.lab05_training import factor
-
-from ..criteria import Finding
-from .compare import close, same_tensor, same_tensors
-from .registry import Ask, Findings
 
 __all__ = ["recipe", "transfer"]
 

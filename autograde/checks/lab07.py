@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from ..criteria import Finding
-from .compare import same_tensor, same_tensors, trusted
-from .lab07_server import server, worker
-from .registry import Ask, Findings, HiddenCheck, shape_of
+from autograde.checks.compare import same_tensor, same_tensors, trusted
+from autograde.checks.lab07_server import server, worker
+from autograde.checks.registry import Ask, Findings, HiddenCheck, shape_of
+from autograde.rubric.criteria import Finding
 
 __all__ = ["CHECKS"]
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
+from autograde.checks.compare import is_int, is_number, same_tensor, trusted
+from autograde.checks.registry import Ask, Findings, shape_of
+from autograde.rubric.criteria import Finding
 from course_lib.exercises.post_office import PostOffice
-
-from ..criteria import Finding
-from .compare import is_int, is_number, same_tensor, trusted
-from .registry import Ask, Findings, shape_of
 
 __all__ = ["server", "worker"]
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 
+from autograde.checks.compare import close, is_int, number, same_tensor, same_tensors
+from autograde.checks.lab08_workers import local_sgd, psgd
+from autograde.checks.registry import AnswerError, Ask, Findings, HiddenCheck, shape_of
+from autograde.rubric.criteria import Finding
 from course_lib.exercises.post_office import PostOffice
-
-from ..criteria import Finding
-from .compare import close, is_int, number, same_tensor, same_tensors
-from .lab08_workers import local_sgd, psgd
-from .registry import AnswerError, Ask, Findings, HiddenCheck, shape_of
 
 __all__ = ["CHECKS"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..criteria import Finding
-from .compare import is_number, number, same_tensors, trusted
-from .registry import Ask, Findings, Later
+from autograde.checks.compare import is_number, number, same_tensors, trusted
+from autograde.checks.registry import Ask, Findings, Later
+from autograde.rubric.criteria import Finding
 
 __all__ = ["local_sgd", "psgd"]
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ..criteria import Finding
-from .compare import close
-from .lab02 import early_stop
-from .lab02_data_parallel import wrap
-from .lab02_reductions import everywhere
-from .lab12_batches import batches
-from .lab12_optimizer import optimizer, schedule
-from .lab12_script import script
-from .lab12_worker import worker
-from .registry import Ask, Findings, HiddenCheck, shape_of
+from autograde.checks.compare import close
+from autograde.checks.lab02 import early_stop
+from autograde.checks.lab02_data_parallel import wrap
+from autograde.checks.lab02_reductions import everywhere
+from autograde.checks.lab12_batches import batches
+from autograde.checks.lab12_optimizer import optimizer, schedule
+from autograde.checks.lab12_script import script
+from autograde.checks.lab12_worker import worker
+from autograde.checks.registry import Ask, Findings, HiddenCheck, shape_of
+from autograde.rubric.criteria import Finding
 
 __all__ = ["CHECKS"]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..criteria import Finding
-from .registry import Ask, Findings, shape_of
+from autograde.checks.registry import Ask, Findings, shape_of
+from autograde.rubric.criteria import Finding
 
 __all__ = ["batches"]
 

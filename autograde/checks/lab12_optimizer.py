@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from autograde.checks.compare import close, same_tensors, trusted
+from autograde.checks.registry import AnswerError, Ask, Findings
+from autograde.rubric.criteria import Finding
 from course_lib.optim import NovoGrad
-
-from ..criteria import Finding
-from .compare import close, same_tensors, trusted
-from .registry import AnswerError, Ask, Findings
 
 __all__ = ["optimizer", "schedule"]
 

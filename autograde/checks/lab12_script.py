@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..criteria import Finding
-from .compare import is_int
-from .joined_group import joined_wrongly
-from .registry import Ask, Findings, shape_of
+from autograde.checks.compare import is_int
+from autograde.checks.joined_group import joined_wrongly
+from autograde.checks.registry import Ask, Findings, shape_of
+from autograde.rubric.criteria import Finding
 
 __all__ = ["script"]
 

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from autograde.checks.compare import close, is_number, same_tensor
+from autograde.checks.reference_training import moved_alike, trained
+from autograde.checks.registry import Ask, Findings
+from autograde.rubric.criteria import Finding
 from course_lib.models import WideResNet
-
-from ..criteria import Finding
-from .compare import close, is_number, same_tensor
-from .reference_training import moved_alike, trained
-from .registry import Ask, Findings
 
 __all__ = ["worker"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from course_lib.models import WideResNet
-from course_lib.precision import accelerate_model
+from course_lib.training.precision import accelerate_model
 
 __all__ = ["moved_alike", "trained"]
 

@@ -14,11 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 import course_lib
-
-from ..criteria import Finding
-from ..inside.wire import Opaque
-from ..quoting import quote
-from ..talk import Later
+from autograde.rubric.criteria import Finding
+from autograde.sandbox.inside.wire import Opaque
+from autograde.sandbox.talk import Later
+from autograde.submission.quoting import quote
 
 __all__ = [
     "AnswerError",
@@ -114,7 +113,7 @@ class HiddenCheck:
 
 def known_checks() -> list[str]:
     """Ids of all checks, as rubrics name them: ``lab01.train-step``."""
-    from .described import described_checks
+    from autograde.checks.described import described_checks
 
     labs = sorted(path.stem for path in _HERE.glob("lab[0-9][0-9].py"))
     return sorted([f"{lab}.{name}" for lab in labs for name in _checks_of(lab)] + described_checks())
@@ -122,7 +121,7 @@ def known_checks() -> list[str]:
 
 def find_check(name: str) -> HiddenCheck | None:
     """The check of that id, or None."""
-    from .described import described_check
+    from autograde.checks.described import described_check
 
     if (described := described_check(name)) is not None:
         return described
@@ -139,7 +138,7 @@ def driver_source(name: str, function: str | None = None) -> str:
     With `function`, of that function and what it refers to alone: what stands in for another exercise's answer is not
     beside the code of a student who is asked for it.
     """
-    from .described import described_check, observer_source
+    from autograde.checks.described import described_check, observer_source
 
     if described_check(name) is not None:
         return observer_source(name)

@@ -22,7 +22,7 @@ from course_lib.checks.run_evidence import check_run
 from course_lib.checks.script_on_gpus import check_on_gpus
 from course_lib.checks.torchrun_failure import torchrun_failure
 from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
-from course_lib.distributed.sync_batchnorm import GlooSyncBatchNorm
+from course_lib.distributed.data_parallel.sync_batchnorm import GlooSyncBatchNorm
 
 __all__ = ["CHECKS"]
 

@@ -12,7 +12,7 @@ from torch import nn
 from course_lib.checks.lab07_server import on_ranks, server, worker
 from course_lib.checks.registry import CheckFailed
 from course_lib.checks.run_evidence import check_run
-from course_lib.distributed.message_trace import trace_messages
+from course_lib.distributed.messages.message_trace import trace_messages
 
 __all__ = ["CHECKS"]
 

@@ -12,8 +12,8 @@ from torch import nn
 from course_lib.checks.lab08_workers import local_sgd, psgd
 from course_lib.checks.registry import CheckFailed
 from course_lib.checks.run_evidence import check_run
-from course_lib.distributed.errors import RankFailedError
-from course_lib.distributed.process_comm import ProcessComm, run_ranks
+from course_lib.distributed.launching.errors import RankFailedError
+from course_lib.distributed.launching.process_comm import ProcessComm, run_ranks
 
 __all__ = ["CHECKS"]
 

@@ -23,7 +23,7 @@ from course_lib.checks.registry import CheckFailed
 from course_lib.checks.run_evidence import check_run
 from course_lib.checks.script_on_gpus import check_on_gpus
 from course_lib.checks.torchrun_failure import torchrun_failure
-from course_lib.data import ImageData, Split
+from course_lib.data.batches import ImageData, Split
 
 __all__ = ["CHECKS"]
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from course_lib.run_evidence.course import full_name, known_labs
+from course_lib.runs.run_evidence.course import full_name, known_labs
 
 __all__ = ["CheckFailed", "check"]
 

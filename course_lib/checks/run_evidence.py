@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from course_lib.checks.registry import CheckFailed
-from course_lib.run_evidence.course import course_criteria
-from course_lib.run_evidence.criteria import KINDS, NEEDS_MODEL
-from course_lib.run_evidence.errors import EvidenceError
-from course_lib.run_evidence.evidence import Evidence, parse_evidence
+from course_lib.runs.run_evidence.course import course_criteria
+from course_lib.runs.run_evidence.criteria import KINDS, NEEDS_MODEL
+from course_lib.runs.run_evidence.errors import EvidenceError
+from course_lib.runs.run_evidence.evidence import Evidence, parse_evidence
 
 __all__ = ["check_run"]
 

@@ -15,14 +15,14 @@ HERE = Path(__file__).parent
 
 def known_labs() -> list[str]:
     """Labs whose exercises are described here: ``lab09``…"""
-    return sorted(path.stem for path in HERE.glob("lab[0-9][0-9].py"))
+    return sorted(path.stem for path in (HERE / "labs").glob("lab[0-9][0-9].py"))
 
 
 def exercises_of(lab: str) -> Mapping[str, Exercise]:
     """A lab's exercises by their names; empty for a lab that is not described here."""
     if lab not in known_labs():
         return {}
-    return importlib.import_module(f"course_lib.exercises.{lab}").EXERCISES
+    return importlib.import_module(f"course_lib.exercises.labs.{lab}").EXERCISES
 
 
 def answers_of(lab: str) -> Mapping[str, Answers] | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from course_lib.interactive import running_cell, running_shell
+from course_lib.live_view.interactive import running_cell, running_shell
 from course_lib.live_view.progress import Progress, ProgressListener
 
 __all__ = ["PRE", "CellOutput", "CellTrainings", "cell_display", "cell_trainings", "draw_curves", "training_html"]
@@ -124,7 +124,7 @@ def draw_curves(records: Sequence[Mapping[str, float]], epochs: int) -> str:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    from course_lib.plots import COLOURS
+    from course_lib.plots.curves import COLOURS
 
     style = {"svg.fonttype": "none", "font.size": 8, **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), GREY)}  # fmt: skip
     with matplotlib.rc_context(style):

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from course_lib.interactive import running_shell
 from course_lib.live_view.cell_display import CellOutput, CellTrainings, cell_trainings
+from course_lib.live_view.interactive import running_shell
 from course_lib.live_view.progress import INTERVAL, Progress
 from course_lib.live_view.progress_file import ProgressFile
 from course_lib.live_view.rank_lines import RankLog, ranks_html, ranks_text

@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from course_lib.listener import TrainingListener
+from course_lib.live_view.listener import TrainingListener
 
 __all__ = ["INTERVAL", "Progress", "ProgressListener"]
 

@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from course_lib.listener import PROGRESS_FILE
+from course_lib.live_view.listener import PROGRESS_FILE
 from course_lib.live_view.progress import Progress, ProgressListener
 
 __all__ = ["ProgressFile", "progress_file"]

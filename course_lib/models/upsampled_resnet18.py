@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from course_lib.torchvision_import import import_torchvision
+from course_lib.system.torchvision_import import import_torchvision
 
 __all__ = ["upsampled_resnet18"]
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.distributed.rank import world_size
-from course_lib.distributed.replicas import Replica
+from course_lib.distributed.data_parallel.replicas import Replica
+from course_lib.distributed.launching.rank import world_size
 from course_lib.optim.kfac_distribution import mean_over_ranks
 from course_lib.optim.kfac_inverses import LayerInverses
 from course_lib.optim.kronecker_factors import KroneckerFactors, find_layers

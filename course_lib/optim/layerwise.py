@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from course_lib.torchvision_import import import_torchvision
+from course_lib.system.torchvision_import import import_torchvision
 
 __all__ = ["LAMB", "LARS", "no_decay_groups"]
 

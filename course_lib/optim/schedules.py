@@ -1,7 +1,7 @@
 """Gradual warm-up: the first steps with many ranks start from one rank's learning rate (Goyal et al. 2017).
 
 Both functions multiply each group's own learning rate, so groups with different rates keep their ratios.
-`course_lib.training.warmup_then_decay` is the plain rise and fall that the first labs use.
+`course_lib.training.loop.warmup_then_decay` is the plain rise and fall that the first labs use.
 """
 
 from __future__ import annotations

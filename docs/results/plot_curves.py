@@ -10,8 +10,8 @@ import matplotlib
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
-from course_lib import plots
-from course_lib.records import read_learning_curve
+from course_lib.plots import curves as plots
+from course_lib.runs.records import read_learning_curve
 
 FOLDER = Path(__file__).parent
 THRESHOLDS = {"resnet_cifar100": 0.60, "resnet_tinyimagenet": 0.50, "pretrained_cifar100": 0.70, "assessment": 0.85}

@@ -7,7 +7,9 @@ none, the program first trains the network on --pretrain-dataset, says so, and r
 import argparse
 from pathlib import Path
 
-from course_lib.homework import (
+from course_lib.models.upsampled_resnet18 import upsampled_resnet18
+from course_lib.optim import no_decay_groups
+from course_lib.training.homework import (
     check_options,
     exit_in_one_line,
     find_imagenet_weights,
@@ -18,8 +20,6 @@ from course_lib.homework import (
     program_options,
     train_program,
 )
-from course_lib.models.upsampled_resnet18 import upsampled_resnet18
-from course_lib.optim import no_decay_groups
 
 NAME = "pretrained_cifar100"
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from course_lib.homework import check_options, exit_in_one_line, program_options, train_program
+from course_lib.training.homework import check_options, exit_in_one_line, program_options, train_program
 
 try:
     from homework_network import HomeworkResNet  # yours, where the notebook has saved it beside this file

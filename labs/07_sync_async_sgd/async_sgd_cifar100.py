@@ -1,6 +1,6 @@
 """The homework ResNet on CIFAR-100 by asynchronous SGD, the HW4 slides' Algorithm 2 (60 % test accuracy): rank 0 serves."""
 
-from course_lib.homework import (
+from course_lib.training.homework import (
     KNOWN_ERRORS,
     check_options,
     exit_in_one_line,

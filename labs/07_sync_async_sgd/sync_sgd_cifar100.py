@@ -1,6 +1,13 @@
 """The homework ResNet on CIFAR-100 by synchronous SGD, the HW4 slides' Algorithm 1 (60 % test accuracy)."""
 
-from course_lib.homework import KNOWN_ERRORS, check_options, exit_in_one_line, on_ranks, program_options, train_program
+from course_lib.training.homework import (
+    KNOWN_ERRORS,
+    check_options,
+    exit_in_one_line,
+    on_ranks,
+    program_options,
+    train_program,
+)
 
 try:
     from homework_network import HomeworkResNet  # yours, where lab 05 has saved it and you have copied it here
@@ -14,7 +21,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "synchronous_sgd":
         raise
-    from course_lib.distributed.synchronous_sgd import average_gradients
+    from course_lib.distributed.data_parallel.synchronous_sgd import average_gradients
 
 NAME = "sync_sgd_cifar100"
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.atomic import write_atomically
-from course_lib.data import Batches, load
+from course_lib.data.batches import Batches, load
 from course_lib.distributed import rank_device
-from course_lib.hardware import machine_line
-from course_lib.homework import exit_in_one_line, joined_ranks
-from course_lib.keras_fit import keras_fit
 from course_lib.models import keras_parameter_count, resnet50v2, resnet152v2
-from course_lib.parameters import ParameterError, Rule, check_values
-from course_lib.precision import accelerate_model
+from course_lib.runs.parameters import ParameterError, Rule, check_values
+from course_lib.system.atomic import write_atomically
+from course_lib.system.hardware import machine_line
+from course_lib.training.homework import exit_in_one_line, joined_ranks
+from course_lib.training.keras_fit import keras_fit
+from course_lib.training.precision import accelerate_model
 
 NETWORKS = {"resnet50v2": resnet50v2, "resnet152v2": resnet152v2}
 NAME = "resnet_cifar10"

@@ -10,13 +10,13 @@ import nbformat
 import pytest
 from fake_runs import HONEST_RUN, LAB, REPOSITORY, Run, lab_path, solved_notebook, source_notebook
 
-import autograde.worker
-from autograde.bench import Bench, course_secret
-from autograde.bench import source_notebook as read_source
-from autograde.criteria import NEEDS_MODEL
-from autograde.gradebook import ensure_assignment, nbgrader_settings
-from autograde.pool import Finished
-from autograde.rubric import find_rubric
+import autograde.batch.worker
+from autograde.batch.pool import Finished
+from autograde.gradebook.scores import ensure_assignment, nbgrader_settings
+from autograde.grading.bench import Bench, course_secret
+from autograde.grading.bench import source_notebook as read_source
+from autograde.rubric.criteria import NEEDS_MODEL
+from autograde.rubric.schema import find_rubric
 
 
 @pytest.fixture
@@ -132,10 +132,10 @@ def graded_here(bench_of, monkeypatch) -> list[str]:
 
     def run_here(setting, students, workers, patience):
         bench = bench_of(setting.course, find_rubric(setting.lab, setting.rubrics))
-        monkeypatch.setattr(autograde.worker, "_bench", bench)
+        monkeypatch.setattr(autograde.batch.worker, "_bench", bench)
         for student in students:
             graded.append(student)
-            yield Finished(student, autograde.worker.grade_one(setting, student))
+            yield Finished(student, autograde.batch.worker.grade_one(setting, student))
 
-    monkeypatch.setattr("autograde.batch.run_local", run_here)
+    monkeypatch.setattr("autograde.batch.grade_lab.run_local", run_here)
     return graded

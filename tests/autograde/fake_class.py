@@ -5,8 +5,8 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from pathlib import Path
 
-from autograde.rubric import Rubric, find_rubric
-from autograde.verdict import CriterionResult, RunSummary, Verdict
+from autograde.rubric.schema import Rubric, find_rubric
+from autograde.rubric.verdict import CriterionResult, RunSummary, Verdict
 
 LAB, OTHER = "01_single_gpu", "02_ddp"
 RUBRIC = """

@@ -14,8 +14,8 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograde.notebook_repair import release_of
-from course_lib.run_evidence.learning_curve import COLUMNS
+from autograde.submission.notebook_repair import release_of
+from course_lib.runs.run_evidence.learning_curve import COLUMNS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAB = "01_single_gpu"

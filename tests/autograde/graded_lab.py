@@ -10,12 +10,12 @@ import nbformat
 import pytest
 from fake_runs import REPOSITORY
 
-import autograde.exercises
-from autograde.exercises import ExerciseJudge, cells_to_run
-from autograde.notebook_repair import repair, starter_answers
-from autograde.rubric import find_rubric
+import autograde.grading.exercises
+from autograde.grading.exercises import ExerciseJudge, cells_to_run
+from autograde.rubric.schema import find_rubric
+from autograde.submission.notebook_repair import repair, starter_answers
 
-find_check = autograde.exercises.find_check
+find_check = autograde.grading.exercises.find_check
 
 
 @dataclass(frozen=True)
@@ -115,4 +115,6 @@ def cases(wrong: Mapping[str, tuple], elsewhere: str) -> list:
 
 def with_seconds(monkeypatch, seconds: float) -> None:
     """Let every check's calls end after so many seconds."""
-    monkeypatch.setattr(autograde.exercises, "find_check", lambda name: replace(find_check(name), seconds=seconds))
+    monkeypatch.setattr(
+        autograde.grading.exercises, "find_check", lambda name: replace(find_check(name), seconds=seconds)
+    )

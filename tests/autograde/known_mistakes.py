@@ -26,8 +26,8 @@ from fake_runs import REPOSITORY
 
 from autograde.checks import AnswerError, find_check
 from autograde.checks.compare import _driver
-from autograde.rubric import find_rubric
-from autograde.talk import Later
+from autograde.rubric.schema import find_rubric
+from autograde.sandbox.talk import Later
 from course_lib.distributed import launch
 
 sys.path.append(str(Path(__file__).parents[1] / "course_lib"))  # the visible checks' tests

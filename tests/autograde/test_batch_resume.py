@@ -20,11 +20,11 @@ from click.testing import CliRunner
 from conftest import hand_in_to, lay_out
 from fake_runs import LAB, REPOSITORY, released_notebook, solved_notebook
 
-from autograde.batch import grade_lab
-from autograde.cli import grade
-from autograde.rubric import RUBRICS
-from autograde.sandbox import missing_sandbox
-from autograde.verdict import load_verdict, verdict_path
+from autograde.batch.grade_lab import grade_lab
+from autograde.commands.cli import grade
+from autograde.rubric.schema import RUBRICS
+from autograde.rubric.verdict import load_verdict, verdict_path
+from autograde.sandbox.bubblewrap import missing_sandbox
 
 pytestmark = pytest.mark.skipif(missing_sandbox() is not None, reason="no sandbox on this machine")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from autograde.exercises import ExerciseJudge, _raised
-from autograde.rubric import Execution, Exercise
+from autograde.grading.exercises import ExerciseJudge, _raised
+from autograde.rubric.schema import Execution, Exercise
 
 SPEEDUP = """
 def speedup_and_efficiency(times, ranks):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from autograde import cgroup
-from autograde.limits import Exceeded, Limits
+from autograde.sandbox import cgroup
+from autograde.sandbox.limits import Exceeded, Limits
 
 # Many small processes: no single one is beyond its own bound.
 MANY = """
@@ -46,7 +46,7 @@ def test_groups_that_a_killed_grader_left_are_removed(group):
 
 
 def test_many_processes_together_are_ended_by_the_kernel_s_count_alone(group, warm, monkeypatch):
-    monkeypatch.setattr("autograde.limits.Watch.look", lambda self: None)
+    monkeypatch.setattr("autograde.sandbox.limits.Watch.look", lambda self: None)
     with warm.execute(Limits(seconds=15, memory_bytes=400 << 20)) as execution:
         folder = execution.group.folder
         with pytest.raises(Exceeded, match=r"out of memory at 0\.39\d* GiB") as caught:
@@ -56,7 +56,7 @@ def test_many_processes_together_are_ended_by_the_kernel_s_count_alone(group, wa
 
 
 def test_without_a_group_our_own_count_does_it(warm, monkeypatch):
-    monkeypatch.setattr("autograde.warm.control_group", lambda limit: None)
+    monkeypatch.setattr("autograde.sandbox.warm.control_group", lambda limit: None)
     with (
         warm.execute(Limits(seconds=15, memory_bytes=400 << 20)) as execution,
         pytest.raises(Exceeded, match="out of memory") as caught,

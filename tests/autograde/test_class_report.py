@@ -8,11 +8,11 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from fake_class import FINAL, LAB, OTHER, RECORD, RETURNS, RUN, UPDATE, Page, verdict, write_rubrics
 
-import autograde.report as report
-from autograde.report import ReportError, write_report
-from autograde.report.curves import class_median
-from autograde.report.histogram import score_histogram
-from autograde.verdict import FLAGS, Flag, RunSummary, verdict_path
+import autograde.reports.report as report
+from autograde.reports.report import ReportError, write_report
+from autograde.reports.report.curves import class_median
+from autograde.reports.report.histogram import score_histogram
+from autograde.rubric.verdict import FLAGS, Flag, RunSummary, verdict_path
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from course_lib.run_evidence.early_stopping import stopping_epoch
+from course_lib.runs.run_evidence.early_stopping import stopping_epoch
 
 
 def tutorial(accuracies, target, patience):

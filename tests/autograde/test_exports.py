@@ -17,11 +17,11 @@ from nbgrader.api import Gradebook
 from nbgrader.plugins import CsvExportPlugin
 from sqlalchemy.exc import SAWarning
 
-from autograde.export import template as template_module
-from autograde.export.cells import neutral, parse_number
-from autograde.export.template import ExportError, Template
-from autograde.export_command import export
-from autograde.verdict import CriterionResult, RunSummary, Verdict, verdict_path
+from autograde.commands.export import export
+from autograde.reports.export import template as template_module
+from autograde.reports.export.cells import neutral, parse_number
+from autograde.reports.export.template import ExportError, Template
+from autograde.rubric.verdict import CriterionResult, RunSummary, Verdict, verdict_path
 
 FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1+1", "＝1")
 
@@ -37,7 +37,7 @@ def book(course):
 def set_score(gradebook, student, score, waits=False, penalty=0.0):
     """Give a submission so many points, all on one cell, through nbgrader's own tables."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SAWarning)  # nbgrader's own, as in autograde.gradebook
+        warnings.simplefilter("ignore", SAWarning)  # nbgrader's own, as in autograde.gradebook.scores
         submission = gradebook.update_or_create_submission(LAB, student)
     submission.timestamp = datetime(2026, 11, 20, 10, 0)
     (notebook,) = submission.notebooks
@@ -620,7 +620,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(graded, tmp_path, monk
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("course_lib.atomic.os.replace", full)
+    monkeypatch.setattr("course_lib.system.atomic.os.replace", full)
     done = run("1", "--to", "nbgrader", "--course", graded, "-o", path)
     assert done.exit_code == 1 and "No space left on device" in done.output and "-o FILE" in done.output
     assert path.read_text() == "old" and not list(tmp_path.glob(".o.csv*"))

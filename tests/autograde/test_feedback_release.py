@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from nbformat.v4 import new_notebook
 
-from autograde.autograded import submitted_at, write_autograded
+from autograde.gradebook.autograded import submitted_at, write_autograded
 
 DRAWN = "0a1b" * 32
 

@@ -14,12 +14,12 @@ from fake_runs import LAB, REPOSITORY, released_notebook, solved_notebook
 from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 
-from autograde.batch import grade_lab
-from autograde.cli import UNSANDBOXED, grade, report
-from autograde.export_command import export
-from autograde.gradebook import CourseError, nbgrader_settings
-from autograde.sandbox import SandboxError
-from autograde.verdict import load_verdict, verdict_path
+from autograde.batch.grade_lab import grade_lab
+from autograde.commands.cli import UNSANDBOXED, grade, report
+from autograde.commands.export import export
+from autograde.gradebook.scores import CourseError, nbgrader_settings
+from autograde.rubric.verdict import load_verdict, verdict_path
+from autograde.sandbox.bubblewrap import SandboxError
 
 
 def run(command, *arguments):
@@ -100,15 +100,15 @@ def test_what_ends_a_batch_is_one_line(lab_course, hand_in, monkeypatch, error, 
         raise error
         yield
 
-    monkeypatch.setattr("autograde.batch.run_local", end)
-    monkeypatch.setattr("autograde.batch.missing_sandbox", lambda: None)
+    monkeypatch.setattr("autograde.batch.grade_lab.run_local", end)
+    monkeypatch.setattr("autograde.batch.grade_lab.missing_sandbox", lambda: None)
     done = run(grade, "1", "--course", lab_course)
     assert (done.exit_code, done.output.strip()) == (1, expected)
 
 
 def test_no_sandbox_on_the_machine_is_one_line_and_nobody_is_graded(lab_course, hand_in, monkeypatch):
     hand_in("ada", False, None)
-    monkeypatch.setattr("autograde.sandbox.shutil.which", lambda name: None)
+    monkeypatch.setattr("autograde.sandbox.bubblewrap.shutil.which", lambda name: None)
     done = run(grade, "1", "--course", lab_course)
     assert done.exit_code == 1 and len(done.output.strip().splitlines()) == 1
     assert "bubblewrap" in done.output and "--no-sandbox" in done.output
@@ -143,8 +143,8 @@ def test_a_result_without_the_sandbox_is_not_taken_for_one_with_it(lab_course, h
 
 
 ON_A_TERMINAL = """
-from autograde.progress import Progress
-from autograde.verdict import RunSummary, Verdict
+from autograde.commands.progress import Progress
+from autograde.rubric.verdict import RunSummary, Verdict
 verdict = Verdict("01_single_gpu", "t", "ada", "2026-11-20T10:00:00+00:00", (), (RunSummary(),))
 progress = Progress("01_single_gpu")
 progress.begun(3, 4)
@@ -224,7 +224,7 @@ def test_a_missing_run_folder_is_a_flag_and_one_sentence(lab_course, hand_in, gr
 def test_a_terminal_that_lacks_a_letter_of_an_id_stops_nothing(monkeypatch):
     terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
     monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setattr("autograde.cli.grade_lab", lambda *_, **options: print("zoë") or [])
+    monkeypatch.setattr("autograde.commands.cli.grade_lab", lambda *_, **options: print("zoë") or [])
     grade.main(["1", "--course", "nowhere", "--student", "zoë"], standalone_mode=False)
     terminal.flush()
     assert b"zo\\xeb" in terminal.buffer.getvalue()

@@ -12,9 +12,9 @@ from fake_runs import HONEST_RUN, LAB, lab_path, released_notebook, solved_noteb
 from nbgrader.api import Gradebook
 from nbgrader.apps import NbGraderApp
 
-from autograde.batch import grade_lab, is_student_id
-from autograde.gradebook import CourseError
-from autograde.verdict import Verdict, load_verdict, verdict_path
+from autograde.batch.grade_lab import grade_lab, is_student_id
+from autograde.gradebook.scores import CourseError
+from autograde.rubric.verdict import Verdict, load_verdict, verdict_path
 
 CHECKS = {"check-train-step": 5.0, "check-evaluate": 5.0, "check-throughput": 5.0, "check-speedup": 5.0}
 ESSAYS = {"q-knee": "At 9a/b, where the fixed cost is a tenth.", "q-first-epoch": "The first steps pay for the set-up."}
@@ -170,7 +170,7 @@ def test_one_bad_submission_stops_nobody(lab_course, hand_in, graded_here):
 def test_a_score_that_cannot_be_written_is_told_and_the_others_are_written(
     lab_course, hand_in, graded_here, monkeypatch
 ):
-    from autograde import batch
+    from autograde.batch import grade_lab as batch
 
     for student in ("ada", "bob", "zoe"):
         hand_in(student, False, None)
@@ -186,7 +186,7 @@ def test_a_score_that_cannot_be_written_is_told_and_the_others_are_written(
     # The verdict was kept: grading again only writes it.
     monkeypatch.undo()
     fresh = []
-    monkeypatch.setattr("autograde.batch.run_local", lambda *_: pytest.fail("graded again"))
+    monkeypatch.setattr("autograde.batch.grade_lab.run_local", lambda *_: pytest.fail("graded again"))
     grade_lab("1", lab_course, done=lambda verdict, new: fresh.append(new))
     assert {student for student, _ in grades(lab_course)} == {"ada", "bob", "zoe"} and not any(fresh)
 

@@ -11,9 +11,9 @@ import torch
 from fake_runs import HONEST_RUN, LAB, solved_notebook
 from safetensors.torch import load_file, save_file
 
-from autograde.grading import grade_submission
-from autograde.held_out import augment, check_data
-from autograde.rubric import ModelEvidence, find_rubric
+from autograde.grading.held_out import augment, check_data
+from autograde.grading.one_submission import grade_submission
+from autograde.rubric.schema import ModelEvidence, find_rubric
 from course_lib.models import WideResNet
 from data_prep.staged import read
 

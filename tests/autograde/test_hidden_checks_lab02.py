@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from graded_lab import GradedLab, cases, loses, with_seconds
 
-import autograde.exercises
+import autograde.grading.exercises
 from autograde.checks.registry import driver_source
 
 LAB = "02_ddp"
@@ -499,14 +499,14 @@ def numbers():
 @pytest.mark.parametrize("exercise", ["throughput", "metrics"])
 def test_looking_around_finds_this_ranks_inputs_and_no_answer(lab, exercise, monkeypatch):
     calls = []
-    call = autograde.exercises._SandboxAsk.call
+    call = autograde.grading.exercises._SandboxAsk.call
 
     def spy(self, function, given, answers=None):
         found = call(self, function, given, answers)
         calls.append((function, given, found))
         return found
 
-    monkeypatch.setattr(autograde.exercises._SandboxAsk, "call", spy)
+    monkeypatch.setattr(autograde.grading.exercises._SandboxAsk, "call", spy)
     judged = lab.judge(exercise, f"{LOOKING}\ndef {SIGNATURES[exercise]}:\n    return numbers()\n")
     assert judged.points == 0
     ((given, found),) = [(given, found) for function, given, found in calls if function == exercise]

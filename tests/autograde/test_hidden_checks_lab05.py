@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import course_lib.models
-from autograde.limits import Limits
-from autograde.networks import DRIVER
+from autograde.grading.networks import DRIVER
+from autograde.sandbox.limits import Limits
 
 LAB = "05_resnet_hw"
 POINTS = {
@@ -73,7 +73,7 @@ from course_lib.models import Bottleneck
 from course_lib.models import HomeworkResNet
 """,
     "crop-flip": """
-from course_lib.augment import CropAndFlip
+from course_lib.data.augment import CropAndFlip
 
 def crop_and_flip(images, padding, generator):
     return CropAndFlip(padding)(images, generator)

@@ -8,8 +8,8 @@ import threading
 import pytest
 from fake_runs import LAB, lab_path
 
-from autograde.bench import Bench, source_notebook
-from autograde.grading import grade_submission
+from autograde.grading.bench import Bench, source_notebook
+from autograde.grading.one_submission import grade_submission
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ class TestEachFile:
     def test_unreadable_for_a_reason_nobody_thought_of(self, grade, monkeypatch, name, kind):
         parser = {"run.json": "parse_run_record", "learning_curve.csv": "parse_learning_curve"}
         monkeypatch.setattr(
-            f"course_lib.run_evidence.evidence.{parser.get(name, 'parse_transcript')}", lambda text: 1 / 0
+            f"course_lib.runs.run_evidence.evidence.{parser.get(name, 'parse_transcript')}", lambda text: 1 / 0
         )
         assert f"{name} could not be read (ZeroDivisionError)" in reasons(grade())[kind]
 
@@ -182,7 +182,7 @@ def test_a_lone_surrogate_in_a_shown_field_survives_saving(grade, submission, tm
 
 
 def test_a_criterion_that_breaks_earns_nothing_and_the_others_go_on(grade, monkeypatch):
-    from autograde import criteria
+    from autograde.rubric import criteria
 
     broken = criteria.Kind(lambda evidence, settings: 1 / 0, "x", {})
     monkeypatch.setitem(criteria.KINDS, "monotone", broken)
@@ -192,7 +192,7 @@ def test_a_criterion_that_breaks_earns_nothing_and_the_others_go_on(grade, monke
 
 
 def test_reading_that_breaks_altogether_fails_closed(grade, monkeypatch):
-    monkeypatch.setattr("autograde.grading.parse_evidence", lambda *_: 1 / 0)
+    monkeypatch.setattr("autograde.grading.one_submission.parse_evidence", lambda *_: 1 / 0)
     verdict = grade()
     assert verdict.score == 0
     assert "could not be graded (ZeroDivisionError)" in reasons(verdict)["transcript"]

@@ -13,14 +13,14 @@ from nbgrader.apps.api import NbGraderAPI
 from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
 
-from autograde.autograded import submitted_at
-from autograde.batch import grade_lab
-from autograde.cli import report
-from autograde.export_command import export
-from autograde.gradebook import CourseError, nbgrader_settings, open_gradebook, record_verdict
-from autograde.late_penalties import LatePenalties
-from autograde.notebook_repair import release_of
-from autograde.verdict import CriterionResult, Verdict
+from autograde.batch.grade_lab import grade_lab
+from autograde.commands.cli import report
+from autograde.commands.export import export
+from autograde.gradebook.autograded import submitted_at
+from autograde.gradebook.late_penalties import LatePenalties
+from autograde.gradebook.scores import CourseError, nbgrader_settings, open_gradebook, record_verdict
+from autograde.rubric.verdict import CriterionResult, Verdict
+from autograde.submission.notebook_repair import release_of
 
 DUE = "2026-11-20 22:00:00"
 LATENESS = {

@@ -5,8 +5,8 @@ import io
 
 import pytest
 
-from autograde.run_folder import EvidenceError
-from course_lib.run_evidence.learning_curve import COLUMNS, parse_learning_curve
+from autograde.submission.run_folder import EvidenceError
+from course_lib.runs.run_evidence.learning_curve import COLUMNS, parse_learning_curve
 
 HEADER = ",".join(COLUMNS)
 ZEROS = "0,0.0,,,,,0.0,"

@@ -17,11 +17,11 @@ from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.validator import Validator
 
-from autograde import nbgrader_hooks
-from autograde.batch import grade_lab
-from autograde.gradebook import nbgrader_settings
-from autograde.reading.feedback import page_or_scores
-from course_lib.warm_kernels import WarmServer
+from autograde.batch.grade_lab import grade_lab
+from autograde.commands import nbgrader_hooks
+from autograde.gradebook.scores import nbgrader_settings
+from autograde.reports.reading.feedback import page_or_scores
+from course_lib.runs.warm_kernels import WarmServer
 
 BIN = Path(sys.executable).parent
 FULL = {"check-train-step": 5, "check-evaluate": 5, "check-throughput": 5, "check-speedup": 5, "run-evidence": 20}

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import nn
 
-import autograde.held_out
-from autograde.evidence import Evidence
-from autograde.held_out import try_weights
-from autograde.limits import Limits
-from autograde.networks import NETWORKS
-from autograde.rubric import ModelEvidence
-from autograde.run_folder import EvidenceError
-from course_lib.data import Batches, Split, load
+import autograde.grading.held_out
+from autograde.grading.evidence import Evidence
+from autograde.grading.held_out import try_weights
+from autograde.grading.networks import NETWORKS
+from autograde.rubric.schema import ModelEvidence
+from autograde.sandbox.limits import Limits
+from autograde.submission.run_folder import EvidenceError
+from course_lib.data.batches import Batches, Split, load
 from course_lib.models import HomeworkResNet, ParallelSGDNet, SmallCNN, WideResNet, cifar_resnet
-from course_lib.records import RunFolder
-from course_lib.run_evidence.run_record import RunRecord
-from course_lib.torchvision_import import import_torchvision
+from course_lib.runs.records import RunFolder
+from course_lib.runs.run_evidence.run_record import RunRecord
+from course_lib.system.torchvision_import import import_torchvision
 
 SEED = 1
 
@@ -27,7 +27,7 @@ SEED = 1
 @pytest.fixture
 def tried(warm, monkeypatch):
     """Tries weights on images that are not changed, in an order that `chosen` foretells."""
-    monkeypatch.setattr(autograde.held_out, "augment", lambda images, random: np.array(images))
+    monkeypatch.setattr(autograde.grading.held_out, "augment", lambda images, random: np.array(images))
 
     def tried(network, dataset, weights, images, **parameters):
         record = RunRecord(

@@ -12,8 +12,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import IncludeHeaderFooter, InstantiateTests, SaveCells
 
-from autograde.notebook_repair import MAX_REPAIRS, autograded_notebook, repair, starter_answers
-from autograde.submitted_notebook import read_notebook
+from autograde.submission.notebook_repair import MAX_REPAIRS, autograded_notebook, repair, starter_answers
+from autograde.submission.submitted_notebook import read_notebook
 
 LABS = sorted(path.name for path in Path(__file__).parents[2].glob("labs/[0-9][0-9]_*"))
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n, and no more").decode()

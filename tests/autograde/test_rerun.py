@@ -4,10 +4,10 @@ import nbformat
 import pytest
 from fake_runs import LAB, REPOSITORY, solved_notebook
 
-from autograde.batch import _see_that_it_can_be_graded
-from autograde.gradebook import CourseError
-from autograde.grading import grade_submission
-from autograde.rubric import load_rubric
+from autograde.batch.grade_lab import _see_that_it_can_be_graded
+from autograde.gradebook.scores import CourseError
+from autograde.grading.one_submission import grade_submission
+from autograde.rubric.schema import load_rubric
 
 RUBRIC = f"""
 lab = "{LAB}"

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 from fake_runs import LAB, lab_path
 
-from autograde.cli import grade
-from autograde.rubric import RUBRICS, Execution, Exercise, find_rubric, rubric_names
-from autograde.rubric_check import rubric_problems
+from autograde.commands.cli import grade
+from autograde.grading.rubric_check import rubric_problems
+from autograde.rubric.schema import RUBRICS, Execution, Exercise, find_rubric, rubric_names
 
 SOURCE = nbformat.read(lab_path(), as_version=4)
 
@@ -81,8 +81,10 @@ def with_network(name):
             "[execution] withheld: 'course_lib.metrix': there is no module course_lib.metrix",
         ),
         (
-            replace(find_rubric(LAB), execution=Execution(run=("setup",), withheld=("course_lib.metrics:speed",))),
-            "[execution] withheld: 'course_lib.metrics:speed': course_lib.metrics defines no 'speed' at its top level",
+            replace(
+                find_rubric(LAB), execution=Execution(run=("setup",), withheld=("course_lib.metrics.speed:speed",))
+            ),
+            "[execution] withheld: 'course_lib.metrics.speed:speed': course_lib.metrics.speed defines no 'speed' at its top level",
         ),
         (
             with_network("course_lib:resnet"),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from autograde.evidence import HeldOut
-from autograde.rubric import RUBRICS, Exercise, RubricError, find_rubric, load_rubric
+from autograde.grading.evidence import HeldOut
+from autograde.rubric.schema import RUBRICS, Exercise, RubricError, find_rubric, load_rubric
 
 GOOD = """
 lab = "07_tiny"

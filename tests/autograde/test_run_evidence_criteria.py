@@ -5,9 +5,9 @@ import os
 import pytest
 from fake_runs import RECORD
 
-from autograde.evidence import read_evidence
-from autograde.run_judging import judge_run
-from course_lib.records import EpochRecord, RunFolder, TrainingDivergedError
+from autograde.grading.evidence import read_evidence
+from autograde.grading.run_judging import judge_run
+from course_lib.runs.records import EpochRecord, RunFolder, TrainingDivergedError
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_the_transcript_must_tell_of_the_same_stop(grade, make_run):
 
 
 def test_a_file_of_the_library_s_own_run_folder_is_met_in_full(tmp_path, make_run, monkeypatch, judge):
-    records = pytest.importorskip("course_lib.records")
+    records = pytest.importorskip("course_lib.runs.records")
     run = make_run()
     monkeypatch.delenv("ASSESSMENT_OUT", raising=False)
     submission = tmp_path / "submitted" / "ada" / "01_single_gpu"

@@ -13,8 +13,8 @@ import nbformat
 import pytest
 from nbgrader.api import Gradebook
 
-from autograde.notebook_repair import release_of
-from autograde.sandbox import missing_sandbox
+from autograde.sandbox.bubblewrap import missing_sandbox
+from autograde.submission.notebook_repair import release_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing_sandbox() is not None, reason="no sandbox on this machine")]
 

@@ -1,9 +1,9 @@
 """Weights that are handed in more than once: points are given once, and copies are flagged."""
 
-from autograde.rubric import RunEvidence
-from autograde.rubric_form import Criterion
-from autograde.same_weights import count_once, flag_copies, repeated_weights
-from autograde.verdict import CriterionResult, Flag, RunSummary, Verdict, load_verdict, verdict_path
+from autograde.grading.same_weights import count_once, flag_copies, repeated_weights
+from autograde.rubric.form import Criterion
+from autograde.rubric.schema import RunEvidence
+from autograde.rubric.verdict import CriterionResult, Flag, RunSummary, Verdict, load_verdict, verdict_path
 
 OWN, ALPHA, BETA = "", "alpha", "beta"
 

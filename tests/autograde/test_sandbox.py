@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fake_runs import REPOSITORY
 
-from autograde.limits import Exceeded, Limits
-from autograde.sandbox import FIRST_UID, Sandbox, missing_sandbox, python_paths
-from autograde.warm import WarmInterpreter
+from autograde.sandbox.bubblewrap import FIRST_UID, Sandbox, missing_sandbox, python_paths
+from autograde.sandbox.limits import Exceeded, Limits
+from autograde.sandbox.warm import WarmInterpreter
 
 pytestmark = pytest.mark.skipif(missing_sandbox() is not None, reason="no sandbox on this machine")
 
@@ -535,14 +535,14 @@ def test_one_thing_that_is_broken_is_seen(warm, monkeypatch):
 
 
 def test_a_sandbox_that_cannot_be_made_is_one_line_with_the_remedy(monkeypatch):
-    monkeypatch.setattr("autograde.sandbox.shutil.which", lambda name: None)
+    monkeypatch.setattr("autograde.sandbox.bubblewrap.shutil.which", lambda name: None)
     assert "\n" not in missing_sandbox() and "apt-get install bubblewrap" in missing_sandbox()
 
 
 def test_an_environment_below_tmp_is_still_there(tmp_path, monkeypatch):
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "marker").write_text("seen")
-    monkeypatch.setattr("autograde.sandbox.python_paths", lambda: (tmp_path / "venv",))
+    monkeypatch.setattr("autograde.sandbox.bubblewrap.python_paths", lambda: (tmp_path / "venv",))
     with Sandbox() as sandbox:
         inside = Path(f"/proc/{sandbox.pid}/root")
         assert Path(f"{inside}{tmp_path}/venv/marker").read_text() == "seen"

@@ -11,17 +11,17 @@ from fake_runs import LAB
 from safetensors.torch import load_file, save_file
 from three_runs import FILES_ONLY, PROGRAMS, RUBRIC, hand_in_run, notebook_of_three, trained_run, write_rubric
 
-from autograde.batch import _patience, grade_lab
-from autograde.bench import Bench
-from autograde.gradebook import CourseError, lab_points, nbgrader_settings, open_gradebook
-from autograde.grading import grade_submission, submission_digest
-from autograde.held_out import try_weights
-from autograde.reading.feedback import ShowReasons
-from autograde.report import write_report
-from autograde.rubric import RubricError, find_rubric, load_rubric
-from autograde.rubric_check import rubric_problems
-from autograde.verdict import load_verdict, verdict_path
-from autograde.warm import WarmInterpreter
+from autograde.batch.grade_lab import _patience, grade_lab
+from autograde.gradebook.scores import CourseError, lab_points, nbgrader_settings, open_gradebook
+from autograde.grading.bench import Bench
+from autograde.grading.held_out import try_weights
+from autograde.grading.one_submission import grade_submission, submission_digest
+from autograde.grading.rubric_check import rubric_problems
+from autograde.reports.reading.feedback import ShowReasons
+from autograde.reports.report import write_report
+from autograde.rubric.schema import RubricError, find_rubric, load_rubric
+from autograde.rubric.verdict import load_verdict, verdict_path
+from autograde.sandbox.warm import WarmInterpreter
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_each_run_is_judged_on_its_own(grade, submission, warm, monkeypatch):
         draws.append(random.bit_generator.state["state"])
         return try_weights(rules, evidence, weights, warm, random, *rest)
 
-    monkeypatch.setattr("autograde.run_judging.try_weights", try_and_note)
+    monkeypatch.setattr("autograde.grading.run_judging.try_weights", try_and_note)
     hand_in_run(submission, "alpha")
     forge(hand_in_run(submission, "beta"))
     verdict = grade(warm)
@@ -158,7 +158,7 @@ def test_scores_feedback_report_and_copies_of_a_class(fresh_course, tmp_path, gr
     assert lab_points(config, rubric).evidence == 30
 
     # nbgrader's feedback shows each run's reasons in its own cell.
-    monkeypatch.setattr("autograde.reading.feedback.find_rubric", lambda lab: rubric)
+    monkeypatch.setattr("autograde.reports.reading.feedback.find_rubric", lambda lab: rubric)
     notebook = notebook_of_three()
     database = f"sqlite:///{fresh_course / 'gradebook.db'}"
     names = {"assignment": LAB, "notebook": LAB, "student": "ada", "db_url": database}
@@ -166,7 +166,7 @@ def test_scores_feedback_report_and_copies_of_a_class(fresh_course, tmp_path, gr
     shown = {cell.id: cell.outputs[0].text for cell in notebook.cells if cell.id.startswith("run-")}
     assert shown["run-alpha"].startswith("10 of 10 points") and "no run folder of beta.py" in shown["run-beta"]
 
-    monkeypatch.setattr("autograde.report.find_rubric", lambda lab: rubric)
+    monkeypatch.setattr("autograde.reports.report.find_rubric", lambda lab: rubric)
     page = write_report([LAB], fresh_course, fresh_course / "reports" / "page.html")
     text = page.read_text()
     for program in PROGRAMS:
@@ -244,7 +244,7 @@ description = "Time grows"
 
 
 def test_a_grader_that_fails_says_so_of_every_run(grade, monkeypatch):
-    monkeypatch.setattr("autograde.grading.parse_evidence", lambda *_: 1 / 0)
+    monkeypatch.setattr("autograde.grading.one_submission.parse_evidence", lambda *_: 1 / 0)
     verdict = grade()
     assert scores(verdict) == dict.fromkeys([f"run-{name}" for name in PROGRAMS], 0)
     assert [run.id for run in verdict.runs] == list(PROGRAMS)

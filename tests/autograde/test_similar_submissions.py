@@ -7,17 +7,17 @@ import nbformat
 import pytest
 from fake_runs import REPOSITORY
 
-from autograde.notebook_repair import release_of
-from autograde.rubric import find_rubric
-from autograde.similar_submissions import (
+from autograde.reports.similarity.submissions import (
     answers_like_the_library,
     flag_library,
     flag_similar,
     read_answers,
     write_similarity,
 )
-from autograde.verdict import RunSummary, Verdict
-from course_lib import training
+from autograde.rubric.schema import find_rubric
+from autograde.rubric.verdict import RunSummary, Verdict
+from autograde.submission.notebook_repair import release_of
+from course_lib.training import loop as training
 
 LAB = "01_single_gpu"
 ODD = """
@@ -85,10 +85,10 @@ def test_the_library_s_text_under_other_names_is_flagged_and_the_usual_and_the_o
     read = read_answers(LAB, handed_in.course, ["ada", "odd", "paster"])
     matches = answers_like_the_library(read, find_rubric(LAB).execution.withheld)
     assert [(match.student, match.grade_id, match.module) for match in matches] == [
-        ("paster", "ex-train-step", "course_lib/training.py")
+        ("paster", "ex-train-step", "course_lib/training/loop.py")
     ]
     verdicts = [Verdict(LAB, "t", name, "2026-01-01", (), (RunSummary(),)) for name in ("odd", "paster")]
     odd, paster = flag_library(verdicts, matches)
     assert odd.flags == () and paster.flags[0].kind == "copy"
-    assert paster.flags[0].detail.startswith("ex-train-step: alike course_lib/training.py (")
+    assert paster.flags[0].detail.startswith("ex-train-step: alike course_lib/training/loop.py (")
     assert answers_like_the_library(read, ()) == []

@@ -13,9 +13,9 @@ import pytest
 from fake_runs import REPOSITORY
 from nbgrader.preprocessors import ClearSolutions
 
-from autograde import similarity as module
-from autograde.similarity import Similarity, compare
-from autograde.similarity_page import pair_html, write_similarity_page
+from autograde.reports.similarity import comparison as module
+from autograde.reports.similarity.comparison import Similarity, compare
+from autograde.reports.similarity.page import pair_html, write_similarity_page
 
 LAB = REPOSITORY / "labs" / "01_single_gpu" / "01_single_gpu.ipynb"
 

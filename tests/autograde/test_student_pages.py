@@ -6,9 +6,9 @@ from dataclasses import asdict, fields, replace
 import pytest
 from fake_class import FINAL, LAB, RUN, UPDATE, Page, verdict, write_rubrics
 
-import autograde.report as report
-from autograde.report import ReportError, write_report
-from autograde.verdict import CriterionResult, Flag, RunSummary, verdict_path
+import autograde.reports.report as report
+from autograde.reports.report import ReportError, write_report
+from autograde.rubric.verdict import CriterionResult, Flag, RunSummary, verdict_path
 
 
 @pytest.fixture

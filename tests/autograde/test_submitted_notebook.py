@@ -12,9 +12,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from autograde.notebook_size import without_outputs
-from autograde.run_folder import EvidenceError
-from autograde.submitted_notebook import (
+from autograde.submission.notebook_size import without_outputs
+from autograde.submission.run_folder import EvidenceError
+from autograde.submission.submitted_notebook import (
     MAX_BYTES,
     MAX_BYTES_WITH_OUTPUTS,
     MAX_CELLS,
@@ -213,7 +213,7 @@ class TestFiles:
         assert "is not UTF-8 text (byte 0)" in refused(b"\xff\xfe")
 
     def test_what_nobody_thought_of(self, refused, monkeypatch):
-        monkeypatch.setattr("autograde.submitted_notebook.safe_outputs", lambda cell: 1 / 0)
+        monkeypatch.setattr("autograde.submission.submitted_notebook.safe_outputs", lambda cell: 1 / 0)
         assert "could not be read (ZeroDivisionError)" in refused(document(code()))
 
 

@@ -3,9 +3,9 @@
 import pytest
 from fake_runs import LAB
 
-from autograde.criteria import KINDS
-from autograde.evidence import read_evidence
-from autograde.run_folder import EvidenceError
+from autograde.grading.evidence import read_evidence
+from autograde.rubric.criteria import KINDS
+from autograde.submission.run_folder import EvidenceError
 
 
 @pytest.fixture

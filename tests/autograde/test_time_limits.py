@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from graded_lab import GradedLab, with_seconds
 
-from autograde import limits, turns
-from autograde.limits import CROWD, Exceeded, Limits, Watch
-from autograde.sandbox import missing_sandbox
+from autograde.sandbox import limits, turns
+from autograde.sandbox.bubblewrap import missing_sandbox
+from autograde.sandbox.limits import CROWD, Exceeded, Limits, Watch
 
 sandboxed = pytest.mark.skipif(missing_sandbox() is not None, reason="no sandbox on this machine")
 
@@ -111,7 +111,7 @@ def test_a_slow_answer_that_is_done_in_time_alone_keeps_its_points(warm, monkeyp
 def test_an_answer_that_never_returns_costs_the_next_ones_one_try_each(warm, monkeypatch):
     lab = GradedLab(warm, "01_single_gpu")
     with_seconds(monkeypatch, 0.5)
-    from autograde.exercises import ExerciseJudge
+    from autograde.grading.exercises import ExerciseJudge
 
     asked = []
     execute = warm.execute
@@ -133,8 +133,8 @@ def test_an_answer_that_never_returns_costs_the_next_ones_one_try_each(warm, mon
 @pytest.mark.parametrize("counted", [True, False])
 def test_busy_processes_are_ended_by_the_processor_time_of_all(warm, monkeypatch, counted):
     if not counted:
-        monkeypatch.setattr("autograde.warm.control_group", lambda limit: None)
-    monkeypatch.setattr("autograde.execution.WALL", 1000)  # on a machine however busy
+        monkeypatch.setattr("autograde.sandbox.warm.control_group", lambda limit: None)
+    monkeypatch.setattr("autograde.sandbox.execution.WALL", 1000)  # on a machine however busy
     with warm.execute(Limits(seconds=1.5, processors=1)) as execution:
         if counted and (execution.group is None or execution.group.processor_seconds() is None):
             pytest.skip("no control group for the processor can be made here")
@@ -163,7 +163,7 @@ def test_waiting_for_a_processor_is_not_the_student_s_time(warm, monkeypatch):
 
 @sandboxed
 def test_without_a_control_group_a_crowd_gets_the_lowest_priority(warm, monkeypatch):
-    monkeypatch.setattr("autograde.warm.control_group", lambda limit: None)
+    monkeypatch.setattr("autograde.sandbox.warm.control_group", lambda limit: None)
     sleepers = CROWDED.replace("while time.monotonic() < end:\n            pass", "time.sleep(60)")
     give_way = limits._give_way
     seen = []

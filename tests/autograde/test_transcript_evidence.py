@@ -5,9 +5,9 @@ import random
 import pytest
 from fake_runs import DOCUMENT_001
 
-from autograde.run_folder import EvidenceError
-from course_lib.run_evidence.learning_curve import parse_learning_curve
-from course_lib.run_evidence.transcript import disagreement, parse_transcript
+from autograde.submission.run_folder import EvidenceError
+from course_lib.runs.run_evidence.learning_curve import parse_learning_curve
+from course_lib.runs.run_evidence.transcript import disagreement, parse_transcript
 
 
 def line(epoch=1, speed=4860.123, time=12.3, accuracy=0.7, loss=0.9):

@@ -5,10 +5,10 @@ import re
 import pytest
 from conftest import only_what_a_folder_tells
 
-from autograde.criteria import NEEDS_MODEL
-from autograde.evidence import parse_evidence
-from autograde.rubric import find_rubric, rubric_names
-from autograde.run_judging import judge_run
+from autograde.grading.evidence import parse_evidence
+from autograde.grading.run_judging import judge_run
+from autograde.rubric.criteria import NEEDS_MODEL
+from autograde.rubric.schema import find_rubric, rubric_names
 from course_lib.checks import CheckFailed, check
 
 RUNS = [(lab, run.id) for lab in rubric_names() for run in find_rubric(lab).runs]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from autograde.inside import wire
+from autograde.sandbox.inside import wire
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from autograde.limits import Limits
-from autograde.rubric import RUBRICS, RubricError, find_rubric, load_rubric, rubric_names
-from autograde.sandbox import SandboxError
-from autograde.withheld import WithheldError, hidden_packages, original_sources, redacted, withheld_modules
+from autograde.rubric.schema import RUBRICS, RubricError, find_rubric, load_rubric, rubric_names
+from autograde.sandbox.bubblewrap import SandboxError
+from autograde.sandbox.limits import Limits
+from autograde.sandbox.withheld import WithheldError, hidden_packages, original_sources, redacted, withheld_modules
 
 SOURCE = '''
 """A module."""
@@ -93,9 +93,9 @@ def test_of_a_module_s_names_only_they_are_withheld():
         ("course_lib", "'course_lib' is no module, such as"),
         ("course_lib...os", "is no module, such as"),
         ("course_lib.checks.exam*", "'course_lib.checks.exam*' has no function in it"),
-        ("course_lib.training:fitt", "course_lib.training defines no 'fitt' at its top level"),
+        ("course_lib.training.loop:fitt", "course_lib.training.loop defines no 'fitt' at its top level"),
         ("course_lib.distributed:ring_all_reduce", "is a package; name the module that defines 'ring_all_reduce'"),
-        ("course_lib.training:__all__", "has no function in it that could be withheld"),
+        ("course_lib.training.loop:__all__", "has no function in it that could be withheld"),
     ],
 )  # fmt: skip
 def test_an_entry_that_names_nothing_is_told(entry, told):
@@ -108,9 +108,9 @@ def test_a_package_is_withheld_with_all_its_modules():
     names = [module.name for module in withheld_modules(("course_lib.distributed.parameter_server",))]
     assert "course_lib.distributed.parameter_server.server" in names
     assert "course_lib.distributed.parameter_server" not in names  # its __init__.py has no function
-    both = withheld_modules(("course_lib.training:evaluate", "course_lib.training"))
-    assert both == withheld_modules(("course_lib.training",))
-    assert list(original_sources(("course_lib.training:fit",))) == ["course_lib/training.py"]
+    both = withheld_modules(("course_lib.training.loop:evaluate", "course_lib.training.loop"))
+    assert both == withheld_modules(("course_lib.training.loop",))
+    assert list(original_sources(("course_lib.training.loop:fit",))) == ["course_lib/training/loop.py"]
 
 
 def test_of_a_package_all_modules_of_a_name_are_withheld():
@@ -139,7 +139,7 @@ def test_the_rubric_s_list_is_a_list_of_strings(tmp_path):
     path = tmp_path / "01_single_gpu.toml"
     text = (RUBRICS / "01_single_gpu.toml").read_text()
     start = text.index("withheld = [")
-    path.write_text(text[:start] + 'withheld = "course_lib.metrics"\n' + text[text.index("]", start) + 2 :])
+    path.write_text(text[:start] + 'withheld = "course_lib.metrics.speed"\n' + text[text.index("]", start) + 2 :])
     with pytest.raises(RubricError, match=r"\[execution\] withheld must be a list of strings"):
         load_rubric(path)
 
@@ -182,35 +182,37 @@ def test_what_each_rubric_withholds_is_imported_and_is_the_file_that_is_shown(wa
         assert any(isinstance(body[-1], ast.Raise) for body in bodies)
 
 
-WITHHELD = ("course_lib.metrics", "course_lib.distributed.ring:ring_all_reduce")
+WITHHELD = ("course_lib.metrics.speed", "course_lib.distributed.collectives.ring:ring_all_reduce")
 CALLS = """
 import inspect, subprocess, sys
-import course_lib.distributed, course_lib.distributed.ring, course_lib.metrics
+import course_lib.distributed, course_lib.distributed.collectives.ring, course_lib.metrics.speed
 code = inspect.unwrap(course_lib.distributed.ring_all_reduce).__code__
 told = []
-for call in (lambda: course_lib.metrics.speedup({1: 4.0, 2: 2.0}), lambda: course_lib.distributed.ring_all_reduce(None)):
+for call in (lambda: course_lib.metrics.speed.speedup({1: 4.0, 2: 2.0}), lambda: course_lib.distributed.ring_all_reduce(None)):
     try:
         told.append(str(call()))
     except Exception as error:
         told.append(str(error))
-fresh = "import course_lib.metrics as m; print(m.speedup({1: 4.0, 2: 2.0}))"
+fresh = "import course_lib.metrics.speed as m; print(m.speedup({1: 4.0, 2: 2.0}))"
 done = subprocess.run([sys.executable, "-c", fresh], capture_output=True, text=True)
-return told, list(code.co_names), (done.stdout + done.stderr).splitlines()[-1], course_lib.distributed.ring.chunks_of.__code__.co_names
+return told, list(code.co_names), (done.stdout + done.stderr).splitlines()[-1], course_lib.distributed.collectives.ring.chunks_of.__code__.co_names
 """
 
 
 def test_one_interpreter_withholds_from_one_execution_and_not_from_the_next(warm):
     for _ in range(2):
         told, names, fresh, kept = ask(warm, CALLS, withheld=WITHHELD)
-        assert told[0].startswith("course_lib.metrics.speedup is withheld here: an exercise of this lab asks")
-        assert told[1].startswith("course_lib.distributed.ring.ring_all_reduce is withheld here")
+        assert told[0].startswith("course_lib.metrics.speed.speedup is withheld here: an exercise of this lab asks")
+        assert told[1].startswith("course_lib.distributed.collectives.ring.ring_all_reduce is withheld here")
         assert names == ["RuntimeError"] and fresh == f"RuntimeError: {told[0]}" and "pairwise" in kept
         told, names, fresh, _ = ask(warm, CALLS)
         assert told[0] == fresh == "{1: 1.0, 2: 2.0}" and "process group" in told[1] and "check_agreement" in names
 
 
 def test_all_ranks_find_the_same(warm):
-    text = "def probe(student, given, outside):\n    import course_lib.metrics as m\n    return m.speedup({1: 1.0})"
+    text = (
+        "def probe(student, given, outside):\n    import course_lib.metrics.speed as m\n    return m.speedup({1: 1.0})"
+    )
     with warm.execute(Limits(seconds=30.0), ranks=2, withheld=WITHHELD) as execution:
         replies = execution.call(text, "probe", None)
     assert [reply["error"]["type"] for reply in replies] == ["RuntimeError"] * 2
@@ -238,5 +240,5 @@ def test_the_library_s_import_is_not_the_student_s_time(warm):
     ask(warm, "return 1")
     os.kill(warm.pid, signal.SIGSTOP)  # as slow as a machine can be
     threading.Timer(1.0, os.kill, (warm.pid, signal.SIGCONT)).start()
-    with warm.execute(Limits(seconds=30.0), withheld=("course_lib.loss_line",)) as execution:
+    with warm.execute(Limits(seconds=30.0), withheld=("course_lib.training.loss_line",)) as execution:
         assert execution.seconds_left > 29.5

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from autograde import worker
-from autograde.sandbox import SandboxError, missing_sandbox
+from autograde.batch import worker
+from autograde.sandbox.bubblewrap import SandboxError, missing_sandbox
 
 pytestmark = pytest.mark.skipif(missing_sandbox() is not None, reason="no sandbox on this machine")
 
@@ -31,6 +31,6 @@ def test_where_it_cannot_be_started_the_worker_says_so(setting, monkeypatch):
     def refuse(*_, **__):
         raise SandboxError("no sandbox")
 
-    monkeypatch.setattr("autograde.warm.WarmInterpreter.execute", refuse)
+    monkeypatch.setattr("autograde.sandbox.warm.WarmInterpreter.execute", refuse)
     with pytest.raises(SandboxError, match="no sandbox"):
         worker.grade_one(setting, "ada")

@@ -12,10 +12,10 @@ import torch
 from fake_runs import LAB, source_notebook
 from nbformat.v4 import new_code_cell
 
-from course_lib.data import Batches, load
+from course_lib.data.batches import Batches, load
 from course_lib.models import WideResNet
-from course_lib.records import RunFolder
-from course_lib.training import fit
+from course_lib.runs.records import RunFolder
+from course_lib.training.loop import fit
 
 PROGRAMS = ("alpha", "beta", "gamma")
 DATA = "cifar10-synthetic"

@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from course_lib.records import EpochRecord, RunFolder
+from course_lib.runs.records import EpochRecord, RunFolder
 
 
 class Weights:

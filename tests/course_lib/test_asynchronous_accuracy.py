@@ -9,12 +9,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.data import Batches, load
+from course_lib.data.batches import Batches, load
 from course_lib.distributed import launch
+from course_lib.distributed.data_parallel.synchronous_sgd import (
+    average_buffers,
+    average_gradients,
+    synchronise_initial_state,
+)
 from course_lib.distributed.parameter_server import ParameterServerWorker, serve
-from course_lib.distributed.synchronous_sgd import average_buffers, average_gradients, synchronise_initial_state
 from course_lib.models import SmallCNN
-from course_lib.training import evaluate, warmup_then_decay
+from course_lib.training.loop import evaluate, warmup_then_decay
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from course_lib.augment import AffineAndJitter, AffineAndJitterParameters, CropAndFlip
-from course_lib.torchvision_import import import_torchvision
+from course_lib.data.augment import AffineAndJitter, AffineAndJitterParameters, CropAndFlip
+from course_lib.system.torchvision_import import import_torchvision
 
 import_torchvision()
 from torchvision import transforms as T  # noqa: E402

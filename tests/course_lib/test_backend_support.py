@@ -3,8 +3,8 @@
 import torch
 import torch.distributed as dist
 
-from course_lib.distributed import backend_support
-from course_lib.distributed.backend_support import measured_support, support_table
+from course_lib.distributed.messages import backend_support
+from course_lib.distributed.messages.backend_support import measured_support, support_table
 
 
 def test_gloo_carries_every_row_of_the_documents_table_and_the_reasons_are_told():

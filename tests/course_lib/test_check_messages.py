@@ -9,7 +9,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from nbgrader.validator import Validator
 from notebook_kernel import Kernel
 
-from course_lib.warm_kernels import WarmServer
+from course_lib.runs.warm_kernels import WarmServer
 
 FORGOTTEN = """
 def train_step(model, images, labels, optimizer, loss_fn):

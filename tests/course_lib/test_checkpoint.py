@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib.augment import CropAndFlip
-from course_lib.checkpoint import Checkpoint, CheckpointError
-from course_lib.data import Batches, load
+from course_lib.data.augment import CropAndFlip
+from course_lib.data.batches import Batches, load
 from course_lib.distributed import RankFailedError, launch
 from course_lib.optim import NovoGrad, no_decay_groups, warmup_then
-from course_lib.records import EpochRecord, RunFolder
-from course_lib.training import EarlyStopping, fit
+from course_lib.runs.records import EpochRecord, RunFolder
+from course_lib.training.checkpoint import Checkpoint, CheckpointError
+from course_lib.training.loop import EarlyStopping, fit
 
 EPOCHS = 4
 

@@ -7,10 +7,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import course_lib.models
-from course_lib.augment import CropAndFlip
 from course_lib.checks import CheckFailed, check
 from course_lib.checks.lab05_blocks import MISTAKES, arrangements, block_output, layers_of, wanted_layers
 from course_lib.checks.lab05_training import factor
+from course_lib.data.augment import CropAndFlip
 from course_lib.optim import no_decay_groups
 
 REFERENCE = answers("05_resnet_hw")

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from course_lib import distributed as ours
-from course_lib.communication_cost import ALL_REDUCE_COSTS
 from course_lib.distributed import launch, trace_messages
-from course_lib.distributed.message_rounds import message_rounds
+from course_lib.distributed.messages.message_rounds import message_rounds
+from course_lib.metrics.communication_cost import ALL_REDUCE_COSTS
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

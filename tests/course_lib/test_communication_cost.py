@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from course_lib.communication_cost import ALL_REDUCE_COSTS, Link, all_reduce_seconds, bus_bandwidth, fit_link
+from course_lib.metrics.communication_cost import ALL_REDUCE_COSTS, Link, all_reduce_seconds, bus_bandwidth, fit_link
 
 SIZES = [2.0**k for k in range(3, 25)]
 

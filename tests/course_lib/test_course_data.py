@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from course_lib.augment import AffineAndJitter, CropAndFlip
-from course_lib.data import Batches, PackedDataset, Split, fits, load, on_device
+from course_lib.data.augment import AffineAndJitter, CropAndFlip
+from course_lib.data.batches import Batches, PackedDataset, Split, fits, load, on_device
 from course_lib.distributed import launch
 from data_prep.errors import DataError
 from data_prep.staged import read

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.distributed import RankFailedError, launch, trace_messages
-from course_lib.distributed.bucketed_data_parallel import BucketedDataParallel
-from course_lib.distributed.naive_data_parallel import NaiveDataParallel
-from course_lib.distributed.overlapped_data_parallel import OverlappedDataParallel
-from course_lib.distributed.replicas import ModelMismatchError
+from course_lib.distributed.data_parallel.bucketed import BucketedDataParallel
+from course_lib.distributed.data_parallel.naive import NaiveDataParallel
+from course_lib.distributed.data_parallel.overlapped import OverlappedDataParallel
+from course_lib.distributed.data_parallel.replicas import ModelMismatchError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from course_lib.distributed import convert_sync_batchnorm, launch
 from course_lib.models import WideResNet
-from course_lib.precision import accelerate_model
+from course_lib.training.precision import accelerate_model
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

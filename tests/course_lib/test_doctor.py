@@ -12,11 +12,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from course_lib import hardware
-from course_lib.cli import lab
-from course_lib.distributed.mpi_command import MpiCommand
-from course_lib.doctor import Finding, as_json, as_text, examine, gpus, machine, network, programs, software
-from course_lib.doctor import data as data_checks
+from course_lib.runs.cli import lab
+from course_lib.system import hardware
+from course_lib.system.doctor import Finding, as_json, as_text, examine, gpus, machine, network, programs, software
+from course_lib.system.doctor import data as data_checks
+from course_lib.system.mpi_command import MpiCommand
 from data_prep.cli import data as data_command
 
 GIB = 2**30
@@ -109,7 +109,7 @@ def test_a_torchvision_that_does_not_load(monkeypatch):
     def fails():
         raise RuntimeError("operator torchvision::something does not exist\nmore")
 
-    monkeypatch.setattr("course_lib.torchvision_import.import_torchvision", fails)
+    monkeypatch.setattr("course_lib.system.torchvision_import.import_torchvision", fails)
     told = problem(software.torchvision)
     assert "torchvision::something" in told.found and "together" in told.remedy
 
@@ -455,7 +455,7 @@ def test_the_report_has_signs_remedies_and_a_sum():
 
 @pytest.mark.parametrize(("port", "code"), [("many", 1), (None, 0)])
 def test_the_command_s_exit_code(monkeypatch, port, code):
-    monkeypatch.setattr("course_lib.doctor.report.CHECKS", (network.rendezvous,))
+    monkeypatch.setattr("course_lib.system.doctor.report.CHECKS", (network.rendezvous,))
     if port:
         monkeypatch.setenv("MASTER_PORT", port)
     done = CliRunner().invoke(lab, ["doctor", "--json"])

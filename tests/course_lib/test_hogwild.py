@@ -16,14 +16,19 @@ import torch
 from rank_processes import note_pid, noted_pids, survivors
 from torch import nn
 
-from course_lib import sparse_logistic
-from course_lib.data import Batches, load
-from course_lib.distributed import LaunchStoppedError, LaunchTimeoutError, RankFailedError, hogwild_sgd, launch
-from course_lib.distributed.hogwild import hogwild, share_of_epoch
-from course_lib.distributed.hogwild_sgd import train_hogwild, train_serial
-from course_lib.distributed.lost_updates import LostIncrements, count_lost_increments, measure_lost_updates
-from course_lib.distributed.shared_memory import FileLock, pack_shared
-from course_lib.sparse_logistic import make_sparse_data
+from course_lib.data.batches import Batches, load
+from course_lib.distributed import LaunchStoppedError, LaunchTimeoutError, RankFailedError, launch
+from course_lib.distributed.shared_memory import hogwild_sgd
+from course_lib.distributed.shared_memory.hogwild import hogwild, share_of_epoch
+from course_lib.distributed.shared_memory.hogwild_sgd import train_hogwild, train_serial
+from course_lib.distributed.shared_memory.lost_updates import (
+    LostIncrements,
+    count_lost_increments,
+    measure_lost_updates,
+)
+from course_lib.distributed.shared_memory.tensors import FileLock, pack_shared
+from course_lib.training import sparse_logistic
+from course_lib.training.sparse_logistic import make_sparse_data
 
 for module in (sys.modules[__name__], rank_processes):
     cloudpickle.register_pickle_by_value(module)

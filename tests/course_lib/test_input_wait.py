@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from course_lib.data import Batches, Split
-from course_lib.input_wait import WaitTimer
+from course_lib.data.batches import Batches, Split
+from course_lib.data.input_wait import WaitTimer
 
 
 class Clock:

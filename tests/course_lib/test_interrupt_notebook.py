@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from course_lib.distributed import launch, mpi_launch
-from course_lib.records import RunFolder
-from course_lib.training import fit, train_step
+from course_lib.runs.records import RunFolder
+from course_lib.training.loop import fit, train_step
 
 kept = [1, 2, 3]
 

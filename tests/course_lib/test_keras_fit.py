@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib.keras_fit import KerasEpoch, keras_fit
-from course_lib.metrics import steady_throughput, weak_speedup
+from course_lib.metrics.speed import steady_throughput, weak_speedup
+from course_lib.training.keras_fit import KerasEpoch, keras_fit
 
 PROGRAM = Path(__file__).parents[2] / "labs" / "11_scaling_study" / "resnet_cifar10.py"
 SMALL = ["--dataset", "cifar10-synthetic", "--image_size", "32", "--train_samples", "24"]

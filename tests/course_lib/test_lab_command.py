@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from click import UsageError
 
-from course_lib.cli import main
+from course_lib.runs.cli import main
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ launch(sleep, 1)
 """
 PROGRAM = """
 import sys
-from course_lib.execute_notebook import execute_notebook
+from course_lib.runs.execute_notebook import execute_notebook
 try:
     execute_notebook(*sys.argv[1:], {})
 except KeyboardInterrupt:

@@ -81,13 +81,13 @@ def test_without_process_group_the_environment_is_there_and_no_group():
 
 @pytest.mark.parametrize("cores, ranks, expected", [(8, 2, 4), (7, 3, 2), (1, 2, 1)])
 def test_cores_are_divided_between_ranks(monkeypatch, cores, ranks, expected):
-    monkeypatch.setattr(sys.modules["course_lib.distributed.launch"], "available_cores", lambda: cores)
+    monkeypatch.setattr(sys.modules["course_lib.distributed.launching.launch"], "available_cores", lambda: cores)
     for result in launch(rank_settings, ranks, timeout=60, process_group=False):
         assert (result["threads"], result["OMP_NUM_THREADS"]) == (expected, str(expected))
 
 
 def test_more_ranks_than_cores_is_said(monkeypatch, capfd):
-    monkeypatch.setattr(sys.modules["course_lib.distributed.launch"], "available_cores", lambda: 1)
+    monkeypatch.setattr(sys.modules["course_lib.distributed.launching.launch"], "available_cores", lambda: 1)
     launch(rank_settings, 2, timeout=60, process_group=False)
     if not torch.cuda.is_available():
         assert "2 ranks share 1 cores" in capfd.readouterr().out

@@ -17,9 +17,10 @@ from types import SimpleNamespace
 import pytest
 from rank_processes import alive, noted_pids, survivors
 
-from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch, mpi_launch, mpi_run, rank_process
-from course_lib.distributed.launch_folder import _short_stack
-from course_lib.distributed.monitor import RankPrinter, _first_failure
+from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch, mpi_launch, mpi_run
+from course_lib.distributed.launching import rank_process
+from course_lib.distributed.launching.launch_folder import _short_stack
+from course_lib.distributed.launching.monitor import RankPrinter, _first_failure
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 

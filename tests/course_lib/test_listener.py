@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib.listener import PROGRESS_FILE, TrainingListener
-from course_lib.records import EpochRecord, RunFolder
-from course_lib.training import fit, train_epoch
+from course_lib.live_view.listener import PROGRESS_FILE, TrainingListener
+from course_lib.runs.records import EpochRecord, RunFolder
+from course_lib.training.loop import fit, train_epoch
 
 BATCHES = [(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))] * 3
 

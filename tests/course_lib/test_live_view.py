@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from course_lib.listener import PROGRESS_FILE, Listeners, default_callbacks
 from course_lib.live_view import cell_display, rank_lines
 from course_lib.live_view.cell_display import CellTrainings, draw_curves, training_html
 from course_lib.live_view.launch_view import LaunchView
+from course_lib.live_view.listener import PROGRESS_FILE, Listeners, default_callbacks
 from course_lib.live_view.progress import INTERVAL, Progress, ProgressListener
 from course_lib.live_view.progress_file import ProgressFile
 from course_lib.live_view.rank_lines import RankLog, ranks_html, ranks_text

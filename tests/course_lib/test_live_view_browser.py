@@ -22,10 +22,10 @@ CELLS = {
 import time
 import torch
 import torch.distributed as dist
-from course_lib.data import Batches, load
+from course_lib.data.batches import Batches, load
 from course_lib.distributed import launch
 from course_lib.models import SmallCNN
-from course_lib.training import EarlyStopping, fit, train_step
+from course_lib.training.loop import EarlyStopping, fit, train_step
 
 def train(epochs=8, slower=0.0):
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from course_lib.distributed import RankFailedError, launch
-from course_lib.records import EpochRecord, RunFolder
-from course_lib.training import fit, train_step
+from course_lib.runs.records import EpochRecord, RunFolder
+from course_lib.training.loop import fit, train_step
 
 def train(epochs=4, seconds=0.02, **options):
     torch.manual_seed(0)
@@ -171,7 +171,7 @@ def test_it_stays_plain_text(kernel, how):
 def test_a_fork_of_the_kernel_is_not_looked_at(kernel):
     kernel.run("""
 import os
-from course_lib.interactive import is_interactive
+from course_lib.live_view.interactive import is_interactive
 if os.fork() == 0:
     open("fork", "w").write(str(is_interactive()))
     os._exit(0)
@@ -188,7 +188,7 @@ def test_the_switch_turns_it_on_for_whoever_asks(kernel):
 
 def asking(folder):
     """A notebook that says whether somebody looks, and fails where somebody does."""
-    code = "from course_lib.interactive import is_interactive\nassert not is_interactive()\nprint('plain')"
+    code = "from course_lib.live_view.interactive import is_interactive\nassert not is_interactive()\nprint('plain')"
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(code, id="ask", metadata={"nbgrader": {"grade": True, "grade_id": "ask", "locked": True, "points": 1, "schema_version": 3, "solution": False, "task": False}})],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},

@@ -3,11 +3,11 @@
 import matplotlib.pyplot as plt
 import pytest
 
-from course_lib.communication_cost import Link
-from course_lib.distributed.message_rounds import delivered_messages, message_rounds
-from course_lib.distributed.message_trace import Message, MessageTrace
-from course_lib.distributed.space_time import space_time
-from course_lib.plots_communication import bandwidths, message_times, predicted_times, sent_bytes
+from course_lib.distributed.messages.message_rounds import delivered_messages, message_rounds
+from course_lib.distributed.messages.message_trace import Message, MessageTrace
+from course_lib.distributed.messages.space_time import space_time
+from course_lib.metrics.communication_cost import Link
+from course_lib.plots.communication import bandwidths, message_times, predicted_times, sent_bytes
 
 
 def traces(ranks, *messages):

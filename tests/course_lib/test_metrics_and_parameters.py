@@ -7,11 +7,11 @@ from fractions import Fraction
 import pytest
 import torch
 
-from course_lib import labs, parameters
-from course_lib.hardware import Utilisation, available_cores
-from course_lib.labs import UnknownLabError, find_lab
-from course_lib.metrics import efficiency, saturation_knee, speedup, weak_efficiency
-from course_lib.parameters import ParameterError, Rule, check_values, read_rules
+from course_lib.metrics.speed import efficiency, saturation_knee, speedup, weak_efficiency
+from course_lib.runs import labs, parameters
+from course_lib.runs.labs import UnknownLabError, find_lab
+from course_lib.runs.parameters import ParameterError, Rule, check_values, read_rules
+from course_lib.system.hardware import Utilisation, available_cores
 
 
 def one_line(raised, *words):
@@ -178,7 +178,7 @@ def test_labs_of_the_working_folder_come_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "below")
     assert find_lab("1").notebook == tmp_path / "labs" / "01_mine" / "01_mine.ipynb"
     monkeypatch.chdir(tmp_path.parent)
-    monkeypatch.setattr(labs, "__file__", str(tmp_path / "site-packages" / "course_lib" / "labs.py"))
+    monkeypatch.setattr(labs, "__file__", str(tmp_path / "site-packages" / "course_lib" / "runs" / "labs.py"))
     with pytest.raises(UnknownLabError) as raised:
         find_lab("1")
     one_line(raised, "no lab in", "lab start 1")

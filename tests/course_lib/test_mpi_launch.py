@@ -10,14 +10,9 @@ from pathlib import Path
 import pytest
 from rank_processes import survivors
 
-from course_lib.distributed import (
-    MPINotFoundError,
-    RankFailedError,
-    mpi_command,
-    mpi_launch,
-    mpi_run,
-)
-from course_lib.distributed.mpi_command import find_mpi
+from course_lib.distributed import MPINotFoundError, RankFailedError, mpi_launch, mpi_run
+from course_lib.system import mpi_command
+from course_lib.system.mpi_command import find_mpi
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 

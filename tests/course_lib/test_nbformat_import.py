@@ -18,7 +18,7 @@ except nbformat.ValidationError:
 
 
 @pytest.mark.parametrize(
-    "first", ["import autograde", "import course_lib.nbformat_import as n; n.leave_addresses_out()"]
+    "first", ["import autograde", "import course_lib.system.nbformat_import as n; n.leave_addresses_out()"]
 )
 def test_nbformat_comes_without_the_grammar_of_addresses(first):
     done = subprocess.run([sys.executable, "-c", f"{first}\n{CHECKS}"], capture_output=True, text=True)

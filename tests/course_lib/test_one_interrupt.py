@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from course_lib.distributed.one_interrupt import OneInterrupt
+from course_lib.distributed.launching.one_interrupt import OneInterrupt
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from torch import nn
 
 from course_lib.distributed import launch
 from course_lib.optim import NovoGrad
-from course_lib.torchvision_import import import_torchvision
+from course_lib.system.torchvision_import import import_torchvision
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib.homework import write_own_function
+from course_lib.training.homework import write_own_function
 
 HEAD = "import torch\nfrom torch import nn"
 

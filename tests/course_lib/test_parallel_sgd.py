@@ -10,11 +10,22 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.data import Split, load
+from course_lib.data.batches import Split, load
 from course_lib.distributed import RankFailedError, launch
-from course_lib.distributed.parallel_sgd import WorkerReport, critical_path, deal_shares, parallel_sgd, worker_batches
-from course_lib.distributed.parameter_averaging import MPIPeers, TorchPeers, average_on_master, average_parameters
-from course_lib.distributed.process_comm import run_ranks
+from course_lib.distributed.launching.process_comm import run_ranks
+from course_lib.distributed.local_sgd.parallel_sgd import (
+    WorkerReport,
+    critical_path,
+    deal_shares,
+    parallel_sgd,
+    worker_batches,
+)
+from course_lib.distributed.local_sgd.parameter_averaging import (
+    MPIPeers,
+    TorchPeers,
+    average_on_master,
+    average_parameters,
+)
 from course_lib.models import ParallelSGDNet
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a rank would import this file

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib.data import Batches, load
+from course_lib.data.batches import Batches, load
 from course_lib.distributed import MPIPeers, critical_path, mpi_launch, parallel_sgd, worker_batches
 from course_lib.models import ParallelSGDNet
-from course_lib.training import evaluate
+from course_lib.training.loop import evaluate
 from data_prep.errors import DataError
 
 pytestmark = pytest.mark.slow

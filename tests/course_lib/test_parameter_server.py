@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from course_lib.distributed import launch
-from course_lib.distributed.message_trace import trace_messages
+from course_lib.distributed.messages.message_trace import trace_messages
 from course_lib.distributed.parameter_server import (
     ParameterServerWorker,
     serve,

@@ -3,8 +3,8 @@
 import matplotlib.pyplot as plt
 import pytest
 
-from course_lib import plots_asynchrony
 from course_lib.distributed.parameter_server import staleness_of_order
+from course_lib.plots import asynchrony as plots_asynchrony
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib.plots import COLOURS
-from course_lib.plots_curvature import damping_sweep, fisher_blocks, interval_trade, loss_curves, race, valley
+from course_lib.plots.curvature import damping_sweep, fisher_blocks, interval_trade, loss_curves, race, valley
+from course_lib.plots.curves import COLOURS
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from course_lib import plots
-from course_lib.sweep.figures import _curves
+from course_lib.plots import curves as plots
+from course_lib.runs.sweep.outcome.figures import _curves
 
 CURVE = pd.DataFrame({"epoch": [0, 1, 2], "time": [0.0, 3.0, 6.0], "val_accuracy": [0.0, 0.5, 0.6]})
 

@@ -4,9 +4,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from course_lib import plots_scaling
-from course_lib.published_runs import PUBLISHED_RUNS
-from course_lib.scaling_model import Measurement, StepModel
+from course_lib.metrics.published_runs import PUBLISHED_RUNS
+from course_lib.metrics.scaling_model import Measurement, StepModel
+from course_lib.plots import scaling as plots_scaling
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import pytest
 
-from course_lib.plots_strategies import strategy_comparison, strategy_curves
-from course_lib.strategies import CurvePoint, StrategyResult, results_table
+from course_lib.training.strategies import CurvePoint, StrategyResult, results_table
+from course_lib.training.strategies.figures import strategy_comparison, strategy_curves
 
 
 def run(name, seed, seconds, accuracy, sent, processes=2):

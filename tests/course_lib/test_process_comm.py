@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from course_lib.distributed import MPINotFoundError, RankFailedError, mpi_launch
-from course_lib.distributed.communicator import Communicator
-from course_lib.distributed.mpi_command import find_mpi
-from course_lib.distributed.process_comm import run_ranks
+from course_lib.distributed.launching.communicator import Communicator
+from course_lib.distributed.launching.process_comm import run_ranks
+from course_lib.system.mpi_command import find_mpi
 
 
 def in_place(comm):

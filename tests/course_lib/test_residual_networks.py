@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from course_lib.models import BasicBlock, Bottleneck, HomeworkResNet, cifar_resnet
-from course_lib.torchvision_import import import_torchvision
+from course_lib.system.torchvision_import import import_torchvision
 
 
 def count(model):

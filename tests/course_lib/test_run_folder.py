@@ -20,9 +20,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
-from course_lib import atomic
-from course_lib.atomic import write_atomically
-from course_lib.records import EpochRecord, RunFolder, TrainingDivergedError, assessment_print, read_learning_curve
+from course_lib.runs.records import EpochRecord, RunFolder, TrainingDivergedError, assessment_print, read_learning_curve
+from course_lib.system import atomic
+from course_lib.system.atomic import write_atomically
 
 FILES = {"learning_curve.csv", "model.safetensors", "assessment.out", "run.json"}
 HEADER = "epoch,time,images_per_sec,train_loss,train_accuracy,val_loss,val_accuracy,lr"

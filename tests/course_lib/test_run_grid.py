@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib.distributed import LaunchStoppedError, RankFailedError, launch
-from course_lib.sweep import grid, run_grid
+from course_lib.runs.sweep import grid
+from course_lib.training.run_grid import run_grid
 
 CORES = len(os.sched_getaffinity(0))
 

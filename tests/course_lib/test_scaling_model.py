@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from course_lib.communication_cost import all_reduce_seconds
-from course_lib.published_runs import IMAGENET_EPOCHS, IMAGENET_IMAGES, PUBLISHED_RUNS
-from course_lib.scaling_model import (
+from course_lib.metrics.communication_cost import all_reduce_seconds
+from course_lib.metrics.published_runs import IMAGENET_EPOCHS, IMAGENET_IMAGES, PUBLISHED_RUNS
+from course_lib.metrics.scaling_model import (
     Measurement,
     StepModel,
     amdahl_speedup,

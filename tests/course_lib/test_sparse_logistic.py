@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from course_lib.sparse_logistic import (
+from course_lib.training.sparse_logistic import (
     SparseData,
     dense_update,
     evaluate_sparse,

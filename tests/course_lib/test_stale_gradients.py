@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from course_lib.data import Batches, load
+from course_lib.data.batches import Batches, load
 from course_lib.distributed import hogwild, train_hogwild
 from course_lib.models import ParallelSGDNet
-from course_lib.strategies import condition_of, state_vector
+from course_lib.training.strategies import condition_of, state_vector
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

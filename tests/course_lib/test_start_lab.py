@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
-from course_lib.labs import UnknownLabError, find_lab
-from course_lib.release_copy import ReleaseError, release_notebook
-from course_lib.start_lab import start_labs
+from course_lib.runs.labs import UnknownLabError, find_lab
+from course_lib.runs.release_copy import ReleaseError, release_notebook
+from course_lib.runs.start_lab import start_labs
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from course_lib.data import Batches
+from course_lib.data.batches import Batches
 from course_lib.distributed import meet
-from course_lib.strategies import (
+from course_lib.training.loop import evaluate
+from course_lib.training.strategies import (
     STRATEGIES,
     Condition,
     CurvePoint,
@@ -23,9 +24,8 @@ from course_lib.strategies import (
     run_strategy,
     state_vector,
 )
-from course_lib.strategies.clock import Clock
-from course_lib.strategies.share import Share, load_state_vector
-from course_lib.training import evaluate
+from course_lib.training.strategies.clock import Clock
+from course_lib.training.strategies.share import Share, load_state_vector
 
 TASK = Task(
     dataset="fashion-mnist-small", workers=2, epochs=2, batch_size=16, lr=0.05, train_samples=200, test_samples=100,
@@ -276,7 +276,9 @@ def test_batch_norm(monkeypatch):
     assert not torch.equal(means[0][0], means[1][0])  # each rank's own
     scored = []
     monkeypatch.setitem(STRATEGIES, "synchronous", lambda task, seed: records)
-    monkeypatch.setattr("course_lib.strategies.run.load_state_vector", lambda model, vector: scored.append(vector))
+    monkeypatch.setattr(
+        "course_lib.training.strategies.run.load_state_vector", lambda model, vector: scored.append(vector)
+    )
     run_strategy("synchronous", task)
     monkeypatch.undo()
     assert torch.equal(scored[-1], (records[0].snapshots[-1].weights + records[1].snapshots[-1].weights) / 2)
@@ -341,8 +343,8 @@ def made(monkeypatch):
             raise RuntimeError("the machine went away")
         return result(name, seed)
 
-    monkeypatch.setattr("course_lib.strategies.comparison.run_strategy", run)
-    monkeypatch.setattr("course_lib.strategies.comparison.available_cores", lambda: 2)
+    monkeypatch.setattr("course_lib.training.strategies.comparison.run_strategy", run)
+    monkeypatch.setattr("course_lib.training.strategies.comparison.available_cores", lambda: 2)
     return calls
 
 
@@ -376,14 +378,14 @@ def test_files_that_are_none_are_made_again(made, tmp_path):
 
 def test_runs_of_another_machine_are_made_again(made, tmp_path, monkeypatch):
     compare(TASK, (0,), ["single"], tmp_path)
-    monkeypatch.setattr("course_lib.strategies.comparison.available_cores", lambda: 4)
+    monkeypatch.setattr("course_lib.training.strategies.comparison.available_cores", lambda: 4)
     compare(TASK, (0,), ["single"], tmp_path)
     assert len(made) == 2
 
 
 def test_runs_that_learned_nothing_are_named(made, monkeypatch, capsys):
     spoilt = result("HogWild", 4, finite=False, moved=math.nan)
-    monkeypatch.setattr("course_lib.strategies.comparison.run_strategy", lambda name, task, seed: spoilt)
+    monkeypatch.setattr("course_lib.training.strategies.comparison.run_strategy", lambda name, task, seed: spoilt)
     compare(TASK, (4,), ["HogWild"])
     told = capsys.readouterr()
     assert "HogWild, seed 4: diverged" in told.out and not told.err

@@ -19,8 +19,8 @@ from click.testing import CliRunner
 from rank_processes import survivors
 from toy_sweep import make_toy_course
 
-from course_lib.sweep import local
-from course_lib.sweep.command import sweep as command
+from course_lib.runs.sweep import local
+from course_lib.runs.sweep.command import sweep as command
 
 CORES = len(os.sched_getaffinity(0))
 

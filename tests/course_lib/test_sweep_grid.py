@@ -3,10 +3,10 @@
 import pytest
 from toy_sweep import make_toy_course
 
-from course_lib.labs import Lab, find_lab
-from course_lib.parameters import ParameterError
-from course_lib.sweep import grid, parse_axis
-from course_lib.sweep.points import plan
+from course_lib.runs.labs import Lab, find_lab
+from course_lib.runs.parameters import ParameterError
+from course_lib.runs.sweep import grid, parse_axis
+from course_lib.runs.sweep.points import plan
 
 
 def test_a_grid_is_every_combination_the_last_axis_fastest():

@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from course_lib.parameters import ParameterError
-from course_lib.sweep import run_point
-from course_lib.sweep.estimate import makespan, past_runs, point_seconds
-from course_lib.sweep.figures import draw_results, scaling_table
-from course_lib.sweep.folder import Outcome, read_outcome, write_outcome
-from course_lib.sweep.local import Machine, shares
-from course_lib.sweep.points import Point
-from course_lib.sweep.results import collect, write_results
+from course_lib.runs.parameters import ParameterError
+from course_lib.runs.sweep import run_point
+from course_lib.runs.sweep.folder import Outcome, read_outcome, write_outcome
+from course_lib.runs.sweep.local import Machine, shares
+from course_lib.runs.sweep.outcome.estimate import makespan, past_runs, point_seconds
+from course_lib.runs.sweep.outcome.figures import draw_results, scaling_table
+from course_lib.runs.sweep.outcome.results import collect, write_results
+from course_lib.runs.sweep.points import Point
 
 
 def runs(rates, batch=64, variant="", effective=None):

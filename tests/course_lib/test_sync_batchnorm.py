@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.distributed import convert_sync_batchnorm, launch
-from course_lib.distributed.sync_batchnorm import GlooSyncBatchNorm
+from course_lib.distributed.data_parallel.sync_batchnorm import GlooSyncBatchNorm
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

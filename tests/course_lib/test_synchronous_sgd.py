@@ -10,13 +10,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from course_lib.distributed import launch
-from course_lib.distributed.message_trace import trace_messages
-from course_lib.distributed.synchronous_sgd import (
+from course_lib.distributed.data_parallel.synchronous_sgd import (
     average_buffers,
     average_gradients,
     average_gradients_one_by_one,
     synchronise_initial_state,
 )
+from course_lib.distributed.messages.message_trace import trace_messages
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

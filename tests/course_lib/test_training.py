@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.data import Batches, load
+from course_lib.data.batches import Batches, load
 from course_lib.distributed import RankFailedError, launch
 from course_lib.models import WideResNet
-from course_lib.precision import accelerate_model
-from course_lib.records import RunFolder, TrainingDivergedError
-from course_lib.training import EarlyStopping, evaluate, fit, train_epoch, train_step, warmup_then_decay
+from course_lib.runs.records import RunFolder, TrainingDivergedError
+from course_lib.training.loop import EarlyStopping, evaluate, fit, train_epoch, train_step, warmup_then_decay
+from course_lib.training.precision import accelerate_model
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -21,9 +21,9 @@ from nbclient.exceptions import DeadKernelError
 from rank_processes import alive, survivors
 
 import course_lib
-from course_lib.warm_kernels import WarmServer, WarmServerError, client
-from course_lib.warm_kernels.client import _folder, _state
-from course_lib.warm_kernels.provisioner import _is_ours
+from course_lib.runs.warm_kernels import WarmServer, WarmServerError, client
+from course_lib.runs.warm_kernels.client import _folder, _state
+from course_lib.runs.warm_kernels.provisioner import _is_ours
 
 CORES = sorted(os.sched_getaffinity(0))
 
@@ -79,7 +79,7 @@ def execute(server, tmp_path, *sources, **engine):
 def test_torch_is_there_and_nothing_is_shared_between_kernels(server, tmp_path):
     first = execute(
         server, tmp_path,
-        "import sys, os, random, numpy; print('torch' in sys.modules, 'course_lib.training' in sys.modules)",
+        "import sys, os, random, numpy; print('torch' in sys.modules, 'course_lib.training.loop' in sys.modules)",
         "import builtins; builtins.left_behind = 1; os.environ['LEFT'] = '1'; print(os.getpid(), random.random(), numpy.random.rand())",
     )  # fmt: skip
     second = execute(
@@ -106,7 +106,7 @@ def test_a_kernel_has_the_callers_folder_environment_and_cores(server, tmp_path,
     out = execute(
         server, tmp_path,
         "import os, torch, beside; print(os.getcwd()); print(os.environ['A_WORD']); print(beside.value)",
-        "from course_lib.hardware import available_cores; print(sorted(os.sched_getaffinity(0)), available_cores(), torch.get_num_threads())",
+        "from course_lib.system.hardware import available_cores; print(sorted(os.sched_getaffinity(0)), available_cores(), torch.get_num_threads())",
         "import sys; print([folder for folder in sys.path if 'elsewhere' in folder])",
         cpus=CORES[:1],
     )  # fmt: skip
@@ -132,7 +132,7 @@ def test_launch_takes_its_ranks_from_the_warm_fork_server(server, tmp_path):
         "import multiprocessing.forkserver as f\nprint(open(f'/proc/{f._forkserver._forkserver_pid}/cmdline').read().split(chr(0))[2])",
     )  # fmt: skip
     assert out[0].split() == ["[0,", "1]", "2"] and out[1].strip() == "a child"
-    assert out[2].strip() == "course_lib.warm_kernels.server"  # forked, not started anew
+    assert out[2].strip() == "course_lib.runs.warm_kernels.server"  # forked, not started anew
 
 
 def test_a_closing_kernel_does_not_wait_for_what_outlives_it(server, tmp_path):
@@ -182,8 +182,8 @@ def test_what_a_kernel_leaves_when_it_dies_ends_too(server, tmp_path):
 
 DRIVER = """
 import sys, time
-from course_lib.warm_kernels import WarmServer
-process = WarmServer(sys.argv[1]).fork("course_lib.warm_kernels.kernel", "main", ["-f", sys.argv[2]])
+from course_lib.runs.warm_kernels import WarmServer
+process = WarmServer(sys.argv[1]).fork("course_lib.runs.warm_kernels.kernel", "main", ["-f", sys.argv[2]])
 print(process.pid, flush=True)
 time.sleep(600)
 """
@@ -205,7 +205,7 @@ def test_a_fork_ends_with_who_asked_for_it(server, tmp_path, number):
 
 def test_a_private_server_ends_with_its_owner_and_takes_its_folder_along(tmp_path):
     code = (
-        "import os, time\nfrom course_lib.warm_kernels import WarmServer\n"
+        "import os, time\nfrom course_lib.runs.warm_kernels import WarmServer\n"
         "with WarmServer.private() as server:\n    print(server.path, flush=True)\n    time.sleep(600)"
     )
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

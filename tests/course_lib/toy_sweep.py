@@ -37,7 +37,7 @@ if rule == "hangs":
         None,
         """
 import torch
-from course_lib.records import EpochRecord, RunFolder
+from course_lib.runs.records import EpochRecord, RunFolder
 data = {"name": "none", "provenance": "synthetic", "train_samples": 0}
 parameters = dict(num_gpus=num_gpus, batch_size=batch_size, cores=len(os.sched_getaffinity(0)), threads=torch.get_num_threads())
 run = RunFolder(output_dir, "01_toy", parameters, data).start(num_gpus, None, "cpu")

@@ -54,7 +54,7 @@ def publisher(name, monkeypatch):
 
 @pytest.fixture(scope="module")
 def torchvision_datasets():
-    from course_lib.torchvision_import import import_torchvision
+    from course_lib.system.torchvision_import import import_torchvision
 
     import_torchvision()
     from torchvision import datasets

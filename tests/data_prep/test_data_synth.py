@@ -42,7 +42,7 @@ def mirror(tmp_path_factory):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_torchvision_reads_the_same(root, mirror, name, monkeypatch):
-    from course_lib.torchvision_import import import_torchvision
+    from course_lib.system.torchvision_import import import_torchvision
 
     import_torchvision()
     from torchvision import datasets

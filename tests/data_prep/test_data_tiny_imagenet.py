@@ -89,7 +89,7 @@ def same(root, other):
 
 
 def test_packed_is_what_image_folder_reads(tree, uninterrupted):
-    from course_lib.torchvision_import import import_torchvision
+    from course_lib.system.torchvision_import import import_torchvision
 
     import_torchvision()
     from torchvision.datasets import ImageFolder

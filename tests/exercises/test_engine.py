@@ -10,8 +10,8 @@ import torch
 
 from autograde.checks import described
 from autograde.checks.registry import AnswerError
-from autograde.inside.wire import Opaque
-from autograde.limits import Exceeded
+from autograde.sandbox.inside.wire import Opaque
+from autograde.sandbox.limits import Exceeded
 from course_lib.exercises import Answers, Exercise, Mistake, Part, visible
 from course_lib.exercises.comparing import contrast, equal, short
 from course_lib.exercises.judging import Expectation, judge, observe_here

@@ -19,16 +19,16 @@ import torch
 
 from autograde.checks import find_check
 from autograde.checks.described import observer_source
-from autograde.rubric import find_rubric
-from autograde.sandbox import missing_sandbox
-from autograde.warm import WarmInterpreter
+from autograde.rubric.schema import find_rubric
+from autograde.sandbox.bubblewrap import missing_sandbox
+from autograde.sandbox.warm import WarmInterpreter
 from course_lib.checks import CheckFailed, check
 from course_lib.distributed import launch
 from course_lib.exercises import answers_of, exercises_of, known_labs
 from course_lib.exercises.comparing import equal
 from course_lib.exercises.expected import computed, stored
 from course_lib.exercises.judging import judge, observe_here
-from course_lib.run_evidence.course import full_name
+from course_lib.runs.run_evidence.course import full_name
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "autograde")]

@@ -18,7 +18,7 @@ from textwrap import dedent
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 
-from autograde.notebook_repair import release_of
+from autograde.submission.notebook_repair import release_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAB = "01_single_gpu"

@@ -9,15 +9,15 @@ WITHHELD = dict(train_step=0, evaluate=0, speedup=0, flags="crash", reason="is w
 
 def hand_in(submission: Submission, find: str) -> None:
     """Answers that call what the function ``find(module, name)`` of an exhibit comes upon."""
-    submission.answer("train-step", find + "\n\ntrain_step = find('course_lib.training', 'train_step')\n")
-    submission.answer("evaluate", find + "\n\nevaluate = find('course_lib.training', 'evaluate')\n")
+    submission.answer("train-step", find + "\n\ntrain_step = find('course_lib.training.loop', 'train_step')\n")
+    submission.answer("evaluate", find + "\n\nevaluate = find('course_lib.training.loop', 'evaluate')\n")
     submission.answer(
         "speedup",
         find
         + """
 
 def speedup_and_efficiency(times, ranks):
-    return tuple(find("course_lib.metrics", name)(times)[ranks] for name in ("speedup", "efficiency"))
+    return tuple(find("course_lib.metrics.speed", name)(times)[ranks] for name in ("speedup", "efficiency"))
 """,
     )
 
@@ -28,13 +28,13 @@ def library_is_called(submission: Submission, world: World) -> None:
     hand_in(
         submission,
         """
-import course_lib.training, sys
-from course_lib.metrics import efficiency, speedup
+import course_lib.training.loop, sys
+from course_lib.metrics.speed import efficiency, speedup
 
 def find(module, name):
     if name == "evaluate":
         return getattr(sys.modules[module], name)
-    return course_lib.training.train_epoch.__kwdefaults__["step"] if name == "train_step" else globals()[name]
+    return course_lib.training.loop.train_epoch.__kwdefaults__["step"] if name == "train_step" else globals()[name]
 """,
     )
 

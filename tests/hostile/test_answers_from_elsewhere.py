@@ -16,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "autograde"))
 from graded_lab import GradedLab
 
-from autograde.sandbox import missing_sandbox
+from autograde.sandbox.bubblewrap import missing_sandbox
 
 MISSING = missing_sandbox()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
@@ -301,7 +301,7 @@ exhibit(
     "ring",
     "The library's all-gather, which no exercise asks for, and a sum.",
     """
-from course_lib.distributed import gather_scatter
+from course_lib.distributed.collectives import gather_scatter
 
 def ring_all_reduce(tensor):
     size = dist.get_world_size()
@@ -316,7 +316,7 @@ exhibit(
     "tree-broadcast",
     "The library's scatter of as many copies as there are ranks.",
     """
-from course_lib.distributed import gather_scatter
+from course_lib.distributed.collectives import gather_scatter
 
 def tree_broadcast(tensor, src):
     copies = [tensor.clone() for _ in range(dist.get_world_size())] if dist.get_rank() == src else None
@@ -330,7 +330,7 @@ exhibit(
     "The table that a sweep's figures are drawn from.",
     """
 import pandas as pd
-from course_lib.sweep import figures
+from course_lib.runs.sweep.outcome import figures
 
 def scaling(sequential, times, kind):
     found = {}
@@ -346,13 +346,13 @@ def scaling(sequential, times, kind):
 )
 
 for solved, by_library in {
-    "throughput": "from course_lib.metrics import steady_throughput",
+    "throughput": "from course_lib.metrics.speed import steady_throughput",
     "laws": """
-from course_lib.scaling_model import amdahl_speedup as amdahl, fit_serial_share, gustafson_speedup as gustafson
+from course_lib.metrics.scaling_model import amdahl_speedup as amdahl, fit_serial_share, gustafson_speedup as gustafson
 serial_share = lambda speedups: fit_serial_share(speedups)[0]
 """,
     "bytes": """
-from course_lib.communication_cost import ALL_REDUCE_COSTS
+from course_lib.metrics.communication_cost import ALL_REDUCE_COSTS
 busiest_sends = lambda way, nbytes, ranks, servers=1: ALL_REDUCE_COSTS[way](nbytes, ranks)[1]
 """,
     "model": """

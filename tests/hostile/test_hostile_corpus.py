@@ -41,11 +41,11 @@ from exhibits import (
 )
 from safetensors.torch import load_file, save_file
 
-from autograde.gradebook import nbgrader_settings, open_gradebook
-from autograde.reading.feedback import page_or_scores
-from autograde.rubric import RUBRICS
-from autograde.sandbox import missing_sandbox
-from autograde.verdict import Verdict, load_verdict, verdict_path
+from autograde.gradebook.scores import nbgrader_settings, open_gradebook
+from autograde.reports.reading.feedback import page_or_scores
+from autograde.rubric.schema import RUBRICS
+from autograde.rubric.verdict import Verdict, load_verdict, verdict_path
+from autograde.sandbox.bubblewrap import missing_sandbox
 
 MISSING = missing_sandbox()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")

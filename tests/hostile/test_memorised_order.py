@@ -8,11 +8,11 @@ import torch
 from exhibits import HONEST_RUN, LAB
 from safetensors.torch import save
 
-from autograde.evidence import LIMITS, parse_evidence
-from autograde.held_out import try_weights
-from autograde.limits import Limits
-from autograde.rubric import ModelEvidence
-from autograde.sandbox import missing_sandbox
+from autograde.grading.evidence import LIMITS, parse_evidence
+from autograde.grading.held_out import try_weights
+from autograde.rubric.schema import ModelEvidence
+from autograde.sandbox.bubblewrap import missing_sandbox
+from autograde.sandbox.limits import Limits
 from data_prep.staged import read
 
 MISSING = missing_sandbox()

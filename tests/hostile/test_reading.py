@@ -24,17 +24,17 @@ from exhibits import LAB, REPOSITORY, SOURCE, Submission
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 from reading import MARK, READING, SHOWS
 
-from autograde.autograded import write_autograded
-from autograde.gradebook import ensure_assignment, nbgrader_settings, open_gradebook, record_verdict
-from autograde.grading import failed_verdict
-from autograde.reading.feedback import page_or_scores
-from autograde.reading.inert_html import HANDLERS
-from autograde.reading.page_process import PageServer
-from autograde.reading.student_content import StudentContent
-from autograde.report import write_report
-from autograde.rubric import find_rubric
-from autograde.sandbox import missing_sandbox
-from autograde.verdict import load_verdict, verdict_path
+from autograde.gradebook.autograded import write_autograded
+from autograde.gradebook.scores import ensure_assignment, nbgrader_settings, open_gradebook, record_verdict
+from autograde.grading.one_submission import failed_verdict
+from autograde.reports.reading.feedback import page_or_scores
+from autograde.reports.reading.inert_html import HANDLERS
+from autograde.reports.reading.page_process import PageServer
+from autograde.reports.reading.student_content import StudentContent
+from autograde.reports.report import write_report
+from autograde.rubric.schema import find_rubric
+from autograde.rubric.verdict import load_verdict, verdict_path
+from autograde.sandbox.bubblewrap import missing_sandbox
 
 BINARIES = Path(sys.executable).parent
 BROKEN = "a-file-that-is-no-notebook"
@@ -248,7 +248,7 @@ def test_the_report_and_the_table(readers):
         assert found.policy.startswith("default-src 'none'") and "base-uri 'none'; form-action 'none'" in found.policy
         others = [each for each in found.active if not re.fullmatch(r"style|svg|a href=(\.\./)?[\w./#-]+", each)]
         assert (others, found.controls) == ([], []), page
-    command = [sys.executable, "-c", "from autograde.export_command import export; export()", LAB, "--to", "nbgrader"]
+    command = [sys.executable, "-c", "from autograde.commands.export import export; export()", LAB, "--to", "nbgrader"]
     done = subprocess.run([*command, "--course", course.course], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     table = (course.course / "exports" / f"{LAB}_nbgrader.csv").read_text()

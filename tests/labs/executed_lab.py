@@ -17,8 +17,8 @@ from filelock import FileLock
 from jupyter_client.provisioning import KernelProvisionerFactory
 from nbgrader.validator import Validator
 
-from autograde.gradebook import nbgrader_settings
-from course_lib.warm_kernels import WarmServer
+from autograde.gradebook.scores import nbgrader_settings
+from course_lib.runs.warm_kernels import WarmServer
 
 COLD = "02_ddp"  # executed in a kernel that is started as a student's is
 

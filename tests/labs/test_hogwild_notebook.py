@@ -8,7 +8,7 @@ import nbformat
 import pytest
 import torch
 
-from course_lib.records import TrainingDivergedError, divergence
+from course_lib.runs.records import TrainingDivergedError, divergence
 
 LAB = Path(__file__).resolve().parents[2] / "labs" / "09_hogwild" / "09_hogwild.ipynb"
 

@@ -17,11 +17,17 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
-from course_lib.homework import ProgressiveResize, WeightsError, find_imagenet_weights, load_body, one_cycle_sgd
-from course_lib.homework.train_program import joined_ranks
 from course_lib.models import HomeworkResNet
 from course_lib.models.upsampled_resnet18 import upsampled_resnet18
-from course_lib.torchvision_import import import_torchvision
+from course_lib.system.torchvision_import import import_torchvision
+from course_lib.training.homework import (
+    ProgressiveResize,
+    WeightsError,
+    find_imagenet_weights,
+    load_body,
+    one_cycle_sgd,
+)
+from course_lib.training.homework.train_program import joined_ranks
 
 FOLDER = Path(__file__).parents[2] / "labs" / "05_resnet_hw"
 PROGRAMS = ["resnet_cifar100", "resnet_tinyimagenet", "pretrained_cifar100"]
@@ -231,7 +237,7 @@ def test_other_options_do_not_take_an_interrupted_run(hand_in, tmp_path, monkeyp
     program, output = hand_in / "resnet_cifar100.py", tmp_path / "run"
     arguments = [*SMALL, "--dataset=cifar100-synthetic", f"--output-dir={output}"]
 
-    from course_lib.records import RunFolder
+    from course_lib.runs.records import RunFolder
 
     monkeypatch.setattr(RunFolder, "early_stop", None)
     finish = RunFolder.finish

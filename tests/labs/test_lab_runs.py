@@ -11,8 +11,8 @@ import pytest
 from finished_run import accuracy_of, complete
 from jupyter_client.provisioning import KernelProvisionerFactory
 
-from course_lib import cli
-from course_lib.warm_kernels import WarmServer
+from course_lib.runs import cli
+from course_lib.runs.warm_kernels import WarmServer
 
 BIN = Path(sys.executable).parent
 
@@ -86,7 +86,7 @@ def test_plain_papermill_leaves_the_same(tmp_path, repository):
 TOY = [
     "num_gpus = 1\nepochs = 1\nbatch_size = 4\nbase_lr = 0.1\nseed = 0\ntrain_samples = 0\noutput_dir = 'run'",
     """
-from course_lib.records import EpochRecord, RunFolder
+from course_lib.runs.records import EpochRecord, RunFolder
 run = RunFolder(output_dir, "01_toy", {"epochs": epochs}, {"name": "none"}).start(1, None, "cpu")
 run.append(EpochRecord(1, 1.0, 1.0, 1.0, 0.5, 1.0, epochs / 10, 0.1), 1.0)
 if epochs == 5:

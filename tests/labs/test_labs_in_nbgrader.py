@@ -14,8 +14,8 @@ from finished_run import accuracy_of, complete
 from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 
-from autograde.gradebook import nbgrader_settings
-from course_lib.release_copy import release_notebook
+from autograde.gradebook.scores import nbgrader_settings
+from course_lib.runs.release_copy import release_notebook
 
 BIN = Path(sys.executable).parent
 LABS = sorted(path.name for path in Path(__file__).parents[2].glob("labs/[0-9][0-9]_*"))

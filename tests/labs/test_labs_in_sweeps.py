@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 from finished_run import complete
 
-from course_lib.sweep import local
-from course_lib.sweep.command import sweep
+from course_lib.runs.sweep import local
+from course_lib.runs.sweep.command import sweep
 
 NOTEBOOKS = sorted(Path(__file__).resolve().parents[2].glob("labs/[0-9][0-9]_*/*.ipynb"))
 

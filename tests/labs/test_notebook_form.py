@@ -100,8 +100,8 @@ def test_papermill_understands_every_parameter(path, notebook, caplog):
 
 def test_every_parameter_has_a_rule_that_all_profiles_keep(path, notebook):
     """Beside the parameter, in its comment: one without a rule would not be checked, and nobody would notice."""
-    from course_lib.labs import Lab
-    from course_lib.parameters import ParameterError, check_values
+    from course_lib.runs.labs import Lab
+    from course_lib.runs.parameters import ParameterError, check_values
 
     lab = Lab(path.stem, path)
     defaults, rules = lab.defaults(), lab.rules()

@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import yaml
 
-from course_lib.parameters import check_values, read_rules
+from course_lib.runs.parameters import check_values, read_rules
 
 LAB = Path(__file__).resolve().parents[2] / "labs" / "08_parallel_sgd_mpi"
 CELLS = {cell.id: cell.source for cell in nbformat.read(LAB / "08_parallel_sgd_mpi.ipynb", as_version=4).cells}

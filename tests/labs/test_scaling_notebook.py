@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.distributed import launch, rank_device
+from course_lib.metrics.scaling_model import Measurement, fit_step_model
 from course_lib.models import SmallCNN
-from course_lib.scaling_model import Measurement, fit_step_model
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import load_file
 from test_homework_programs import SMALL, SMALL_NETWORK, alone, command, curve, run  # noqa: F401 (a fixture)
 
-from course_lib.data import load
+from course_lib.data.batches import load
 from course_lib.distributed import launch
-from course_lib.homework import ProgramError, asynchronous_program, on_ranks, train_program
+from course_lib.training.homework import ProgramError, asynchronous_program, on_ranks, train_program
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

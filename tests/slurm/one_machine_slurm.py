@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from course_lib.distributed.process_state import environment
+from course_lib.distributed.launching.process_state import environment
 
 __all__ = ["OneMachineSlurm", "SlurmNotHere", "install_slurm", "one_machine_slurm"]
 

@@ -7,11 +7,11 @@ import signal
 
 import pytest
 
-from course_lib.slurm import job_queue
-from course_lib.slurm.array_task import ENDED, ArrayTask, run_task
-from course_lib.slurm.job_array import JobArray, RefusedError, cancel_left
-from course_lib.slurm.job_queue import JobQueue
-from course_lib.slurm.squeue import SlurmError
+from course_lib.runs.slurm import job_queue
+from course_lib.runs.slurm.array_task import ENDED, ArrayTask, run_task
+from course_lib.runs.slurm.job_array import JobArray, RefusedError, cancel_left
+from course_lib.runs.slurm.job_queue import JobQueue
+from course_lib.runs.slurm.squeue import SlurmError
 
 SBATCH = r"""#!/bin/bash
 script="${@: -1}"

@@ -16,9 +16,9 @@ import nbformat
 import pytest
 from nbgrader.api import Gradebook
 
-from autograde.notebook_repair import release_of
-from autograde.sandbox import missing_sandbox
-from autograde.verdict import load_verdict, verdict_path
+from autograde.rubric.verdict import load_verdict, verdict_path
+from autograde.sandbox.bubblewrap import missing_sandbox
+from autograde.submission.notebook_repair import release_of
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 

@@ -6,12 +6,12 @@ None of it needs a cluster.
 import pytest
 from click.testing import CliRunner
 
-from autograde.cli import grade
-from autograde.slurm import run_slurm
-from autograde.slurm_options import sbatch_parameters, slurm_option, threads_per_task
-from autograde.worker import Setting
-from course_lib.slurm.squeue import SlurmError
-from course_lib.sweep.command import sweep
+from autograde.batch.slurm import run_slurm
+from autograde.batch.slurm_options import sbatch_parameters, slurm_option, threads_per_task
+from autograde.batch.worker import Setting
+from autograde.commands.cli import grade
+from course_lib.runs.slurm.squeue import SlurmError
+from course_lib.runs.sweep.command import sweep
 
 
 def parameters(*texts, seconds=600.0):

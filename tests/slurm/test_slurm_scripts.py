@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from test_slurm_grading import LAB, gradebook, lay_out
 
-from autograde.sandbox import missing_sandbox
+from autograde.sandbox.bubblewrap import missing_sandbox
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 

@@ -14,7 +14,7 @@ import nbformat
 import pandas as pd
 import pytest
 
-from course_lib.sweep.folder import read_outcome
+from course_lib.runs.sweep.folder import read_outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
@@ -25,7 +25,7 @@ CELLS = [
     """
 import os, time, torch
 from course_lib.distributed import launch
-from course_lib.records import EpochRecord, RunFolder
+from course_lib.runs.records import EpochRecord, RunFolder
 with open("executed", "a") as book:
     book.write(f"{output_dir}\\n")
 if rule == "raises" and not os.path.exists("mended"):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from course_lib.hardware import available_cores
-from course_lib.slurm.squeue import SlurmError
-from course_lib.sweep.slurm_request import Request, sweep_option
+from course_lib.runs.slurm.squeue import SlurmError
+from course_lib.runs.sweep.on_slurm.slurm_request import Request, sweep_option
+from course_lib.system.hardware import available_cores
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from datetime import timedelta
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from course_lib.checkpoint import Checkpoint
-from course_lib.records import EpochRecord
+from course_lib.training.checkpoint import Checkpoint
+from course_lib.runs.records import EpochRecord
 
 first = os.environ["RANK"] == "0"
 dist.init_process_group("gloo", timeout=timedelta(minutes=10))  # one rank may start much later than the other

@@ -3,7 +3,7 @@
 import argparse
 import types
 
-import course_lib.data
+import course_lib.data.batches
 
 
 class Seen(torch.utils.data.Dataset):
@@ -32,9 +32,9 @@ def worker(student, given, outside):
     seen, wrapped, first, rows = {}, [], [], []
 
     def load(name, root=None, train_samples=0, test_samples=0):
-        data = course_lib.data.load(name, root, train_samples, test_samples)
-        test = course_lib.data.Split(given["images"], given["labels"])
-        return course_lib.data.ImageData(
+        data = course_lib.data.batches.load(name, root, train_samples, test_samples)
+        test = course_lib.data.batches.Split(given["images"], given["labels"])
+        return course_lib.data.batches.ImageData(
             data.name, data.train, test, data.classes, data.mean, data.std, data.provenance, data.source
         )
 

@@ -3,7 +3,7 @@
 import pickle
 import zlib
 
-from course_lib.distributed.communicator import Communicator, Request
+from course_lib.distributed.launching.communicator import Communicator, Request
 
 
 class GraderComm(Communicator):

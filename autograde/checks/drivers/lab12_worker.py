@@ -3,7 +3,7 @@
 import argparse
 import types
 
-import course_lib.data
+import course_lib.data.batches
 
 
 class Shown:
@@ -36,8 +36,10 @@ def worker(student, given, outside):
     seen, wrapped, first, told, rows, saved = {}, [], [], [], [], []
 
     def load(name, root=None, train_samples=0, test_samples=0):
-        splits = [course_lib.data.Split(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.zeros(2).long())] * 2
-        return course_lib.data.ImageData(name, *splits, tuple("abcdefghij"), (0.0,) * 3, (1.0,) * 3, "synthetic", "")
+        splits = [course_lib.data.batches.Split(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.zeros(2).long())] * 2
+        return course_lib.data.batches.ImageData(
+            name, *splits, tuple("abcdefghij"), (0.0,) * 3, (1.0,) * 3, "synthetic", ""
+        )
 
     def make_batches(data, batch_size, device, rank, world_size, seed, augmentation):
         seen["train"] = Shown(given["images"], given["labels"], batch_size, seed)

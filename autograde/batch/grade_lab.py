@@ -1,0 +1,292 @@
+"""Grading a whole class: a pool of workers, one writer to the gradebook, and nothing graded twice.
+
+What a batch has done lies in the course folder as verdicts. One that is killed at any moment is therefore resumed by
+running it again: a verdict whose submission, rubric and grader are still the same is taken as it is, and only written
+into the gradebook again, which changes nothing there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from autograde.batch.pool import Finished, run_local
+from autograde.batch.worker import Setting
+from autograde.gradebook.autograded import submitted_at
+from autograde.gradebook.late_penalties import LatePenalties, LatePenaltyError
+from autograde.gradebook.scores import (
+    CourseError,
+    ensure_assignment,
+    nbgrader_settings,
+    open_gradebook,
+    record_verdict,
+    source_path,
+)
+from autograde.grading.bench import Bench, course_secret, source_notebook
+from autograde.grading.held_out import check_data
+from autograde.grading.one_submission import failed_verdict, submission_digest
+from autograde.grading.rubric_check import rubric_problems
+from autograde.grading.same_weights import flag_copies
+from autograde.rubric.schema import RUBRICS, Rubric, find_rubric
+from autograde.rubric.verdict import FOLDER, Flag, Verdict, load_verdict, verdict_path
+from autograde.sandbox.bubblewrap import SandboxError, missing_sandbox
+from autograde.submission.run_folder import is_handed_in
+from course_lib.system.hardware import available_cores
+from data_prep.errors import DataError
+from data_prep.staged import read
+
+__all__ = ["grade_lab", "is_student_id", "submissions"]
+
+# Letters and marks that show nothing: Hangul fillers, the grapheme joiner, variation selectors.
+_INVISIBLE = re.compile("[\u115f\u1160\u3164\uffa0\u034f\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+_LONGEST = 100  # characters; and 200 bytes, since a file's name has at most 255
+
+
+def is_student_id(name: str) -> bool:
+    """Whether a name may be a student's id: letters and digits of any script, and ``_.@-``.
+
+    The first character is a letter, a digit or ``_``. That keeps an id from being a hidden file, an option on a command
+    line, or a formula in a spreadsheet. A mark may follow a letter: some systems write "ë" as two characters.
+    """
+    if not 0 < len(name) <= _LONGEST or name[0] in ".@-" or _INVISIBLE.search(name):
+        return False
+    before = ""
+    for character in name:
+        kind = unicodedata.category(character)
+        mark = kind in ("Mn", "Mc") and before[:1] in ("L", "M")
+        if not (kind in ("Lu", "Ll", "Lt", "Lm", "Lo", "Nd") or mark or character in "_.@-"):
+            return False
+        before = kind
+    return len(name.encode()) <= 2 * _LONGEST
+
+
+def submissions(course: Path, lab: str, skipped: Callable[[str], None] = lambda line: None) -> list[str]:
+    """Ids of the students who submitted a lab, in order.
+
+    Parameters
+    ----------
+    course : Path
+    lab : str
+        Full name.
+    skipped : callable
+        Told, in one line, of every name under ``submitted/`` that cannot be a student's id.
+
+    Raises
+    ------
+    CourseError
+        There is no folder of submissions, or it cannot be read.
+    """
+    submitted = course / "submitted"
+    try:
+        names = sorted(os.listdir(submitted))
+    except OSError as error:
+        raise CourseError(
+            f"{submitted} cannot be read ({error.strerror}); collect submissions first with `nbgrader collect {lab}`"
+        ) from None
+    found = []
+    for name in names:
+        if not os.path.lexists(submitted / name / lab):
+            continue
+        if is_student_id(name):
+            found.append(name)
+        else:
+            skipped(f"skipped submitted/{name[:60]!r}: not a student id (letters, digits, _.@-); rename the folder")
+    return found
+
+
+def grade_lab(
+    lab: str,
+    course: str | os.PathLike[str],
+    students: Iterable[str] | None = None,
+    *,
+    jobs: int | None = None,
+    executor: str = "local",
+    slurm: Mapping[str, str] = MappingProxyType({}),
+    sandboxed: bool = True,
+    force: bool = False,
+    rubrics: Path = RUBRICS,
+    begun: Callable[[int, int], None] = lambda to_do, all_: None,
+    done: Callable[[Verdict, bool], None] = lambda verdict, fresh: None,
+    skipped: Callable[[str], None] = lambda line: None,
+    told: Callable[[str], None] = lambda line: None,
+) -> list[Verdict]:
+    """Grade a lab's submissions, save the verdicts and write the gradebook.
+
+    Parameters
+    ----------
+    lab : str
+        ``1``, ``01`` or ``01_single_gpu``.
+    course : path
+        The course folder, with ``submitted/STUDENT/LAB``.
+    students : iterable of str, optional
+        Only these; by default everyone who submitted.
+    jobs : int, optional
+        Workers; by default one per core. Jobs of the array, with the executor ``slurm``.
+    executor : str
+        ``local`` or ``slurm``.
+    slurm : mapping
+        Options for sbatch, as `autograde.batch.slurm_options.slurm_option` reads them.
+    sandboxed : bool
+        False: students' code runs with your rights, and every result says so.
+    force : bool
+        Grade again what is graded already.
+    rubrics : Path
+        Folder of the rubrics: yours, or those that ship with the grader.
+    begun, done, skipped, told : callable
+        Told how many there are to grade, and in all; of each verdict as it comes, and whether it is a new one; of each
+        name that was left out, and of each time stamp that is none; and how the jobs fare, with the executor ``slurm``.
+
+    Returns
+    -------
+    list of Verdict
+        In order of the students' ids.
+
+    Raises
+    ------
+    RubricError
+        No usable rubric for the lab.
+    SandboxError
+        There is no sandbox on this machine.
+    CourseError
+        The course folder or its gradebook cannot be used, a student named has no submission; or, once everybody is
+        graded, scores that could not be written.
+    """
+    rubric = find_rubric(lab, rubrics)
+    course = Path(course).resolve()
+    there = submissions(course, rubric.lab, skipped)
+    wanted = there if students is None else sorted(set(students))
+    if absent := [repr(student) for student in wanted if student not in there]:
+        raise CourseError(f"no submission of {rubric.lab} by {', '.join(absent[:5])} in {course / 'submitted'}")
+    if not wanted:
+        raise CourseError(f"no submission of {rubric.lab} in {course / 'submitted'}; collect them first")
+    if executor == "local" and sandboxed and (why := missing_sandbox()):
+        raise SandboxError(why)
+
+    config = nbgrader_settings(course)
+    source = source_path(course, rubric.lab)
+    _see_that_it_can_be_graded(rubric, source, [course / "submitted" / student / rubric.lab for student in wanted])
+    ensure_assignment(config, rubric)
+    workers = max(1, min(jobs or available_cores(), len(wanted)))
+    try:
+        penalties = LatePenalties(config)
+    except LatePenaltyError as error:
+        raise CourseError(str(error)) from None
+    setting = Setting(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers), rubrics)
+
+    def finished(students: list[str]) -> Iterator[Finished]:
+        seconds = _patience(rubric, workers)
+        if executor == "slurm":
+            from autograde.batch.slurm import run_slurm
+
+            return run_slurm(setting, students, workers, seconds, slurm, told)
+        return run_local(setting, students, workers, seconds)
+
+    known = {} if force else _still_good(setting, wanted)
+    to_do = [student for student in wanted if student not in known]
+    begun(len(to_do), len(wanted))
+    verdicts: dict[str, Verdict] = {}
+    unwritten: list[str] = []
+    without_penalty: list[str] = []
+    # Closed at once when interrupted: jobs are then cancelled.
+    with open_gradebook(config) as gradebook, closing(_results(setting, rubric, known, to_do, finished)) as results:
+        for verdict, fresh in results:
+            try:
+                problem = partial(_about, skipped, verdict.student)
+                when = submitted_at(setting.submission(verdict.student), problem)
+                record_verdict(gradebook, verdict, when, penalties, kept=not fresh)
+            except LatePenaltyError as error:
+                without_penalty.append(str(error))
+            except Exception as error:
+                gradebook.db.rollback()
+                unwritten.append(f"{verdict.student} ({type(error).__name__})")
+            verdicts[verdict.student] = verdict
+            done(verdict, fresh)
+    students = sorted(path.name for path in (course / FOLDER).glob("*") if is_student_id(path.name))
+    verdicts |= {name: each for name, each in flag_copies(course, rubric.lab, students).items() if name in verdicts}
+    if unwritten:
+        raise CourseError(
+            f"{len(unwritten)} of {len(wanted)} scores could not be written: {', '.join(unwritten[:5])}; "
+            f"see that {course} can be written, then grade again"
+        )
+    if without_penalty:
+        raise CourseError(
+            f"{len(without_penalty)} of {len(wanted)} late penalties could not be computed, their scores are written "
+            f"without a new one: {'; '.join(without_penalty[:3])}; mend the plugin, then grade again (nothing is executed anew)"
+        )
+    return [verdicts[student] for student in wanted]
+
+
+def _about(told: Callable[[str], None], student: str, line: str) -> None:
+    told(f"{student}: {line}")
+
+
+def _see_that_it_can_be_graded(rubric: Rubric, source: Path, submissions: list[Path]) -> None:
+    if problems := rubric_problems(rubric, source_notebook(source)):
+        raise CourseError(f"rubric {rubric.lab}: {problems[0]}; `lab grade --check-rubrics` lists everything")
+    for name in (*rubric.execution.data, *(rubric.rerun.data if rubric.rerun else ())):
+        try:
+            read(name)
+        except DataError as error:
+            raise CourseError(f"rubric {rubric.lab} asks for data set {name}: {error}") from None
+    for run in (run for run in rubric.runs if run.model is not None):
+        if rubric.mode == "evidence" and not any(is_handed_in(each, rubric.lab, run.folder) for each in submissions):
+            continue
+        try:
+            check_data(run.model)
+        except ValueError as error:
+            raise CourseError(f"rubric {rubric.lab}, {run.name}: {error}") from None
+
+
+def _still_good(setting: Setting, students: list[str]) -> dict[str, Verdict]:
+    """Saved verdicts that grading again would only repeat."""
+    rubric = find_rubric(setting.lab, setting.rubrics)
+    bench = Bench(rubric, source_notebook(setting.source), course_secret(setting.course), None)
+    sandbox = "bubblewrap" if setting.sandboxed else "none"
+    good = {}
+    for student in students:
+        try:
+            verdict = load_verdict(verdict_path(setting.course, student, setting.lab))
+        except ValueError:
+            continue
+        digests = {"submission": submission_digest(setting.submission(student), rubric), **bench.digests}
+        if verdict.student == student and verdict.sandbox == sandbox and digests.items() <= verdict.digests.items():
+            good[student] = verdict
+    return good
+
+
+def _results(
+    setting: Setting,
+    rubric: Rubric,
+    known: dict[str, Verdict],
+    to_do: list[str],
+    finished: Callable[[list[str]], Iterator[Finished]],
+) -> Generator[tuple[Verdict, bool], None, None]:
+    yield from ((verdict, False) for verdict in known.values())
+    if not to_do:
+        return
+    for each in finished(to_do):
+        if each.verdict is not None:
+            yield each.verdict, True
+            continue
+        # No digests: the next batch tries it again.
+        flag = Flag("grader", f"the grader's worker {each.problem}")
+        verdict = failed_verdict(rubric, each.student, f"the grader's worker {each.problem}; ask your instructor", flag)
+        verdict.save(setting.course)
+        yield verdict, True
+
+
+def _patience(rubric: Rubric, workers: int) -> float:
+    """Seconds after which a worker that has not answered is given up.
+
+    All limits of a submission together, for each worker that it may have to wait for (`autograde.sandbox.turns`), and a minute.
+    """
+    each = rubric.execution.seconds
+    seconds = 60.0 + each * len(rubric.exercises)
+    seconds += sum(run.model.seconds or each for run in rubric.runs if run.model is not None)
+    return 2 * (workers + 1) * (seconds + (rubric.rerun.seconds if rubric.rerun else 0.0))

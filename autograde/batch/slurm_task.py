@@ -1,0 +1,71 @@
+"""What a grading job runs on a compute node: it grades its students one after another, on one bench."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from autograde.batch.worker import Setting, close_bench, grade_one
+from autograde.sandbox.bubblewrap import SandboxError
+from course_lib.runs.slurm.array_task import ArrayTask
+
+__all__ = ["GRADED", "NO_SANDBOX", "grade_chunk"]
+
+GRADED, NO_SANDBOX = "graded", "sandbox"  # reports
+
+
+class _Late(BaseException):
+    """A submission took longer than any limit allows; no `Exception`, which grading would take for the student's."""
+
+
+def grade_chunk(task: ArrayTask, setting: Setting, students: Sequence[str], patience: float) -> None:
+    """Grade students, and report each. Those reported already are left out: Slurm may requeue a task.
+
+    Parameters
+    ----------
+    task : ArrayTask
+    setting : Setting
+    students : sequence of str
+    patience : float
+        Seconds after which a student is given up, and the next one's turn comes.
+
+    Raises
+    ------
+    SandboxError
+        Nothing can be executed on this node; reported too.
+    """
+    signal.signal(signal.SIGALRM, _give_up)
+    try:
+        for index, student in enumerate(students):
+            if not task.reported(GRADED, str(index)):
+                problem = _grade(setting, student, patience)
+                task.report(GRADED, str(index), student=student, problem=problem)
+    except SandboxError as error:
+        task.report(NO_SANDBOX, problem=str(error))
+        raise
+    finally:
+        close_bench()
+
+
+def _grade(setting: Setting, student: str, patience: float) -> str:
+    """Grade one student; the problem in one line, or nothing."""
+    signal.setitimer(signal.ITIMER_REAL, patience)
+    try:
+        grade_one(setting, student)
+    except SandboxError:
+        raise
+    except _Late:
+        close_bench()
+        return "did not answer in time"
+    except Exception as error:
+        print(f"{student}: {type(error).__name__}: {error}", file=sys.stderr)
+        return f"failed ({type(error).__name__})"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return ""
+
+
+def _give_up(*_: object) -> NoReturn:
+    raise _Late

@@ -1,0 +1,108 @@
+"""A grading worker: one process with one warm interpreter, which grades submissions one after another.
+
+A worker writes what it found (`Verdict.save`, `autograde.gradebook.autograded`) itself, each file whole; the gradebook is the
+main process's alone. A worker ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from autograde.gradebook.autograded import remove_autograded, write_autograded
+from autograde.grading.bench import Bench
+from autograde.grading.one_submission import grade_submission
+from autograde.rubric.schema import RUBRICS, find_rubric
+from autograde.rubric.verdict import Verdict
+from autograde.sandbox.bubblewrap import SandboxError
+
+__all__ = ["Setting", "close_bench", "grade_one", "open_bench"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every worker of a batch is told.
+
+    Attributes
+    ----------
+    lab : str
+        Full name.
+    course : Path
+    source : Path
+        The lab's source notebook.
+    sandboxed : bool
+    threads : int
+        That a grading run may compute with: cores divided by workers.
+    rubrics : Path
+        Folder of the rubrics.
+    """
+
+    lab: str
+    course: Path
+    source: Path
+    sandboxed: bool = True
+    threads: int = 1
+    rubrics: Path = RUBRICS
+
+    def submission(self, student: str) -> Path:
+        """Where a student's submission lies."""
+        return self.course / "submitted" / student / self.lab
+
+
+_bench: Bench | None = None
+
+
+def open_bench(setting: Setting) -> None:
+    """Make this process's bench. Raises as `Bench.open` does."""
+    global _bench
+    if parent := multiprocessing.parent_process():
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    # A number of its own among the workers of this machine: user ids of sandboxes come from it.
+    slot = os.getpid() % 4000
+    rubric = find_rubric(setting.lab, setting.rubrics)
+    _bench = Bench.open(rubric, setting.course, setting.source, slot, setting.sandboxed, setting.threads)
+
+
+def close_bench() -> None:
+    """End this process's warm interpreter."""
+    global _bench
+    if _bench is not None:
+        _bench.close()
+        _bench = None
+
+
+def grade_one(setting: Setting, student: str) -> Verdict:
+    """Grade one submission and write its verdict and its notebook.
+
+    Raises
+    ------
+    SandboxError
+        Nothing can be executed here.
+    OSError
+        The course folder cannot be written.
+    """
+    if _bench is None:
+        open_bench(setting)
+    submission = setting.submission(student)
+    try:
+        graded = grade_submission(_bench, submission, student)
+    except SandboxError:
+        # The warm interpreter may have been ended, as when the machine ran out of memory: a new one tells.
+        close_bench()
+        open_bench(setting)
+        graded = grade_submission(_bench, submission, student)
+    if graded.notebook is not None:
+        write_autograded(setting.course, graded.verdict, graded.notebook, submission)
+    else:
+        remove_autograded(setting.course, graded.verdict)
+    graded.verdict.save(setting.course)  # last: where it lies, the rest is done
+    return graded.verdict
+
+
+def _end_with(parent: int) -> None:
+    multiprocessing.connection.wait([parent])
+    os._exit(1)

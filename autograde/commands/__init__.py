@@ -1,0 +1,1 @@
+"""What people and nbgrader call: `lab grade`, `lab report`, `lab export`, and nbgrader's hooks."""

@@ -1,0 +1,185 @@
+"""``lab grade`` and ``lab report``; the `lab` command finds them by their entry points."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from autograde.batch.grade_lab import grade_lab, is_student_id
+from autograde.batch.slurm_options import slurm_option
+from autograde.commands.progress import Progress
+from autograde.gradebook.scores import CourseError, source_path
+from autograde.grading.bench import source_notebook
+from autograde.grading.rubric_check import rubric_problems
+from autograde.reports.report import ReportError, write_report
+from autograde.rubric.schema import RUBRICS, RubricError, find_rubric, rubric_names
+from autograde.sandbox.bubblewrap import SandboxError
+from autograde.submission.quoting import quote
+from course_lib.runs.slurm.squeue import SlurmError
+
+__all__ = ["grade", "report"]
+
+COURSE = click.option(
+    "--course",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("course"),
+    show_default=True,
+    help="The course folder, which holds submitted/.",
+)
+
+
+UNSANDBOXED = (
+    "WITHOUT A SANDBOX: students' code runs with your rights over this account, the gradebook and the network. "
+    "Every result is marked."
+)
+
+
+def _lab(
+    context: click.Context, parameter: click.Parameter, value: str | tuple[str, ...] | None
+) -> str | tuple[str, ...] | None:
+    if value is None:
+        return None
+    try:
+        return tuple(find_rubric(lab).lab for lab in value) if isinstance(value, tuple) else find_rubric(value).lab
+    except RubricError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _students(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if not is_student_id(value):
+            raise click.BadParameter(f"{quote(value)} is not a student id (letters, digits, _.@-)")
+    return values
+
+
+def _slurm(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    try:
+        return dict(slurm_option(value) for value in values)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command()
+@click.argument("lab", callback=_lab, required=False)
+@COURSE
+@click.option("--student", "students", multiple=True, callback=_students, help="Only this student; may be repeated.")
+@click.option("--jobs", "-j", type=click.IntRange(1, 1000), help="Submissions graded at a time.  [default: one a core]")
+@click.option("--executor", type=click.Choice(["local", "slurm"]), default="local", show_default=True)
+@click.option(
+    "--slurm",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_slurm,
+    help="Option of sbatch for the jobs, such as partition=short, account=cs101, time=60 (minutes a job), mem=8G or "
+    "cpus-per-task=4 (default 2); may be repeated.",
+)
+@click.option("--force", is_flag=True, help="Grade again what is graded already.")
+@click.option(
+    "--rubrics",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=RUBRICS,
+    help="Folder of the rubrics to grade by, in place of those that ship.",
+)
+@click.option("--no-sandbox", is_flag=True, help="Run students' code with your rights. Every result will say so.")
+@click.option("--check-rubrics", is_flag=True, help="Grade nobody; see that rubrics fit their labs. Without LAB: all.")
+def grade(
+    lab: str | None,
+    course: Path,
+    students: tuple[str, ...],
+    jobs: int | None,
+    executor: str,
+    slurm: dict[str, str],
+    force: bool,
+    rubrics: Path,
+    no_sandbox: bool,
+    check_rubrics: bool,
+) -> None:
+    """Grade LAB's submissions and write nbgrader's gradebook.
+
+    LAB is 1, 01 or 01_single_gpu. Students' code runs in a sandbox. What is graded already, and has not changed, is not
+    graded again: a batch that was interrupted goes on where it was. Answers in words are left for formgrader.
+    """
+    if check_rubrics:
+        _check_rubrics([lab] if lab else rubric_names(rubrics), course, rubrics)
+        return
+    if lab is None:
+        raise click.UsageError("Missing argument 'LAB'.")
+    if slurm and executor != "slurm":
+        raise click.UsageError("--slurm goes with --executor slurm.")
+    if no_sandbox:
+        click.secho(UNSANDBOXED, fg="red", bold=True, err=True)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter of an id stops nothing
+    skipped: list[str] = []
+    progress = Progress(lab)
+    try:
+        verdicts = grade_lab(
+            lab,
+            course,
+            students or None,
+            jobs=jobs,
+            executor=executor,
+            slurm=slurm,
+            sandboxed=not no_sandbox,
+            force=force,
+            rubrics=rubrics.resolve(),
+            begun=progress.begun,
+            done=progress.done,
+            skipped=skipped.append,
+            told=lambda line: click.echo(line, err=True),
+        )
+    except (CourseError, RubricError, SandboxError, SlurmError) as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        raise click.ClickException(
+            f"interrupted; {progress.finished} of {progress.to_do} were graded and are kept: the same command goes on"
+        ) from None
+    finally:
+        progress.close()
+        for line in skipped:
+            click.echo(line, err=True)
+    fresh, number = progress.finished, lab.split("_")[0]
+    kept = f" ({len(verdicts) - fresh} of them before)" if fresh < len(verdicts) else ""
+    click.echo(f"{lab}: {len(verdicts)} graded{kept}, scores in the gradebook; next: lab report {number}")
+
+
+def _check_rubrics(labs: list[str], course: Path, rubrics: Path) -> None:
+    found = 0
+    for lab in labs:
+        try:
+            rubric = find_rubric(lab, rubrics)
+            source = source_notebook(source_path(course, lab))
+        except (RubricError, CourseError) as error:
+            click.echo(f"{lab}: {error}")
+            found += 1
+            continue
+        problems = rubric_problems(rubric, source)
+        found += len(problems)
+        for line in problems:
+            click.echo(f"{lab}: {line}")
+        if not problems:
+            runs, criteria = len(rubric.runs), sum(len(run.criteria) for run in rubric.runs)
+            of_runs = f" of {runs} runs" if runs > 1 else ""
+            checks = f"{len(rubric.exercises)} exercises, {criteria} criteria{of_runs}"
+            click.echo(f"{lab}: fits its notebook ({checks}, {rubric.total:g} points)")
+    if found:
+        raise click.ClickException(f"{found} problem{'s' * (found != 1)} in {len(labs)} rubric{'s' * (len(labs) != 1)}")
+
+
+@click.command()
+@click.argument("labs", nargs=-1, required=True, metavar="LAB...", callback=_lab)
+@COURSE
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="The page to write.")
+def report(labs: tuple[str, ...], course: Path, output: Path | None) -> None:
+    """Write HTML pages: one about the class, one about each student with every reason, one about similar answers.
+
+    Without -o they go to COURSE/reports/; the students' pages lie beside the class's.
+    """
+    name = labs[0] if len(labs) == 1 else "labs_" + "_".join(lab.split("_")[0] for lab in labs)
+    try:
+        path = write_report(list(labs), course, output or course / "reports" / f"{name}.html")
+    except (CourseError, ReportError, RubricError) as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(path)

@@ -1,0 +1,107 @@
+"""``lab export``; the `lab` command finds it by its entry point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from autograde.commands.cli import COURSE
+from autograde.gradebook.scores import CourseError
+from autograde.reports.export import ExportError, fill_canvas, fill_moodle, nbgrader_csv, read_scores, write_export
+from autograde.rubric.schema import Rubric, RubricError, find_rubric
+
+__all__ = ["export"]
+
+# Which options belong to which formats; elsewhere they would be passed over in silence.
+_OPTIONS = {
+    "template": ("canvas", "moodle"),
+    "column": ("canvas",),
+    "scale": ("canvas", "moodle"),
+    "zero_missing": ("canvas", "moodle"),
+    "feedback": ("moodle",),
+}
+
+
+def _rubric(context: click.Context, parameter: click.Parameter, value: str) -> Rubric:
+    try:
+        return find_rubric(value)
+    except RubricError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command()
+@click.argument("rubric", metavar="LAB", callback=_rubric)
+@click.option("--to", "target", type=click.Choice(["nbgrader", "canvas", "moodle"]), required=True, help="The format.")
+@COURSE
+@click.option(
+    "--template",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The file to fill: Canvas's gradebook export, or Moodle's grading worksheet.",
+)
+@click.option("--column", metavar="NAME", help="Canvas: the heading of the lab's column.")
+@click.option("--scale", is_flag=True, help="Scale scores to the platform's maximum.")
+@click.option("--zero-missing", is_flag=True, help="Give 0 to students of the gradebook without a submission.")
+@click.option("--final-only", is_flag=True, help="Leave out students who still need hand grading.")
+@click.option("--feedback", is_flag=True, help="Moodle: write the saved reasons into Feedback comments.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file to write; by default COURSE/exports/LAB_FORMAT.csv.",
+)
+def export(
+    rubric: Rubric,
+    target: str,
+    course: Path,
+    template: Path | None,
+    column: str | None,
+    scale: bool,
+    zero_missing: bool,
+    final_only: bool,
+    feedback: bool,
+    output: Path | None,
+) -> None:
+    """Write LAB's scores from the gradebook for nbgrader, Canvas or Moodle.
+
+    LAB is 1, 01 or 01_single_gpu. For Canvas and Moodle give the file downloaded from there with --template: the scores
+    are filled in, all else stays, and the result is written beside, ready to be uploaded.
+    """
+    given = {
+        "template": template,
+        "column": column,
+        "scale": scale,
+        "zero_missing": zero_missing,
+        "feedback": feedback,
+    }
+    for name, formats in _OPTIONS.items():
+        if given[name] and target not in formats:
+            raise click.UsageError(f"--{name.replace('_', '-')} is for {' and '.join(formats)}, not for {target}")
+    if target != "nbgrader" and template is None:
+        raise click.UsageError(f"--to {target} needs --template, the file downloaded from {target.capitalize()}")
+    lab = rubric.lab
+    try:
+        scores = read_scores(course, lab)
+        grades = scores.grades(zero_missing, final_only)
+        if target == "nbgrader":
+            content, lines = nbgrader_csv(scores, final_only), []
+        else:
+            if target == "canvas":
+                filled = fill_canvas(template, scores, grades, _titles(rubric), column, scale)
+            else:
+                filled = fill_moodle(template, scores, grades, scale, course if feedback else None)
+            content, lines = filled.content, filled.lines
+        write_export(content, output or course / "exports" / f"{lab}_{target}.csv", None if output else template)
+    except (CourseError, ExportError) as error:
+        raise click.ClickException(str(error)) from None
+    if waiting := len(scores.waiting):
+        which = "left out" if final_only else "scores are not final (--final-only leaves them out)"
+        lines.append(f"{waiting} of {len(scores.students)} still need hand grading: {which}")
+    for line in lines:
+        click.echo(line, err=True)
+    click.echo(output or course / "exports" / f"{lab}_{target}.csv")
+
+
+def _titles(rubric: Rubric) -> list[str]:
+    number = rubric.lab.split("_")[0]
+    return list(dict.fromkeys([rubric.lab, rubric.title, f"Lab {number}", f"Lab {int(number)}"]))

@@ -1,0 +1,86 @@
+"""Our step inside ``nbgrader autograde``, put there by ``nbgrader_config.py``.
+
+`KeepVerdict` keeps ``nbgrader autograde`` from scoring the rubric's cells by what they printed. See
+`autograde.gradebook.scores` for why. The steps of ``nbgrader generate_feedback`` are in `autograde.reports.reading.feedback`.
+"""
+
+from __future__ import annotations
+
+import atexit
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from nbformat import NotebookNode
+from nbgrader.api import Gradebook
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.preprocessors import NbGraderPreprocessor
+
+from autograde.gradebook.autograded import show_verdict, submitted_at
+from autograde.gradebook.scores import record_verdict
+from autograde.grading.bench import Bench, course_secret, source_notebook
+from autograde.grading.one_submission import failed_verdict, grade_submission, submission_digest
+from autograde.reports.reading.feedback import rubric_of
+from autograde.rubric.schema import Rubric, find_rubric
+from autograde.rubric.verdict import Verdict, load_verdict, verdict_path
+from autograde.sandbox.bubblewrap import missing_sandbox
+from autograde.sandbox.warm import WarmInterpreter
+
+__all__ = ["KeepVerdict"]
+
+
+class KeepVerdict(NbGraderPreprocessor):
+    """After `SaveAutoGrades`: the rubric's cells get their scores from a verdict, not from the cells' outputs.
+
+    A verdict that `lab grade` saved of this very submission is taken as it is; otherwise the submission is graded now.
+    Without a sandbox on this machine the exercises keep nbgrader's scores, and only the run evidence is ours.
+    """
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        """Write the scores of one of our labs; other notebooks stay as they are."""
+        rubric = rubric_of(resources)
+        if rubric is None:
+            return nb, resources
+        student = resources["nbgrader"]["student"]
+        directories = CourseDirectory(config=self.config)
+        # From submitted/, since nbgrader copied what lies in autograded/ through the student's links.
+        submission = Path(directories.format_path(directories.submitted_directory, student, rubric.lab))
+        verdict = self._verdict(rubric, student, directories, submission)
+        with Gradebook(resources["nbgrader"]["db_url"]) as gradebook:
+            record_verdict(gradebook, verdict, submitted_at(submission))
+        self.log.info("%s: %g of %g points by the rubric", student, verdict.score, verdict.max_score)
+        show_verdict(nb, verdict)
+        return nb, resources
+
+    def _verdict(self, rubric: Rubric, student: str, directories: CourseDirectory, submission: Path) -> Verdict:
+        try:
+            source = directories.format_path(directories.source_directory, ".", rubric.lab)
+            course = Path(directories.root, directories.submitted_directory).resolve().parent
+            bench = _bench(rubric.lab, course, Path(source) / f"{rubric.lab}.ipynb")
+            saved = _saved(course, student, rubric)
+            digests = {"submission": submission_digest(submission, rubric), **bench.digests}
+            if saved is not None and digests.items() <= saved.digests.items():
+                return saved
+            verdict = grade_submission(bench, submission, student).verdict
+        except Exception as error:
+            verdict = failed_verdict(rubric, student, f"the submission could not be graded ({type(error).__name__})")
+        return verdict
+
+
+def _saved(course: Path, student: str, rubric: Rubric) -> Verdict | None:
+    try:
+        return load_verdict(verdict_path(course, student, rubric.lab))
+    except ValueError:
+        return None
+
+
+@cache
+def _bench(lab: str, course: Path, source: Path) -> Bench:
+    missing = missing_sandbox()
+    bench = Bench(
+        find_rubric(lab), source_notebook(source), course_secret(course), None if missing else WarmInterpreter()
+    )
+    if missing:
+        bench.rubric = replace(bench.rubric, exercises=())
+    atexit.register(bench.close)
+    return bench

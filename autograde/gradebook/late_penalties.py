@@ -1,0 +1,84 @@
+"""Penalties for late submissions: nbgrader's own step, with the plugin that the course's configuration names.
+
+Stock ``nbgrader autograde`` ends with the preprocessor `AssignLatePenalties`. It resets the penalty, asks the plugin
+where the submission is late, and clamps the answer to 0...score. The same preprocessor runs here, made from the same
+configuration, so that ``lab grade`` and ``nbgrader autograde`` cannot differ: a subclass counts, another plugin counts,
+and a course that takes the step out of ``Autograde.autograde_preprocessors`` has no penalties.
+"""
+
+from __future__ import annotations
+
+from nbformat.v4 import new_notebook
+from nbgrader.converters import Autograde
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.preprocessors import AssignLatePenalties
+from traitlets import TraitError
+from traitlets.config import Config
+from traitlets.utils.importstring import import_item
+
+from autograde.submission.quoting import quote
+
+__all__ = ["LatePenalties", "LatePenaltyError", "how_late"]
+
+
+class LatePenaltyError(Exception):
+    """A penalty could not be computed; one line that names the plugin, the student and the error."""
+
+
+def how_late(seconds: float) -> str:
+    """A lateness in the largest unit of which there are two."""
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.0f} s"
+
+
+class LatePenalties:
+    """nbgrader's step, ready for any number of submissions.
+
+    Parameters
+    ----------
+    config : Config
+        nbgrader's configuration (see `autograde.gradebook.scores.nbgrader_settings`).
+
+    Raises
+    ------
+    LatePenaltyError
+        The configuration names a plugin that cannot be loaded.
+    """
+
+    def __init__(self, config: Config):
+        self._db_url = CourseDirectory(config=config).db_url
+        converter = Autograde(config=config)
+        try:
+            steps = [import_item(step) if isinstance(step, str) else step for step in converter.autograde_preprocessors]
+            self._steps = [
+                step(parent=converter)
+                for step in steps
+                if isinstance(step, type) and issubclass(step, AssignLatePenalties)
+            ]
+            for step in self._steps:
+                step.init_plugin()  # now, before anybody is graded
+        except (ImportError, AttributeError, TraitError, TypeError) as error:
+            raise LatePenaltyError(
+                f"the plugin for late submissions cannot be loaded ({quote(str(error), 200)}); "
+                "see c.AssignLatePenalties.plugin_class and c.LateSubmissionPlugin in nbgrader_config.py"
+            ) from None
+
+    def assign(self, lab: str, student: str) -> None:
+        """Write one submission's penalty, or that it has none, into the gradebook.
+
+        The submission and its scores must have been committed: nbgrader's step opens the database itself.
+
+        Raises
+        ------
+        LatePenaltyError
+            The plugin failed. What the gradebook has stays.
+        """
+        resources = {"nbgrader": {"notebook": lab, "assignment": lab, "student": student, "db_url": self._db_url}}
+        for step in self._steps:
+            try:
+                step.preprocess(new_notebook(), resources)
+            except Exception as error:
+                what = quote(f"{type(error).__name__}: {error}", 200)
+                raise LatePenaltyError(f"{student}: {type(step.plugin_inst).__name__} failed ({what})") from None

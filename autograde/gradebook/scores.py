@@ -1,0 +1,304 @@
+"""Writing verdicts into nbgrader's gradebook.
+
+The scores and reasons of the rubric's cells (its exercises and its runs) are ours. Written answers get theirs by
+hand in formgrader. A score or a comment that a person has set for one of our cells in formgrader (``manual_score``,
+``manual_comment``) takes precedence over ours in nbgrader, and stays.
+
+Order of `lab grade` and `nbgrader autograde`
+---------------------------------------------
+Stock ``nbgrader autograde`` executes the student's notebook, with the rights of whoever typed it, and then writes the
+automatic score of *every* grade cell from the cell's output, which the student's own code produced. A cell that ends
+without an error is worth full points there. So:
+
+* with the repository's ``nbgrader_config.py``, a preprocessor of ours (`autograde.commands.nbgrader_hooks.KeepVerdict`) comes
+  right after that step and puts our scores back. Either order, and either command alone, gives the same score;
+* under a configuration without it, ``nbgrader autograde`` after ``lab grade`` overwrites our scores, and ``lab grade``
+  must be run again; the reverse order needs nothing.
+
+A submission that is not yet in the database is added the way nbgrader adds it, with its time; an assignment that is not
+there is made by nbgrader's own ``generate_assignment``. The penalty for a late submission is nbgrader's, too
+(`autograde.gradebook.late_penalties`). An answer in words that is still the starter's text gets 0, as
+nbgrader does it; any other waits for a person.
+
+Comments: nbgrader keeps a comment for an answer or task cell, and its feedback page shows it (through Markdown, see
+`Verdict.comment`). A test cell has none, so for that the reasons become the cell's output in the feedback, which
+nbconvert escapes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Set
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from nbgrader.api import Comment, Grade, Gradebook, MissingEntry
+from nbgrader.apps.api import NbGraderAPI
+from nbgrader.coursedir import CourseDirectory
+from sqlalchemy.exc import SAWarning
+from traitlets.config import Config
+from traitlets.config.loader import PyFileConfigLoader
+
+from autograde.gradebook.late_penalties import LatePenalties
+from autograde.rubric.schema import Rubric
+from autograde.rubric.verdict import Verdict
+
+__all__ = [
+    "CourseError",
+    "LabPoints",
+    "ensure_assignment",
+    "lab_points",
+    "nbgrader_settings",
+    "open_gradebook",
+    "record_verdict",
+    "source_path",
+    "stored_comment",
+]
+
+_BESIDE_PACKAGE = Path(__file__).resolve().parents[2]
+
+
+class CourseError(RuntimeError):
+    """The course folder, or its gradebook, cannot be used; one line that names the thing and the remedy."""
+
+
+def nbgrader_settings(course: Path) -> Config:
+    """nbgrader's configuration for a course folder.
+
+    ``nbgrader_config.py`` is looked for beside the course folder, in the working folder, and beside this package, in
+    that order; the folders that nbgrader writes, and the database, are set to lie in `course`.
+
+    Raises
+    ------
+    CourseError
+        No configuration is found, or it cannot be loaded.
+    """
+    course = course.resolve()
+    for folder in (course.parent, Path.cwd(), _BESIDE_PACKAGE):
+        if (folder / "nbgrader_config.py").is_file():
+            break
+    else:
+        raise CourseError(f"no nbgrader_config.py beside {course}; run from the repository's root")
+    try:
+        config = PyFileConfigLoader("nbgrader_config.py", path=str(folder)).load_config()
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CourseError(f"{folder / 'nbgrader_config.py'} cannot be loaded ({what})") from None
+    directories = config.CourseDirectory
+    if Path(str(directories.get("root", folder))).resolve() / "course" != course:
+        # Another course folder than the configuration's: nothing may be written into that one's.
+        directories.db_url = f"sqlite:///{course / 'gradebook.db'}"
+        for step in ("release", "submitted", "autograded", "feedback", "solution", "source_with_tests"):
+            setattr(directories, f"{step}_directory", os.path.relpath(course / step, directories.get("root", folder)))
+    return config
+
+
+def source_path(course: Path, lab: str) -> Path:
+    """A lab's source notebook, by nbgrader's configuration for a course folder.
+
+    Raises
+    ------
+    CourseError
+        As `nbgrader_settings`.
+    """
+    directories = CourseDirectory(config=nbgrader_settings(course))
+    return Path(directories.format_path(directories.source_directory, ".", lab)).resolve() / f"{lab}.ipynb"
+
+
+def open_gradebook(config: Config) -> Gradebook:
+    """The course's gradebook; a context manager.
+
+    Raises
+    ------
+    CourseError
+        If the database cannot be opened.
+    """
+    directories = CourseDirectory(config=config)
+    try:
+        return Gradebook(directories.db_url, directories.course_id)
+    except Exception as error:
+        raise CourseError(
+            f"gradebook {directories.db_url} cannot be opened ({type(error).__name__}); "
+            "after an update of nbgrader run `nbgrader db upgrade`, having made a copy"
+        ) from None
+
+
+def ensure_assignment(config: Config, rubric: Rubric) -> None:
+    """Make sure that the gradebook knows the lab and the rubric's cells, with the rubric's points.
+
+    Raises
+    ------
+    CourseError
+        No source notebook, no such cell, other points than the rubric's, or nbgrader cannot make the assignment.
+    """
+    if not _has_notebook(config, rubric.lab):
+        directories = CourseDirectory(config=config)
+        source = Path(directories.format_path(directories.source_directory, ".", rubric.lab))
+        notebook = source / f"{rubric.lab}.ipynb"
+        if not notebook.is_file():
+            raise CourseError(f"no source notebook {notebook}; it tells nbgrader the lab's cells and points")
+        # force: the gradebook lacks the assignment, so what lies in release/ cannot be in use.
+        api = NbGraderAPI(config=config, log_level=logging.ERROR)
+        answer = api.generate_assignment(rubric.lab, force=True)
+        if not answer["success"]:
+            last = (answer.get("error") or answer.get("log") or "").strip().splitlines()[-1:] or ["no message"]
+            raise CourseError(f"nbgrader generate_assignment {rubric.lab} failed: {last[0]}; run it to see its log")
+    with open_gradebook(config) as gradebook:
+        for name, points in rubric.cells.items():
+            try:
+                cell = gradebook.find_graded_cell(name, rubric.lab, rubric.lab)
+            except MissingEntry:
+                raise CourseError(
+                    f"notebook {rubric.lab} has no grade cell {name!r} in the gradebook; "
+                    f"add it and run `nbgrader generate_assignment {rubric.lab} --force`"
+                ) from None
+            if abs(cell.max_score - points) > 1e-9:
+                raise CourseError(
+                    f"cell {name!r} is worth {cell.max_score:g} points in notebook {rubric.lab} and "
+                    f"{points:g} in its rubric; make them equal and run `nbgrader generate_assignment --force`"
+                )
+
+
+@dataclass(frozen=True)
+class LabPoints:
+    """How a lab's points divide: run evidence, exercises by hidden checks, other cells, and answers graded by hand.
+
+    `others` are grade cells that the rubric does not name; `nbgrader autograde` scores them.
+    """
+
+    evidence: float
+    exercises: float
+    others: float
+    by_hand: float
+
+    @property
+    def total(self) -> float:
+        """All points of the lab."""
+        return self.evidence + self.exercises + self.others + self.by_hand
+
+
+def lab_points(config: Config, rubric: Rubric) -> LabPoints | None:
+    """How the lab's points divide, as the gradebook has them; None where it does not know the lab."""
+    with open_gradebook(config) as gradebook:
+        try:
+            notebook = gradebook.find_notebook(rubric.lab, rubric.lab)
+        except MissingEntry:
+            return None
+        answers = {cell.name for cell in notebook.solution_cells}
+        checked = {exercise.cell for exercise in rubric.exercises}
+        runs = {run.cell for run in rubric.runs}
+        evidence = exercises = others = by_hand = 0.0
+        for cell in [*notebook.grade_cells, *notebook.task_cells]:
+            if cell.name in runs:
+                evidence += cell.max_score
+            elif cell.name in checked:
+                exercises += cell.max_score
+            elif cell in notebook.task_cells or cell.name in answers or cell.cell_type != "code":
+                by_hand += cell.max_score
+            else:
+                others += cell.max_score
+        return LabPoints(evidence, exercises, others, by_hand)
+
+
+def record_verdict(
+    gradebook: Gradebook,
+    verdict: Verdict,
+    timestamp: datetime | None = None,
+    penalties: LatePenalties | None = None,
+    kept: bool = False,
+) -> None:
+    """Write one verdict's scores and reasons; adds student and submission where they are not there yet.
+
+    The same verdict twice leaves the gradebook as once. The scores are one transaction; the penalty is a second one,
+    because it depends on the scores and on the due date, which may have changed since.
+
+    Parameters
+    ----------
+    gradebook : Gradebook
+    verdict : Verdict
+    timestamp : datetime, optional
+        When the lab was handed in, UTC without zone as nbgrader has it.
+    penalties : LatePenalties, optional
+        The step that assigns the penalty for lateness; without it the penalty stays as it is.
+    kept : bool
+        The verdict was written before: what a person has graded since is not marked for another look.
+
+    Raises
+    ------
+    nbgrader.api.MissingEntry
+        If the lab or one of its cells is not in the gradebook (see `ensure_assignment`).
+    LatePenaltyError
+        If the plugin failed; the scores are written.
+    """
+    lab, student = verdict.lab, verdict.student
+    with warnings.catch_warnings():
+        # nbgrader builds a submission's rows outside its session, which SQLAlchemy remarks on each time.
+        warnings.simplefilter("ignore", SAWarning)
+        gradebook.update_or_create_student(student)
+        given = {} if timestamp is None else {"timestamp": timestamp}
+        gradebook.update_or_create_submission(lab, student, **given)
+    finished = {
+        grade.name
+        for grade in gradebook.find_submission_notebook(lab, lab, student).grades
+        if kept and grade.manual_score is not None and not grade.needs_manual_grade
+    }
+    for cell, results in verdict.cells.items():
+        grade = gradebook.find_grade(cell, lab, lab, student)
+        grade.auto_score = sum(result.points for result in results)
+        # As nbgrader does it: a person's score on top of a new automatic one is to be looked at again.
+        grade.needs_manual_grade = grade.manual_score is not None and cell not in finished
+        comment = _comment(gradebook, grade)
+        if comment is None:
+            comment = Comment(cell_id=grade.cell_id, notebook=grade.notebook)
+            gradebook.db.add(comment)
+        comment.auto_comment = verdict.comment(cell)
+    _record_written_answers(gradebook, verdict, finished)
+    gradebook.db.commit()
+    if penalties is not None:
+        penalties.assign(lab, student)
+
+
+def _record_written_answers(gradebook: Gradebook, verdict: Verdict, finished: Set[str]) -> None:
+    lab, student = verdict.lab, verdict.student
+    notebook = gradebook.find_submission_notebook(lab, lab, student)
+    answers = {cell.name for cell in gradebook.find_notebook(lab, lab).solution_cells}
+    for grade in notebook.grades:
+        if grade.name in verdict.cells or grade.name not in answers:
+            continue
+        blank = grade.name in verdict.unanswered
+        grade.auto_score = 0.0 if blank else None
+        grade.needs_manual_grade = (not blank or grade.manual_score is not None) and grade.name not in finished
+        comment = _comment(gradebook, grade)
+        if comment is not None:
+            comment.auto_comment = "No response." if blank else None
+
+
+def stored_comment(gradebook: Gradebook, cell: str, lab: str, student: str) -> str | None:
+    """The reasons stored with a student's evidence cell, or None."""
+    try:
+        comment = _comment(gradebook, gradebook.find_grade(cell, lab, lab, student))
+    except MissingEntry:
+        return None
+    return comment.auto_comment if comment else None
+
+
+def _comment(gradebook: Gradebook, grade: Grade) -> Comment | None:
+    try:
+        # An answer cell is two rows to nbgrader, of which the comment hangs on the other.
+        return gradebook.find_comment(grade.name, grade.notebook.name, grade.assignment.name, grade.student.id)
+    except MissingEntry:
+        # A test cell has no comment to nbgrader; ours hangs on the row of its score.
+        found = gradebook.db.query(Comment).filter_by(cell_id=grade.cell_id, notebook_id=grade.notebook_id)
+        return found.one_or_none()
+
+
+def _has_notebook(config: Config, lab: str) -> bool:
+    with open_gradebook(config) as gradebook:
+        try:
+            gradebook.find_notebook(lab, lab)
+        except MissingEntry:
+            return False
+        return True

@@ -1,0 +1,1 @@
+"""One submission, graded: exercises, run folder and weights give one verdict."""

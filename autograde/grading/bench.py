@@ -1,0 +1,185 @@
+"""What grading a lab needs besides the submission: the rubric, the source notebook, the warm interpreter, a secret.
+
+A `Bench` belongs to one worker. It holds nothing of any submission, so that the next one is graded as the first was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from autograde.gradebook.scores import CourseError
+from autograde.rubric.schema import Rubric
+from autograde.sandbox.warm import WarmInterpreter
+from autograde.submission.notebook_repair import starter_answers
+from course_lib.system.atomic import write_atomically
+from data_prep.errors import DataError
+from data_prep.root import data_root
+from data_prep.staged import read
+
+__all__ = ["Bench", "course_secret", "grader_digest", "source_notebook"]
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_SECRET = "grading_secret"
+
+
+@dataclass
+class Bench:
+    """A worker's tools for one lab.
+
+    Attributes
+    ----------
+    rubric : Rubric
+    source : NotebookNode
+        The instructor's notebook.
+    secret : bytes
+        Of the course; hidden inputs are drawn from it and the submission, so that grading a submission again asks the
+        same, and nobody without it can tell what that is.
+    warm : WarmInterpreter or None
+        None where nothing can be executed: exercises are then left out, and weights are not tried.
+    threads : int
+        That a grading run may compute with.
+    """
+
+    rubric: Rubric
+    source: NotebookNode
+    secret: bytes
+    warm: WarmInterpreter | None
+    threads: int = 1
+    starter: Mapping[str, str] = field(init=False)
+    digests: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.starter = starter_answers(self.source)
+        text = nbformat.writes(self.source)
+        self.digests = {
+            "rubric": self.rubric.digest,
+            "grader": hashlib.sha256((grader_digest() + text).encode()).hexdigest(),
+        }
+
+    @classmethod
+    def open(
+        cls, rubric: Rubric, course: Path, source: Path, slot: int = 0, sandboxed: bool = True, threads: int = 1
+    ) -> Bench:
+        """Make a worker's bench; the warm interpreter starts in the background.
+
+        Raises
+        ------
+        CourseError
+            The source notebook or the course folder cannot be used.
+        """
+        warm = WarmInterpreter(slot, sandboxed)
+        try:
+            return cls(rubric, source_notebook(source), course_secret(course), warm, threads)
+        except BaseException:
+            warm.close()
+            raise
+
+    @property
+    def sandbox(self) -> str:
+        """What holds the students' code."""
+        if self.warm is None:
+            return ""
+        return "bubblewrap" if self.warm.sandboxed else "none"
+
+    def seed(self, student: str, submission: str) -> list[int]:
+        """Of the hidden inputs for one submission: 8 numbers of 32 bits."""
+        key = hmac.new(self.secret, f"{self.rubric.lab}\0{student}\0{submission}".encode(), hashlib.sha256).digest()
+        return [int.from_bytes(key[i : i + 4], "big") for i in range(0, 32, 4)]
+
+    def data(self, names: tuple[str, ...]) -> dict[str, Path]:
+        """Folders of staged data sets, for the sandbox; one that ships with the course needs none.
+
+        Raises
+        ------
+        CourseError
+            One is not staged.
+        """
+        folders = {}
+        for name in names:
+            try:
+                folder = read(name).path
+            except DataError as error:
+                raise CourseError(f"rubric {self.rubric.lab} asks for data set {name}: {error}") from None
+            if folder.parent == data_root():
+                folders[name] = folder
+        return folders
+
+    def close(self) -> None:
+        """End the warm interpreter."""
+        if self.warm is not None:
+            self.warm.close()
+
+
+def source_notebook(path: Path) -> NotebookNode:
+    """Read an instructor's notebook.
+
+    Raises
+    ------
+    CourseError
+        It cannot be read.
+    """
+    try:
+        return nbformat.read(path, as_version=4)
+    except Exception as error:
+        what = type(error).__name__
+        raise CourseError(
+            f"source notebook {path} cannot be read ({what}); it tells the lab's cells and points"
+        ) from None
+
+
+def course_secret(course: Path) -> bytes:
+    """The course's secret, made at its first use: ``course/grading_secret``, readable by its owner alone.
+
+    Raises
+    ------
+    CourseError
+        It cannot be read or made.
+    """
+    path = Path(course) / _SECRET
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{_SECRET}.{os.getpid()}")
+            write_atomically(temporary, secrets.token_hex(32))
+            temporary.chmod(0o600)
+            try:
+                os.link(temporary, path)  # fails where another grader was first, whose secret then holds
+            except FileExistsError:
+                pass
+            finally:
+                temporary.unlink()
+        return path.read_bytes()
+    except OSError as error:
+        raise CourseError(f"{path} cannot be used ({error.strerror}); see that {course} can be written") from None
+
+
+@cache
+def grader_digest() -> str:
+    """SHA-256 over the grader's and the course library's code, and the versions that results may depend on."""
+    import assessment_print
+    import course_lib
+    import data_prep
+
+    total = hashlib.sha256()
+    folders = [_PACKAGE, Path(course_lib.__file__).parent, Path(data_prep.__file__).parent]
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    for path in [*files, Path(assessment_print.__file__)]:
+        if "report" not in path.relative_to(path.parents[1]).parts:
+            total.update(hashlib.sha256(path.read_bytes()).digest())
+    for name in ("torch", "numpy", "nbgrader"):
+        try:
+            total.update(f"{name} {version(name)}".encode())
+        except PackageNotFoundError:
+            total.update(name.encode())
+    return total.hexdigest()

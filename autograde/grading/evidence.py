@@ -1,0 +1,97 @@
+"""All the evidence of one submission, read once; what could not be read is kept as its one-line reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from autograde.rubric.verdict import RunSummary
+from autograde.submission.quoting import printable
+from autograde.submission.run_folder import EvidenceError, RunFolder
+from course_lib.runs.run_evidence import learning_curve, run_record, transcript
+from course_lib.runs.run_evidence.evidence import Evidence, HeldOut, RunFiles, parse_evidence
+from course_lib.runs.run_evidence.learning_curve import LearningCurve
+from course_lib.runs.run_evidence.run_record import RunRecord
+
+__all__ = [
+    "LIMITS",
+    "Evidence",
+    "HeldOut",
+    "RunFiles",
+    "parse_evidence",
+    "read_evidence",
+    "read_run_files",
+    "summarise",
+]
+
+WEIGHTS = "model.safetensors"
+# Every file that is read of a run folder, and the most bytes of it.
+LIMITS = {
+    "run.json": run_record.MAX_BYTES,
+    "learning_curve.csv": learning_curve.MAX_BYTES,
+    "assessment.out": transcript.MAX_BYTES,
+    WEIGHTS: 256 << 20,  # several times the largest network of the labs; a worker holds a few copies
+}
+WEIGHTS_OF_SEVERAL = 128 << 20  # a worker holds those of all runs
+
+
+def read_run_files(submission: Path, lab: str, folder: str = "", writer: str = "") -> RunFiles:
+    """Read one of a submission's run folders, as bytes.
+
+    Parameters
+    ----------
+    submission : Path
+        ``submitted/STUDENT/LAB``.
+    lab : str
+        The lab's full name.
+    folder, writer : str
+        Of a run among several: see `autograde.submission.run_folder.RunFolder`.
+
+    Returns
+    -------
+    dict
+        Name of the file to its bytes, or to the error that says why there are none. Never raises for what a student
+        handed in.
+    """
+    limits = LIMITS | {WEIGHTS: WEIGHTS_OF_SEVERAL} if folder else LIMITS
+    files: RunFiles = {}
+    try:
+        with RunFolder(submission, lab, folder, writer) as opened:
+            for name, limit in limits.items():
+                try:
+                    files[name] = opened.read(name, limit)
+                except EvidenceError as error:
+                    files[name] = error
+    except EvidenceError as error:
+        return dict.fromkeys(LIMITS, error)
+    return files
+
+
+def read_evidence(submission: Path, lab: str) -> Evidence:
+    """The evidence in a submission's run folder; never raises for what a student handed in."""
+    return parse_evidence(lab, read_run_files(submission, lab))
+
+
+def summarise(evidence: Evidence, **known: Any) -> RunSummary:
+    """The run's figures, with None for what could not be read, and fields of the summary that are `known` already."""
+    figures: dict[str, Any] = known
+    if isinstance(curve := evidence.curve_or_error, LearningCurve):
+        accuracies = curve.accuracies
+        figures |= {
+            "curve": [[row.epoch, row.time, row.val_accuracy] for row in curve.rows],
+            "epochs": len(accuracies),
+            "seconds": curve.rows[-1].time,
+            "best_accuracy": max(accuracies),
+            "final_accuracy": accuracies[-1],
+        }
+    if isinstance(record := evidence.record_or_error, RunRecord):
+        figures |= {
+            "world_size": record.world_size,
+            "device": printable(record.device, 80),
+            "data_name": printable(record.data_name, 80),
+            "data_provenance": record.data_provenance,
+            "data_source": printable(record.data_source, 200),
+        }
+    if isinstance(held_out := evidence.held_out_or_error, HeldOut):
+        figures |= {"held_out_accuracy": held_out.accuracy, "held_out_images": held_out.images}
+    return RunSummary(**figures)

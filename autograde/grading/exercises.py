@@ -1,0 +1,259 @@
+"""Judging exercises: the student's cells in the sandbox, the hidden check outside.
+
+Each exercise gets a sandbox of its own. Into it go, in the notebook's order, the lab's own cells that the rubric lists,
+every answer, and the definitions among what the student added: imports, functions, classes and constants, so that a
+helper in a cell of one's own works, while an experiment of one's own costs nobody's time. Then the check's driver is
+called. What the rubric withholds of the library is not there. An answer that fails to execute loses the exercises that need it, and no other; a cell that ends the execution
+(it never returns, or it ends its process) is left out of the ones that follow.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autograde.checks import AnswerError, Findings, find_check
+from autograde.checks.registry import driver_source
+from autograde.rubric.criteria import Finding
+from autograde.rubric.schema import Execution as ExecutionRules
+from autograde.rubric.schema import Exercise
+from autograde.rubric.verdict import CriterionResult, Flag
+from autograde.sandbox.execution import Execution
+from autograde.sandbox.limits import Exceeded, Limits
+from autograde.sandbox.turns import in_turn
+from autograde.sandbox.warm import WarmInterpreter
+from autograde.submission.notebook_repair import RepairedNotebook
+from autograde.submission.quoting import quote
+
+__all__ = ["ExerciseJudge", "cells_to_run", "limits_of"]
+
+_BLANK = "NotImplementedError"
+_MOST_LEFT_OUT = 3
+
+
+def limits_of(rules: ExecutionRules) -> Limits:
+    """A rubric's limits on one exercise."""
+    return Limits(seconds=rules.seconds, memory_bytes=int(rules.memory_gib * (1 << 30)))
+
+
+def cells_to_run(repaired: RepairedNotebook, rules: ExecutionRules) -> list[dict[str, Any]]:
+    """What is executed before a function is called.
+
+    Returns
+    -------
+    list of dict
+        ``{"id", "source", "definitions"}``: with `definitions` only those of the source are executed. An answer has
+        ``"answer": True`` besides.
+    """
+    found: list[dict[str, Any]] = []
+    for cell in repaired.notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        settings = cell.metadata.get("nbgrader", {})
+        if "parameters" in cell.metadata.get("tags", []):
+            # Without its comments, which hold what each parameter may be: the rubric's values are the grader's own.
+            found.append({"id": cell.id, "source": ast.unparse(ast.parse(cell.source)), "definitions": False})
+            lines = [f"{name} = {value!r}" for name, value in rules.parameters.items()]
+            found.append({"id": "rubric's parameters", "source": "\n".join(lines), "definitions": False})
+        elif settings.get("solution"):
+            found.append({"id": settings["grade_id"], "source": cell.source, "definitions": False, "answer": True})
+        elif cell.metadata.get("added"):
+            found.append({"id": cell.id, "source": cell.source, "definitions": True})
+        elif cell.id in rules.run:
+            found.append({"id": cell.id, "source": cell.source, "definitions": False})
+            if cell.id in repaired.edited:
+                found.append({"id": cell.id, "source": repaired.edited[cell.id], "definitions": True})
+    return found
+
+
+@dataclass
+class ExerciseJudge:
+    """Judges the exercises of one submission.
+
+    Parameters
+    ----------
+    warm : WarmInterpreter
+    rules : ExecutionRules
+        The rubric's.
+    data : mapping of str to Path
+        Staged data sets that the sandbox shows.
+    cells : list of dict
+        From `cells_to_run`.
+    seed : list of int
+        Of the hidden inputs; each exercise draws from its own stream.
+    flags : list of Flag
+        Grows.
+    """
+
+    warm: WarmInterpreter
+    rules: ExecutionRules
+    data: Mapping[str, Path]
+    cells: list[dict[str, Any]]
+    seed: list[int]
+    flags: list[Flag] = field(default_factory=list)
+    _left_out: list[AnswerError] = field(default_factory=list)
+    _timed_out: bool = False
+    _failed_before_calls: AnswerError | None = None
+
+    def judge(self, exercise: Exercise) -> list[CriterionResult]:
+        """The results of one exercise, one for each part of its check; never raises for what a student wrote."""
+        check = find_check(exercise.check)
+        reason: AnswerError | None = self._failed_before_calls
+        findings: Findings = {}
+        if reason is None:
+            try:
+                findings = self._findings(exercise)
+            except AnswerError as error:
+                reason = error
+        if reason is not None and reason.flag:
+            flag = Flag(reason.flag, f"{exercise.cell}: {reason}")
+            if not any(known.detail.endswith(str(reason)) for known in self.flags):
+                self.flags.append(flag)
+        results = []
+        for part, points in exercise.points.items():
+            if reason is not None:
+                finding = Finding(False, str(reason), reason.remedy)
+            else:
+                finding = findings.get(part, Finding(False, "this part was not judged; ask your instructor"))
+            results.append(
+                CriterionResult(
+                    cell=exercise.cell,
+                    id=part,
+                    kind=exercise.check,
+                    description=check.parts[part],
+                    passed=finding.passed,
+                    points=points if finding.passed else 0.0,
+                    max_points=points,
+                    reason=" ".join(finding.reason.split()),
+                    remedy="" if finding.passed else finding.remedy,
+                )
+            )
+        return results
+
+    def _findings(self, exercise: Exercise) -> Findings:
+        try:
+            return in_turn(lambda share: self._attempt(exercise, share), only_alone=self._timed_out)
+        except Exceeded as error:
+            self._timed_out |= error.kind == "time"
+            if not error.cell:
+                raise _ended(error) from None
+            self._leave_out(error)
+        return self._findings(exercise)
+
+    def _attempt(self, exercise: Exercise, share: float) -> Findings:
+        check = find_check(exercise.check)
+        limits = limits_of(self.rules)
+        limits = replace(limits, seconds=share * limits.seconds, processors=max(limits.processors, check.ranks))
+        stream = np.random.default_rng([*self.seed, *exercise.cell.encode()])
+        with self.warm.execute(
+            limits, check.ranks, self.data, withheld=self.rules.withheld, network=check.network
+        ) as execution:
+            outcomes = execution.cells(self.cells)
+            execution.allow(share * check.seconds)
+            ask = _SandboxAsk(exercise.check, execution, outcomes[0], stream, self._left_out)
+            try:
+                if check.ranks > 1 and check.process_group:
+                    ask.call("join", [None] * check.ranks)
+                return check.judge(ask)
+            except Exceeded as error:
+                if error.kind != "time" and execution.place.disk_used() > 0.98:
+                    raise Exceeded("disk", f"filled its {limits.disk_bytes >> 20} MB of disk") from None
+                raise
+            except (AnswerError, KeyboardInterrupt):
+                raise
+            except Exception as error:
+                # A defect of the check, or an answer of a kind that it did not think of: no points, and a look at it.
+                self.flags.append(Flag("grader", f"{exercise.cell}: {type(error).__name__} in the hidden check"))
+                raise AnswerError("your function returned something that could not be compared") from None
+
+    def _leave_out(self, error: Exceeded) -> None:
+        """Go on without the cell that ended an execution: the same cells come first in every exercise.
+
+        Raises
+        ------
+        AnswerError
+            It is one of the lab's own cells, or there have been several: nothing can be judged.
+        """
+        reason = _ended(error, f"in cell {quote(error.cell)}, while the notebook's answers were executed")
+        theirs = [cell for cell in self.cells if cell.get("answer") or cell["definitions"]]
+        remaining = [cell for cell in self.cells if cell not in theirs or cell["id"] != error.cell]
+        if len(remaining) == len(self.cells) or len(self._left_out) == _MOST_LEFT_OUT:
+            self._failed_before_calls = reason
+            raise reason from None
+        self.cells = remaining
+        self._left_out.append(reason)
+
+
+@dataclass
+class _SandboxAsk:
+    """`autograde.checks.Ask`, answered by an `Execution`."""
+
+    check: str
+    execution: Execution
+    outcomes: list[dict[str, Any]]
+    random: np.random.Generator
+    left_out: list[AnswerError]
+
+    def call(self, function: str, given: Any, answers: Mapping[str, Callable[..., Any]] | None = None) -> Any:
+        replies = self.execution.call(driver_source(self.check, function), function, given, answers)
+        for rank, reply in enumerate(replies):
+            if reply is not None and "value" not in reply:
+                raise self._failure(reply, f" (on rank {rank})" if len(replies) > 1 else "")
+        values = [reply["value"] for reply in replies]
+        return values if len(values) > 1 else values[0]
+
+    def bytes_on_loopback(self) -> int | None:
+        return self.execution.bytes_on_loopback()
+
+    def _failure(self, reply: dict[str, Any], where: str) -> AnswerError:
+        failed = next((outcome for outcome in self.outcomes if isinstance(outcome["error"], dict)), None)
+        if isinstance(reply.get("missing"), str):
+            if self.left_out:
+                return self.left_out[0]
+            if failed:
+                return _raised(failed["error"], f"cell {quote(failed['id'])} did not execute", "crash")
+            return AnswerError(
+                f"there is no function {quote(reply['missing'])}", "run the notebook from its top", "missing"
+            )
+        error = reply.get("error") if isinstance(reply.get("error"), dict) else {}
+        if error.get("type") == _BLANK:
+            return AnswerError("not answered: the exercise still has its blank", flag="missing")
+        return _raised(error, f"your function raised{where}", "crash")
+
+
+def _raised(error: Mapping[str, Any], what: str, flag: str) -> AnswerError:
+    kind, message = str(error.get("type", "an error")), str(error.get("message", ""))
+    if kind == "MemoryError" or "can't allocate memory" in message:
+        return AnswerError("out of memory", "how large are the tensors that it makes?", "limit")
+    if "No space left on device" in message:
+        return AnswerError("filled its disk", "how much does it write?", "limit")
+    if "Resource temporarily unavailable" in message or "can't start new thread" in message:
+        return AnswerError("started too many processes or threads", "how many does it start?", "limit")
+    if kind == _BLANK:
+        return AnswerError("not answered: the exercise still has its blank", flag="missing")
+    if "Connection closed by peer" in message or "Connection reset by peer" in message:
+        return AnswerError(
+            f"a rank left while another waited for it: {what}", "do all ranks make the same calls?", flag
+        )
+    place = ""
+    if isinstance(error.get("cell"), str) and isinstance(error.get("line"), int):
+        place = f" (cell {quote(error['cell'])}, line {error['line']})"
+    reason = f"{what}: {quote(kind)[1:-1]}: {quote(message, 160)}{place}"
+    return AnswerError(reason, "call it in a cell of your own with inputs of the shapes in its docstring", flag)
+
+
+def _ended(error: Exceeded, when: str = "") -> AnswerError:
+    flag = {"ended": "crash", "protocol": "escape"}.get(error.kind, "limit")
+    remedy = {
+        "time": "does a loop end, and do all ranks make the same calls?",
+        "memory": "how large are the tensors that it makes, and are they let go?",
+        "answer": "how large is what it returns?",
+        "output": "print less: a line an epoch, not a line a step",
+        "ended": "a function that is graded must return; it must not end its process",
+    }.get(error.kind, "")
+    return AnswerError(f"{error}{' ' + when if when else ''}", remedy, flag)

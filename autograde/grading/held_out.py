@@ -1,0 +1,168 @@
+"""Trying submitted weights on held-out images.
+
+The images are of the test split, in an order and a choice drawn anew, lightly augmented; only the images go into the
+sandbox, never a label, and what comes out are class numbers, which are scored here. Weights are read as safetensors,
+which hold tensors and nothing else, inside the sandbox, with bounds on what they may take. Where the network is the
+course's own, no code of the student's is in the process; where a rubric takes it from the notebook
+(``network = "notebook:make_model"``) the student's code is, and can answer what it likes: from the pixels alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from autograde.grading.evidence import Evidence, HeldOut
+from autograde.grading.networks import DRIVER, NETWORKS, Network
+from autograde.rubric.schema import ModelEvidence
+from autograde.sandbox.limits import Exceeded, Limits
+from autograde.sandbox.turns import in_turn
+from autograde.sandbox.warm import WarmInterpreter
+from autograde.submission.quoting import quote
+from autograde.submission.run_folder import EvidenceError
+from course_lib.runs.run_evidence.run_record import RunRecord
+from data_prep.errors import DataError
+from data_prep.staged import StagedDataset, read
+
+__all__ = ["augment", "check_data", "try_weights"]
+
+
+def check_data(rules: ModelEvidence) -> None:
+    """See that at least one of the rubric's data sets is staged here.
+
+    Raises
+    ------
+    ValueError
+        None is; one line with the remedy.
+    """
+    problems = []
+    for name in [rules.held_out] if rules.held_out else rules.datasets:
+        try:
+            read(name)
+            return
+        except DataError as error:
+            problems.append(str(error))
+    raise ValueError(f"submitted weights cannot be tried: {problems[0]}")
+
+
+def try_weights(
+    rules: ModelEvidence,
+    evidence: Evidence,
+    weights: bytes,
+    warm: WarmInterpreter,
+    random: np.random.Generator,
+    limits: Limits,
+    cells: list[dict[str, Any]],
+    data: Mapping[str, Path],
+) -> HeldOut:
+    """Ask the submitted weights for classes of held-out images, and score them.
+
+    Parameters
+    ----------
+    rules : ModelEvidence
+    evidence : Evidence
+        Its run record names the data set and what the network is built from.
+    weights : bytes
+        ``model.safetensors``.
+    warm, limits, data
+        Of the sandbox.
+    random : Generator
+        Chooses, orders and augments.
+    cells : list of dict
+        The notebook's answers, for a network that is the notebook's.
+
+    Raises
+    ------
+    EvidenceError
+        The weights do not fit the network, or the execution ended early; one line for the student.
+    """
+    record = evidence.record
+    if record.data_name not in rules.datasets:
+        raise EvidenceError(f"the run's data set {quote(record.data_name)} is not one of {', '.join(rules.datasets)}")
+    try:
+        staged = read(rules.held_out or record.data_name)
+    except DataError as error:
+        raise EvidenceError(
+            f"the grader has no such data to try the weights on ({error}); ask your instructor"
+        ) from None
+    chosen = random.permutation(len(staged.arrays["test_labels"]))[: rules.images]
+    images = augment(staged.arrays["test_images"][chosen], random)
+    labels = np.asarray(staged.arrays["test_labels"][chosen])
+    from_notebook = rules.network.startswith("notebook:")
+    name = rules.network if from_notebook else rules.network.partition(":")[2]
+    network = NETWORKS.get(name, Network(normalised=False))
+    numbers = _numbers(network, record)
+    scale, shift = _normalisation(staged) if network.normalised else ([1 / 255], [0.0])
+    given = {
+        "weights": weights,
+        "network": name,
+        "numbers": numbers,
+        "channels": int(images.shape[-1]),
+        "classes": len(staged.classes),
+        "images": torch.from_numpy(images),
+        "scale": scale,
+        "shift": shift,
+        "batch": network.batch,
+    }
+
+    def predict(share: float) -> dict[str, Any]:
+        bounds = replace(limits, seconds=share * limits.seconds)
+        with warm.execute(bounds, data=data if from_notebook else {}) as execution:
+            execution.cells(cells if from_notebook else [])
+            return execution.call(DRIVER, "predict", given)[0]
+
+    try:
+        reply = in_turn(predict)
+    except Exceeded as error:
+        raise EvidenceError(f"the weights could not be tried: {error}") from None
+    predicted = reply.get("value")
+    if not isinstance(predicted, torch.Tensor) or predicted.shape != labels.shape or predicted.is_floating_point():
+        error = reply.get("error") if isinstance(reply.get("error"), dict) else {}
+        # PyTorch's first line only says that something is wrong; the next ones say what.
+        why = quote(" ".join(str(error.get("message", "no classes came back")).split()), 160)
+        built = " and ".join(f"{key} {value}" for key, value in numbers.items())
+        what = f"the lab's network of {built}" if built else "the lab's network"
+        raise EvidenceError(f"model.safetensors does not fit {what}: {why}")
+    return HeldOut(int((predicted.numpy() == labels).sum()), len(labels), staged.name, staged.provenance)
+
+
+def _numbers(network: Network, record: RunRecord) -> dict[str, int]:
+    found = {}
+    for name, (default, least, most) in network.numbers.items():
+        value = record.parameters.get(name, default)
+        if type(value) is not int or not least <= value <= most:
+            raise EvidenceError(
+                f"run.json: parameters.{name} is {quote(value)}, a whole number from {least} to {most} was expected"
+            )
+        found[name] = value
+    return found
+
+
+def _normalisation(staged: StagedDataset) -> tuple[list[float], list[float]]:
+    """Per channel, factor of a pixel of 0…255 and what is added to it, as `course_lib.data.batches.Batches` has them."""
+    scale = [1 / (255 * float(std)) for std in staged.std]
+    return scale, [-float(mean) / float(std) for mean, std in zip(staged.mean, staged.std, strict=True)]
+
+
+def augment(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Lightly changed copies: each image a little brighter or darker, with a little noise.
+
+    Light enough that a trained network's accuracy moves by less than a percentage point, and enough that no image is
+    byte for byte one of the public test set.
+
+    Parameters
+    ----------
+    images : uint8 (N, H, W, C)
+
+    Returns
+    -------
+    uint8 (N, H, W, C)
+    """
+    gain = random.uniform(0.94, 1.06, (len(images), 1, 1, 1)).astype(np.float32)
+    noise = random.normal(0, 2.0, images.shape).astype(np.float32)
+    return np.clip(images * gain + noise, 0, 255).round().astype(np.uint8)

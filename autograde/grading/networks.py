@@ -1,0 +1,107 @@
+"""The course's own networks, which submitted weights are loaded into.
+
+`NETWORKS` says what the grader must know of each; `DRIVER` builds it, in the sandbox, from `course_lib` and torchvision.
+A network's weights are the state of the bare model: ``conv1.weight``, not ``module.conv1.weight``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["DRIVER", "NETWORKS", "Network"]
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network.
+
+    Attributes
+    ----------
+    normalised : bool
+        Images are normalised per channel with the training split's mean and standard deviation, as
+        `course_lib.data.batches.Batches` does it; else only scaled to 0…1.
+    numbers : mapping
+        The run's parameters that it is built from, each a whole number: its value where ``run.json`` has none, its least,
+        its most.
+    batch : int
+        Images at a time.
+    """
+
+    normalised: bool = True
+    numbers: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    batch: int = 250
+
+
+_WIDTH = {"width": (1, 1, 64)}
+NETWORKS = {
+    "wide_resnet": Network(normalised=False, numbers=_WIDTH),
+    "wide_resnet_standardised": Network(numbers=_WIDTH),
+    "homework_resnet": Network(batch=100),
+    "small_cnn_or_resnet": Network(numbers={"depth": (0, 0, 110)}),
+    "parallel_sgd_net": Network(),
+    "resnet18_upsampled": Network(numbers={"image_size": (224, 32, 224)}, batch=20),
+}
+
+DRIVER = """
+import torch
+
+
+def wide_resnet(channels, classes, width):
+    from course_lib.models import WideResNet
+    return WideResNet((16 * width, 32 * width, 64 * width), channels, classes)
+
+
+def homework_resnet(channels, classes):
+    from course_lib.models import HomeworkResNet
+    return HomeworkResNet(classes, channels)
+
+
+def small_cnn_or_resnet(channels, classes, depth):
+    from course_lib.models import SmallCNN, cifar_resnet
+    if depth:
+        return cifar_resnet(depth, classes, channels)
+    return SmallCNN(in_channels=channels, num_classes=classes)
+
+
+def parallel_sgd_net(channels, classes):
+    from course_lib.models import ParallelSGDNet
+    return ParallelSGDNet(classes, channels)
+
+
+def resnet18_upsampled(channels, classes, image_size):
+    from course_lib.models.upsampled_resnet18 import upsampled_resnet18
+    return upsampled_resnet18(classes, image_size)
+
+
+COURSE_LIB = {
+    "wide_resnet": wide_resnet,
+    "wide_resnet_standardised": wide_resnet,
+    "homework_resnet": homework_resnet,
+    "small_cnn_or_resnet": small_cnn_or_resnet,
+    "parallel_sgd_net": parallel_sgd_net,
+    "resnet18_upsampled": resnet18_upsampled,
+}
+
+
+def build(student, network, given):
+    if network.startswith("notebook:"):
+        return student(network.partition(":")[2])()
+    return COURSE_LIB[network](given["channels"], given["classes"], **given["numbers"])
+
+
+def predict(student, given, outside):
+    from safetensors.torch import load
+    state = load(given["weights"])
+    model = build(student, given["network"], given)
+    model.load_state_dict(state)
+    model = model.eval().to(memory_format=torch.channels_last)
+    scale, shift = (torch.tensor(given[name]).view(1, -1, 1, 1) for name in ("scale", "shift"))
+    images = given["images"].permute(0, 3, 1, 2)
+    predicted = []
+    with torch.no_grad():
+        for part in images.split(given["batch"]):
+            part = torch.addcmul(shift, part.float(), scale).contiguous(memory_format=torch.channels_last)
+            predicted.append(model(part).float().argmax(1))
+    return torch.cat(predicted)
+"""

@@ -1,0 +1,233 @@
+"""One submission, graded: notebook repaired, exercises judged, run evidence judged, weights tried.
+
+The grader reads the submission as data; its code runs in the sandbox only, and what comes out is plain data. Whatever
+is not expected earns nothing, says why in one line, and stops nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from nbformat import NotebookNode
+from nbformat.v4 import new_notebook
+
+from autograde.grading.bench import Bench
+from autograde.grading.evidence import WEIGHTS, RunFiles, parse_evidence, read_run_files, summarise
+from autograde.grading.exercises import ExerciseJudge, cells_to_run
+from autograde.grading.rerun import rerun
+from autograde.grading.run_judging import judge_run, lost_run, with_weights
+from autograde.grading.same_weights import count_once, repeated_weights
+from autograde.rubric.schema import Exercise, Rubric, RunEvidence
+from autograde.rubric.verdict import CriterionResult, Flag, RunSummary, Verdict
+from autograde.sandbox.bubblewrap import SandboxError
+from autograde.submission.notebook_matching import grade_id
+from autograde.submission.notebook_repair import RepairedNotebook, autograded_notebook, repair
+from autograde.submission.run_folder import EvidenceError
+from autograde.submission.submitted_notebook import read_notebook
+
+__all__ = ["Graded", "failed_verdict", "grade_submission", "submission_digest"]
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A verdict, and the notebook that a person grades by: repaired, with harmless outputs. None where grading failed."""
+
+    verdict: Verdict
+    notebook: NotebookNode | None
+
+
+@dataclass(frozen=True)
+class _Submission:
+    notebook: NotebookNode | EvidenceError
+    runs: dict[str, RunFiles]  # by the run's id in the rubric
+    absent: bool  # there is no file of the notebook's name at all
+
+    @property
+    def digest(self) -> str:
+        total = hashlib.sha256(repr(self.notebook).encode("utf-8", "replace"))
+        for run, files in self.runs.items():
+            for name, content in sorted(files.items()):
+                told = content if isinstance(content, bytes) else str(content).encode("utf-8", "replace")
+                total.update(f"{run}/{name}\0".encode() + hashlib.sha256(told).digest())
+        return total.hexdigest()
+
+
+def submission_digest(submission: Path, rubric: Rubric) -> str:
+    """SHA-256 of all that grading reads of a submission; never raises for what a student handed in."""
+    return _read(submission, rubric).digest
+
+
+def grade_submission(bench: Bench, submission: Path, student: str) -> Graded:
+    """Grade one submission.
+
+    Parameters
+    ----------
+    bench : Bench
+    submission : Path
+        ``submitted/STUDENT/LAB``; need not exist.
+    student : str
+        Its student's id.
+
+    Returns
+    -------
+    Graded
+        Never raises for what a student handed in: at worst every criterion is 0 with a one-line reason.
+
+    Raises
+    ------
+    SandboxError
+        There is no sandbox to execute anything in.
+    """
+    started = time.monotonic()
+    rubric = bench.rubric
+    try:
+        handed_in = _read(submission, rubric)
+        digests = {"submission": handed_in.digest, **bench.digests}
+        verdict, notebook = _grade(bench, handed_in, student, digests)
+    except SandboxError:
+        raise
+    except Exception as error:
+        reason = f"the submission could not be graded ({type(error).__name__}); ask your instructor"
+        verdict = failed_verdict(rubric, student, reason, Flag("grader", f"{type(error).__name__}: {error}"[:300]))
+        notebook = None
+    return Graded(replace(verdict, seconds=round(time.monotonic() - started, 3)), notebook)
+
+
+def _grade(
+    bench: Bench, handed_in: _Submission, student: str, digests: dict[str, str]
+) -> tuple[Verdict, NotebookNode | None]:
+    rubric, flags = bench.rubric, []
+    seed = bench.seed(student, digests["submission"])
+    results: list[CriterionResult] = []
+    repaired, cells, notebook, unanswered = None, [], None, ()
+    if isinstance(handed_in.notebook, EvidenceError):
+        flags.append(Flag("missing", str(handed_in.notebook)))
+        results += [result for each in rubric.exercises for result in _lost(each, str(handed_in.notebook))]
+        # What a person sees then is the lab as it was given out, with the reasons.
+        notebook = repair(new_notebook(), bench.source).notebook
+        # What is not there is no answer; in what cannot be read there may be some, which a person must look for.
+        unanswered = tuple(bench.starter) if handed_in.absent else ()
+    else:
+        repaired = repair(handed_in.notebook, bench.source)
+        if left_out := handed_in.notebook.metadata.get("left_out"):
+            flags.append(Flag("limit", left_out))
+        flags += _repair_flags(repaired)
+        cells = cells_to_run(repaired, rubric.execution)
+        notebook = autograded_notebook(handed_in.notebook, repaired)
+        unanswered = _unanswered(repaired, bench)
+        if bench.warm is not None:
+            data = bench.data(rubric.execution.data)
+            judge = ExerciseJudge(bench.warm, rubric.execution, data, cells, seed, flags)
+            results += [result for exercise in rubric.exercises for result in judge.judge(exercise)]
+            cells = judge.cells  # without those that never return: a network of the notebook's needs the others
+    judged = [(each, *_judge_run(bench, each, handed_in, repaired, cells, seed, flags)) for each in rubric.runs]
+    results += [result for each in count_once(judged) for result in each]
+    runs = [summary for _, _, summary in judged]
+    flags += repeated_weights(runs)
+    verdict = Verdict(
+        lab=rubric.lab,
+        title=rubric.title,
+        student=student,
+        graded_at=_now(),
+        results=tuple(results),
+        runs=tuple(runs),
+        flags=tuple(flags) + ((Flag("unsandboxed", "--no-sandbox was given"),) if bench.sandbox == "none" else ()),
+        sandbox=bench.sandbox,
+        digests=digests,
+        unanswered=unanswered,
+    )
+    return verdict, notebook
+
+
+def failed_verdict(rubric: Rubric, student: str, reason: str, flag: Flag | None = None) -> Verdict:
+    """A verdict of 0 points on everything, all for one reason."""
+    results = [result for exercise in rubric.exercises for result in _lost(exercise, reason)]
+    results += [result for run in rubric.runs for result in lost_run(run, reason)]
+    runs = tuple(RunSummary(run.id) for run in rubric.runs)
+    flags = () if flag is None else (flag,)
+    return Verdict(rubric.lab, rubric.title, student, _now(), tuple(results), runs, flags)
+
+
+def _read(submission: Path, rubric: Rubric) -> _Submission:
+    lab = rubric.lab
+    try:
+        notebook: NotebookNode | EvidenceError = read_notebook(submission, lab)
+    except EvidenceError as error:
+        notebook = error
+    runs = {run.id: read_run_files(submission, lab, run.folder, run.writer) for run in rubric.runs}
+    return _Submission(notebook, runs, not os.path.lexists(submission / f"{lab}.ipynb"))
+
+
+def _judge_run(
+    bench: Bench,
+    rules: RunEvidence,
+    handed_in: _Submission,
+    repaired: RepairedNotebook | None,
+    cells: list[dict],
+    seed: Sequence[int],
+    flags: list[Flag],
+) -> tuple[list[CriterionResult], RunSummary]:
+    lab, files, clock = bench.rubric.lab, handed_in.runs[rules.id], None
+    weights = files[WEIGHTS]
+    digest = hashlib.sha256(weights).hexdigest() if isinstance(weights, bytes) else None
+    if bench.rubric.mode == "rerun":
+        if repaired is None or bench.warm is None:
+            missing = EvidenceError("the notebook could not be run again, so there is no evidence of a run")
+            files = dict.fromkeys(files, missing)
+        else:
+            ran = rerun(bench, repaired)
+            files, clock = ran.files, ran.seconds
+            flags += ran.flags
+    evidence = with_weights(bench, rules, parse_evidence(lab, files), files, cells, seed)
+    results = judge_run(rules, evidence, flags, clock)
+    return results, summarise(evidence, id=rules.id, weights=digest)
+
+
+def _lost(exercise: Exercise, reason: str) -> list[CriterionResult]:
+    from autograde.checks import find_check
+
+    check = find_check(exercise.check)
+    return [
+        CriterionResult(
+            cell=exercise.cell,
+            id=part,
+            kind=exercise.check,
+            description=check.parts[part],
+            passed=False,
+            points=0.0,
+            max_points=points,
+            reason=" ".join(reason.split()),
+        )
+        for part, points in exercise.points.items()
+    ]
+
+
+def _repair_flags(repaired: RepairedNotebook) -> list[Flag]:
+    flags = [Flag("tampered", f"{each.cell}: {each.detail}") for each in repaired.repairs if each.kind in _TAMPERING]
+    flags += [
+        Flag("missing", f"{each.cell}: {each.detail}") for each in repaired.repairs if each.kind == "missing-answer"
+    ]
+    others = Counter(each.kind for each in repaired.repairs if each.kind in ("duplicate", "cell-type"))
+    flags += [Flag("tampered", f"{count} answer cell(s) repaired: {kind}") for kind, count in others.items()]
+    if repaired.more_repairs:
+        flags.append(Flag("tampered", f"{repaired.more_repairs} further repairs"))
+    return flags[:50]
+
+
+_TAMPERING = ("restored-locked", "metadata")
+
+
+def _unanswered(repaired: RepairedNotebook, bench: Bench) -> tuple[str, ...]:
+    answers = {grade_id(cell): cell.source for cell in repaired.notebook.cells}
+    return tuple(name for name, text in bench.starter.items() if answers.get(name, "").strip() == text.strip())
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

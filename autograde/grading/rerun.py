@@ -1,0 +1,87 @@
+"""Running a submission's notebook again, at the rubric's budget, in the sandbox.
+
+All of the lab's code cells run in order, as the lab has them, with the student's answers in place and the rubric's
+parameters; of cells that the student added or changed, only the definitions. What the run wrote is then read out as
+bytes. The clock is the grader's.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autograde.grading.evidence import LIMITS, RunFiles
+from autograde.grading.exercises import cells_to_run
+from autograde.rubric.schema import Execution as ExecutionRules
+from autograde.rubric.verdict import Flag
+from autograde.sandbox.limits import Exceeded, Limits
+from autograde.sandbox.turns import in_turn
+from autograde.submission.notebook_repair import RepairedNotebook
+from autograde.submission.quoting import quote
+from autograde.submission.run_folder import EvidenceError
+from course_lib.system.hardware import available_cores
+
+if TYPE_CHECKING:
+    from autograde.grading.bench import Bench
+
+__all__ = ["Ran", "rerun"]
+
+FOLDER = "run"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a grading run left: its files, seconds of the whole of it, and flags."""
+
+    files: RunFiles
+    seconds: float
+    flags: list[Flag]
+
+
+def rerun(bench: Bench, repaired: RepairedNotebook) -> Ran:
+    """Run a repaired notebook from its top to its end; never raises for what a student wrote."""
+    rules = bench.rubric.rerun
+    everything = tuple(cell.id for cell in repaired.notebook.cells if cell.cell_type == "code")
+    parameters: dict[str, Any] = {**rules.parameters, "output_dir": FOLDER}
+    cells = cells_to_run(repaired, ExecutionRules(run=everything, parameters=parameters))
+    limits = Limits(
+        seconds=rules.seconds,
+        processors=available_cores(),
+        memory_bytes=int(rules.memory_gib * (1 << 30)),
+        disk_bytes=2 << 30,
+        tasks=512,
+        output_bytes=16 << 20,
+        answer_bytes=2 * max(LIMITS.values()),
+    )
+    started = time.monotonic()
+
+    def once(share: float) -> tuple[list[dict[str, Any]], float, dict[str, bytes | None]]:
+        begun = time.monotonic()
+        with bench.warm.execute(
+            limits, data=bench.data(rules.data), threads=bench.threads, fork_server=True
+        ) as execution:
+            outcomes = execution.cells(cells)[0]
+            took = time.monotonic() - begun
+            return outcomes, took, execution.read([f"{FOLDER}/{name}" for name in LIMITS], max(LIMITS.values()))
+
+    try:
+        outcomes, seconds, contents = in_turn(once, share=1.0)  # minutes: half of them would be lost too often
+    except Exceeded as error:
+        reason = EvidenceError(f"the grader's own run of the notebook {error}")
+        return Ran(dict.fromkeys(LIMITS, reason), time.monotonic() - started, [Flag("limit", str(reason))])
+    failed = [outcome for outcome in outcomes if outcome["error"] is not None]
+    flags = []
+    if failed:
+        error = failed[0]["error"] if isinstance(failed[0]["error"], dict) else {}
+        kind, told = str(error.get("type", "an error")), str(error.get("message", ""))
+        flags.append(Flag("crash", f"cell {quote(failed[0]['id'])} raised {quote(kind)[1:-1]}: {quote(told, 160)}"))
+    files: RunFiles = {}
+    for name, limit in LIMITS.items():
+        content = contents[f"{FOLDER}/{name}"]
+        if content is None or len(content) > limit:
+            why = f": {flags[0].detail}" if flags else ""
+            files[name] = EvidenceError(f"the grader's own run of the notebook left no {name}{why}")
+        else:
+            files[name] = content
+    return Ran(files, seconds, flags)

@@ -1,0 +1,165 @@
+"""Judging one run: its files parsed, its weights tried, the whole of it believed or refused, each criterion judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autograde.grading.evidence import WEIGHTS, Evidence, HeldOut, RunFiles
+from autograde.grading.exercises import limits_of
+from autograde.grading.held_out import try_weights
+from autograde.rubric.criteria import KINDS
+from autograde.rubric.schema import Criterion, RunEvidence
+from autograde.rubric.verdict import CriterionResult, Flag
+from autograde.submission.quoting import quote
+from autograde.submission.run_folder import EvidenceError
+
+if TYPE_CHECKING:
+    from autograde.grading.bench import Bench
+
+__all__ = ["judge_run", "lost_run", "with_weights"]
+
+
+def with_weights(
+    bench: Bench, rules: RunEvidence, evidence: Evidence, files: RunFiles, cells: list[dict], seed: Sequence[int]
+) -> Evidence:
+    """The evidence with what its weights score; the same where the rubric does not have them tried.
+
+    Parameters
+    ----------
+    bench : Bench
+    rules : RunEvidence
+    evidence : Evidence
+    files : mapping
+        Of the run folder.
+    cells : list of dict
+        The notebook's answers, for a network that is the notebook's.
+    seed : sequence of int
+        Of the submission's hidden inputs.
+    """
+    if rules.model is None:
+        return evidence
+    weights = files[WEIGHTS]
+    tried: HeldOut | EvidenceError
+    if isinstance(evidence.record_or_error, EvidenceError):
+        tried = evidence.record_or_error
+    elif (other := _other_program(rules, evidence)) is not None:
+        tried = EvidenceError(other)
+    elif isinstance(weights, EvidenceError):
+        tried = weights
+    elif bench.warm is None:
+        tried = EvidenceError("the weights were not tried: there is no sandbox on the grader's machine")
+    else:
+        random = np.random.default_rng([*seed, *b"held-out", *rules.id.encode()])
+        execution = bench.rubric.execution
+        own = {name: getattr(rules.model, name) for name in ("seconds", "memory_gib")}
+        limits = limits_of(replace(execution, **{name: value for name, value in own.items() if value is not None}))
+        try:
+            data = bench.data(execution.data)
+            tried = try_weights(rules.model, evidence, weights, bench.warm, random, limits, cells, data)
+        except EvidenceError as error:
+            tried = error
+    return replace(evidence, held_out_or_error=tried)
+
+
+def judge_run(
+    rules: RunEvidence, evidence: Evidence, flags: list[Flag], clock: float | None = None
+) -> list[CriterionResult]:
+    """Judge a run by its criteria.
+
+    Where the rubric has the weights tried, the learning curve counts for as much as they do: a curve that ends
+    elsewhere than where its weights stand earns nothing, whatever its form. Nor does a run of another program.
+
+    Parameters
+    ----------
+    rules : RunEvidence
+    evidence : Evidence
+    flags : list of Flag
+        Grows.
+    clock : float, optional
+        Seconds that the grader's own run took, in rerun mode.
+    """
+    read = evidence.record_or_error
+    if isinstance(read, EvidenceError) and read is evidence.curve_or_error is evidence.transcript_or_error:
+        # There is no folder, and so one reason for everything. Of the grader's own run it is in the flags already.
+        if clock is None:
+            flags.append(Flag("missing", f"{rules.id}: {read}" if rules.id else str(read)))
+        return lost_run(rules, str(read))
+    refused = _refused(rules, evidence, clock)
+    if refused is not None:
+        kind, reason = refused
+        flags.append(Flag(kind, f"{rules.id}: {reason}" if rules.id else reason))
+        return lost_run(rules, reason)
+    return [_judge(rules, criterion, evidence) for criterion in rules.criteria]
+
+
+def lost_run(rules: RunEvidence, reason: str) -> list[CriterionResult]:
+    """Every criterion of a run at 0 points, all for one reason."""
+    # How to look at one criterion is no remedy for what all have in common; the reason has its own.
+    return [replace(_result(rules, criterion, False, reason), remedy="") for criterion in rules.criteria]
+
+
+def _other_program(rules: RunEvidence, evidence: Evidence) -> str | None:
+    """Why the record is not of the rubric's program; raises `EvidenceError` where there is no record."""
+    program = evidence.record.program
+    if not rules.program or program == rules.program:
+        return None
+    found = "names no program" if program is None else f"is of program {quote(program)}"
+    return f"run.json {found}, expected {rules.program!r}: hand in what {rules.writer} writes as {_where(rules)}/"
+
+
+def _refused(rules: RunEvidence, evidence: Evidence, clock: float | None) -> tuple[str, str] | None:
+    """Kind of flag and reason where the evidence as a whole cannot be believed."""
+    tried = evidence.held_out_or_error
+    no_record = isinstance(evidence.record_or_error, EvidenceError)
+    if not no_record and (other := _other_program(rules, evidence)) is not None:
+        return "missing", other
+    if isinstance(evidence.curve_or_error, EvidenceError):
+        # A record that stands alone is a file that anybody can write.
+        alone = isinstance(tried, EvidenceError) and not no_record
+        return ("missing", f"nothing backs up the run record: {tried}") if alone else None
+    if rules.program and no_record:
+        return "missing", f"nothing says that this is a run of {rules.writer}: {evidence.record_or_error}"
+    claimed, seconds = evidence.curve.accuracies[-1], evidence.curve.rows[-1].time
+    if clock is not None and seconds > clock:
+        return "forged", f"the learning curve tells of {seconds:.0f} s of training in a run that took {clock:.0f} s"
+    if isinstance(tried, EvidenceError):
+        return "missing", f"nothing backs up the learning curve: {tried}"
+    if tried is not None and not abs(tried.accuracy - claimed) <= rules.model.tolerance + tried.uncertainty:
+        return (
+            "forged",
+            f"the learning curve ends at {claimed:.3f}, the submitted weights score {tried.accuracy:.3f} on "
+            f"{tried.images:,} held-out images: hand in the files of one run",
+        )
+    return None
+
+
+def _judge(rules: RunEvidence, criterion: Criterion, evidence: Evidence) -> CriterionResult:
+    try:
+        finding = KINDS[criterion.kind].check(evidence, criterion.settings)
+        return _result(rules, criterion, finding.passed, finding.reason)
+    except EvidenceError as error:
+        return _result(rules, criterion, False, str(error))
+    except Exception as error:
+        return _result(rules, criterion, False, f"could not be checked ({type(error).__name__}); ask your instructor")
+
+
+def _result(rules: RunEvidence, criterion: Criterion, passed: bool, reason: str) -> CriterionResult:
+    return CriterionResult(
+        cell=rules.cell,
+        id=criterion.id,
+        kind=criterion.kind,
+        description=criterion.description,
+        passed=passed,
+        points=criterion.points if passed else 0.0,
+        max_points=criterion.points,
+        reason=" ".join(reason.split()),
+        remedy="" if passed else KINDS[criterion.kind].remedy.format(run=_where(rules)),
+    )
+
+
+def _where(rules: RunEvidence) -> str:
+    return f"run/{rules.folder}" if rules.folder else "run"

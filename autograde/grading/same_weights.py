@@ -1,0 +1,108 @@
+"""Weights that are handed in more than once: by several students, in several labs, for several runs of one submission.
+
+Two trainings do not end in the same file, bit for bit, unless one repeats the other's seed on the same machine. A copy is a flag, a reason to look and talk. Within one submission the points of the weights are given once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from autograde.grading.run_judging import lost_run
+from autograde.rubric.schema import RunEvidence
+from autograde.rubric.verdict import FOLDER, CriterionResult, Flag, RunSummary, Verdict, load_verdict
+
+__all__ = ["count_once", "flag_copies", "repeated_weights"]
+
+
+def count_once(
+    judged: Sequence[tuple[RunEvidence, list[CriterionResult], RunSummary]],
+) -> list[list[CriterionResult]]:
+    """The runs' results, where weights that several of them have keep their points in one: the one that earns the most.
+
+    Parameters
+    ----------
+    judged : sequence of (rules, results, summary)
+        In the rubric's order.
+    """
+    earned = [sum(result.points for result in results) for _, results, _ in judged]
+    kept: dict[str, int] = {}
+    for place in sorted(range(len(judged)), key=lambda place: -earned[place]):
+        weights = judged[place][2].weights
+        if weights is not None:
+            kept.setdefault(weights, place)
+    found = []
+    for place, (rules, results, summary) in enumerate(judged):
+        first = kept.get(summary.weights, place)
+        if first != place and earned[place]:
+            other = judged[first][0].name
+            results = lost_run(
+                rules, f"its weights are those of {other}, where they count: hand in the files of one run"
+            )
+        found.append(results)
+    return found
+
+
+def repeated_weights(runs: Sequence[RunSummary]) -> list[Flag]:
+    """A flag for each file of weights that several runs of one submission have."""
+    names = defaultdict(list)
+    for run in runs:
+        if run.weights is not None:
+            names[run.weights].append(run.id or "the notebook's run")
+    return [Flag("copy", f"{' and '.join(same)} have the same weights") for same in names.values() if len(same) > 1]
+
+
+def flag_copies(course: Path, lab: str, students: Sequence[str]) -> dict[str, Verdict]:
+    """Flag students whose weights are the same file as another's, as their own of another lab or of another run.
+
+    Parameters
+    ----------
+    course : Path
+        Its saved verdicts are read, and saved again where their flags have changed.
+    lab : str
+        Full name.
+    students : sequence of str
+        Whose verdicts count.
+
+    Returns
+    -------
+    dict
+        Student → verdict, of those that can be read.
+    """
+    everybody: dict[str, Verdict] = {}
+    elsewhere: dict[str, dict[str, str]] = {}
+    for student in students:
+        labs = {}
+        for path in sorted((course / FOLDER / student).glob("*/verdict.json")):
+            try:
+                labs[path.parent.name] = load_verdict(path)
+            except ValueError:
+                continue
+        if lab in labs:
+            everybody[student] = labs.pop(lab)
+            elsewhere[student] = {
+                run.weights: f"{other}{', ' if run.id else ''}{run.id}"
+                for other, verdict in labs.items()
+                for run in verdict.runs
+                if run.weights is not None
+            }
+    same = defaultdict(list)
+    for student, verdict in everybody.items():
+        for weights in {run.weights for run in verdict.runs} - {None}:
+            same[weights].append(student)
+    for student, verdict in everybody.items():
+        flags = [flag for flag in verdict.flags if flag.kind != "copy"] + repeated_weights(verdict.runs)
+        for run in verdict.runs:
+            where = f"{run.id}: " if run.id else ""
+            others = [other for other in same.get(run.weights, []) if other != student]
+            if others:
+                told = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+                flags.append(Flag("copy", f"{where}the same model.safetensors as {told}"))
+            if run.weights in elsewhere[student]:
+                flags.append(Flag("copy", f"{where}the same model.safetensors as in {elsewhere[student][run.weights]}"))
+        if tuple(flags) != verdict.flags:
+            everybody[student] = replace(verdict, flags=tuple(flags))
+            everybody[student].save(course)
+    return everybody

@@ -1,0 +1,1 @@
+"""What people read: feedback pages, the report of a class, exports, similar submissions."""

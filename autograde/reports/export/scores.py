@@ -1,0 +1,145 @@
+"""A lab's scores, read from nbgrader's gradebook through nbgrader's own API."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from nbgrader.api import MissingEntry
+from nbgrader.coursedir import CourseDirectory
+from sqlalchemy.engine import make_url
+
+from autograde.gradebook.scores import CourseError, nbgrader_settings, open_gradebook
+
+__all__ = ["LabScores", "StudentScore", "read_scores"]
+
+
+@dataclass(frozen=True)
+class StudentScore:
+    """What the gradebook has of one student and one lab.
+
+    Attributes
+    ----------
+    student : str
+        The id.
+    last_name, first_name, email : str or None
+    submitted : bool
+        Whether the gradebook has a submission; without one the figures are 0.
+    timestamp : datetime or None
+        Of the submission.
+    raw : float
+        Points before the penalty.
+    penalty : float
+        Points that nbgrader takes off for lateness.
+    seconds_late : float
+        After the due date, with the student's extension; 0 where the lab has none.
+    needs_hand_grading : bool
+        Whether a cell waits for a person; the score is not final.
+    """
+
+    student: str
+    last_name: str | None
+    first_name: str | None
+    email: str | None
+    submitted: bool = False
+    timestamp: datetime | None = None
+    raw: float = 0.0
+    penalty: float = 0.0
+    seconds_late: float = 0.0
+    needs_hand_grading: bool = False
+
+    @property
+    def score(self) -> float:
+        """Points after the penalty, at least 0, as nbgrader's own export has it."""
+        return max(0.0, self.raw - self.penalty)
+
+
+@dataclass(frozen=True)
+class LabScores:
+    """A lab's scores; `students` is everyone in the gradebook, in nbgrader's order (last name, first name)."""
+
+    lab: str
+    duedate: datetime | None
+    max_score: float
+    students: tuple[StudentScore, ...]
+
+    @property
+    def waiting(self) -> list[StudentScore]:
+        """Those whose submission still needs hand grading."""
+        return [student for student in self.students if student.needs_hand_grading]
+
+    def grades(self, zero_missing: bool = False, final_only: bool = False) -> dict[str, float]:
+        """Whose score goes into another system's file.
+
+        Parameters
+        ----------
+        zero_missing : bool
+            Give 0 to students without a submission, who are otherwise left out.
+        final_only : bool
+            Leave out those who still need hand grading.
+
+        Returns
+        -------
+        dict of str to float
+            Score by student id.
+        """
+        return {
+            student.student: student.score
+            for student in self.students
+            if (student.submitted or zero_missing) and not (final_only and student.needs_hand_grading)
+        }
+
+
+def read_scores(course: Path, lab: str) -> LabScores:
+    """Read a lab's scores.
+
+    Parameters
+    ----------
+    course : Path
+        The course folder.
+    lab : str
+        Full name, which is the assignment's.
+
+    Returns
+    -------
+    LabScores
+
+    Raises
+    ------
+    CourseError
+        There is no gradebook, it cannot be opened, it does not know the lab, or a score in it is not a number.
+    """
+    config = nbgrader_settings(course)
+    url = make_url(CourseDirectory(config=config).db_url)
+    # SQLite would make the file.
+    if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).is_file():
+        raise CourseError(f"no gradebook {url.database}; grade first with `lab grade {lab}`")
+    with open_gradebook(config) as gradebook:
+        try:
+            assignment = gradebook.find_assignment(lab)
+        except MissingEntry:
+            raise CourseError(f"gradebook {url.database} does not know {lab}; run `lab grade {lab}` first") from None
+        submissions = {submission.student_id: submission for submission in gradebook.assignment_submissions(lab)}
+        students = tuple(_student(student, submissions.get(student.id)) for student in gradebook.students)
+        scores = LabScores(lab, assignment.duedate, float(assignment.max_score), students)
+    for student in students:
+        if not (math.isfinite(student.raw) and math.isfinite(student.penalty)):
+            raise CourseError(f"gradebook {url.database}: the score of {student.student!a} in {lab} is not a number")
+    return scores
+
+
+def _student(student, submission) -> StudentScore:
+    person = (student.id, student.last_name, student.first_name, student.email)
+    if submission is None:
+        return StudentScore(*person)
+    return StudentScore(
+        *person,
+        submitted=True,
+        timestamp=submission.timestamp,
+        raw=float(submission.score),
+        penalty=float(submission.late_submission_penalty),
+        seconds_late=float(submission.total_seconds_late),
+        needs_hand_grading=bool(submission.needs_manual_grade),
+    )

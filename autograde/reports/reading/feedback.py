@@ -1,0 +1,152 @@
+"""``nbgrader generate_feedback`` with our pages, put there by ``nbgrader_config.py``.
+
+`FeedbackPages` makes each page in a bounded process. A page that cannot be made becomes one that says so, with the
+scores and comments; the command goes on and prints a line. `ShowReasons` and `MarkUnread` are its preprocessors.
+"""
+
+from __future__ import annotations
+
+import html
+from textwrap import dedent
+from typing import Any
+
+from nbconvert.exporters import HTMLExporter
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbgrader.api import Gradebook
+from nbgrader.preprocessors import NbGraderPreprocessor
+
+from autograde.gradebook.scores import stored_comment
+from autograde.reports.reading.inert_html import POLICY
+from autograde.reports.reading.page import render
+from autograde.reports.reading.page_process import PageError, PageServer
+from autograde.rubric.schema import Rubric, RubricError, find_rubric
+
+__all__ = ["FeedbackPages", "MarkUnread", "ShowReasons", "page_or_scores"]
+
+_server = PageServer()
+
+
+def page_or_scores(
+    kind: str, path: str, resources: dict[str, Any], preprocessors: list[str], server: PageServer = _server
+) -> tuple[str, str]:
+    """The page of a notebook file and an empty text; where it cannot be made, one of the scores alone, and why.
+
+    Parameters
+    ----------
+    kind : str
+        A template of ours, see `autograde.reports.reading.page`.
+    path : str
+        The notebook.
+    resources : dict
+        nbgrader's, plain values.
+    preprocessors : list of str
+        Import names.
+    server : PageServer
+    """
+    try:
+        return server.page(kind, path, resources, preprocessors), ""
+    except PageError as error:
+        problem = str(error)
+    said = f"This notebook cannot be shown here: {problem}."
+    try:
+        return render(kind, _scores_alone(resources["nbgrader"], said), resources, preprocessors), problem
+    except Exception as error:  # the gradebook does not know the submission, either
+        problem += f"; no scores, either ({type(error).__name__})"
+    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+    return (
+        f"<!DOCTYPE html><html lang=en><head>{head}<title>Not shown</title></head><p>{html.escape(said)}</p></html>",
+        problem,
+    )
+
+
+def _scores_alone(names: dict[str, str], said: str) -> NotebookNode:
+    """A notebook of the submission's graded cells without their contents, by the gradebook."""
+    cells = [new_markdown_cell(said)]
+    with Gradebook(names["db_url"]) as gradebook:
+        submitted = gradebook.find_submission_notebook(names["notebook"], names["assignment"], names["student"])
+        answers = {cell.name for cell in submitted.notebook.solution_cells}
+        tasks = {cell.name for cell in submitted.notebook.task_cells}
+        for grade in sorted(submitted.grades, key=lambda grade: grade.name):
+            code = grade.cell_type == "code" and grade.name not in tasks
+            cell = new_code_cell("# not shown") if code else new_markdown_cell("*not shown*")
+            cell.metadata["nbgrader"] = {
+                "grade_id": grade.name,
+                "points": grade.max_score,
+                "grade": grade.name not in tasks,
+                "solution": grade.name in answers,
+                "task": grade.name in tasks,
+                "schema_version": 3,
+            }
+            cells.append(cell)
+    for number, cell in enumerate(cells):
+        cell.id = f"cell-{number}"
+    return new_notebook(cells=cells)
+
+
+class FeedbackPages(HTMLExporter):
+    """``GenerateFeedback.exporter_class``: `page_or_scores` in the place of nbconvert's own rendering."""
+
+    def register_preprocessor(self, preprocessor: Any, enabled: bool = False) -> Any:
+        """Remember nbgrader's own for the page's process; nothing else is registered."""
+        if isinstance(preprocessor, type) and issubclass(preprocessor, NbGraderPreprocessor):
+            self.__dict__.setdefault("wanted", []).append(f"{preprocessor.__module__}.{preprocessor.__qualname__}")
+
+    def from_filename(self, filename: str, resources: dict | None = None, **_: Any) -> tuple[str, dict]:
+        """The page; a line in the log where it shows the scores alone."""
+        wanted = self.__dict__.get("wanted", [])
+        page, problem = page_or_scores("course_feedback", str(filename), resources, wanted)
+        if problem:
+            student = resources["nbgrader"]["student"]
+            self.log.warning("%s: the page shows the scores without the notebook (%s)", student, problem)
+        return page, {**resources, "output_extension": ".html", "outputs": {}, "metadata": {}}
+
+
+class ShowReasons(NbGraderPreprocessor):
+    """In the feedback: the output of each of the rubric's cells is its reasons, as the gradebook has them now."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        """Replace the outputs of the cells for which there are reasons."""
+        rubric = rubric_of(resources)
+        if rubric is None:
+            return nb, resources
+        student = resources["nbgrader"]["student"]
+        names = rubric.cells
+        with Gradebook(resources["nbgrader"]["db_url"]) as gradebook:
+            for cell in nb.cells:
+                name = cell.metadata.get("nbgrader", {}).get("grade_id")
+                if cell.cell_type != "code" or name not in names:
+                    continue
+                if text := stored_comment(gradebook, name, rubric.lab, student):
+                    cell.outputs = [new_output("stream", name="stdout", text=dedent(text) + "\n")]
+        return nb, resources
+
+
+class MarkUnread(NbGraderPreprocessor):
+    """In the feedback: an answer that nobody has read has no score yet, and its points are not in the total."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        """Mark such cells ``unread``, after nbgrader's `GetGrades`."""
+        names = resources["nbgrader"]
+        waiting = {}
+        with Gradebook(names["db_url"]) as gradebook:
+            submitted = gradebook.find_submission_notebook(names["notebook"], names["assignment"], names["student"])
+            for grade in submitted.grades:
+                if grade.manual_score is None and grade.auto_score is None and grade.needs_manual_grade:
+                    waiting[grade.name] = grade.max_score
+        for cell in nb.cells:
+            if cell.metadata.get("nbgrader", {}).get("grade_id") in waiting:
+                cell.metadata.nbgrader["unread"] = True
+        names["unread"], names["unread_points"] = len(waiting), sum(waiting.values())
+        names["max_score"] -= names["unread_points"]
+        return nb, resources
+
+
+def rubric_of(resources: dict) -> Rubric | None:
+    """The rubric of the notebook that nbgrader is at; None where it is not one of ours."""
+    names = resources["nbgrader"]
+    try:
+        rubric = find_rubric(names["assignment"])
+    except RubricError:
+        return None
+    return rubric if names["notebook"] == rubric.lab else None

@@ -1,0 +1,137 @@
+"""The instructor's HTML pages: one about the class, one about each student; no scripts, nothing fetched from anywhere.
+
+Everything that came from a student passes through Jinja's escaping; the pages' own policy forbids scripts and loading.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import quote
+
+from autograde.gradebook.scores import CourseError, LabPoints, lab_points, nbgrader_settings
+from autograde.reports.export.scores import StudentScore, read_scores
+from autograde.reports.report.class_results import ClassResults, read_verdicts
+from autograde.reports.report.pages import environment, remove_stale
+from autograde.reports.similarity.submissions import (
+    answers_like_the_library,
+    flag_library,
+    flag_similar,
+    read_answers,
+    write_similarity,
+)
+from autograde.rubric.schema import Rubric, find_rubric
+from autograde.sandbox.withheld import WithheldError
+from course_lib.system.atomic import write_atomically
+
+__all__ = ["ReportError", "write_report"]
+
+
+class ReportError(RuntimeError):
+    """The report cannot be written; one line that names the thing and the remedy."""
+
+
+def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path:
+    """Write one page about the class, and a page about each student, from the verdicts that `grade_lab` saved.
+
+    Submissions are compared with each other on the way, which gives a third page, ``LAB_similarity.html``, and flags.
+
+    The students' pages are ``LAB/STUDENT.html`` beside `out`. Pages of students without a verdict are removed from
+    there. Everything is drawn before anything is written, and the class's page comes after those that it leads to.
+
+    Parameters
+    ----------
+    labs : list of str
+        Each ``1``, ``01`` or ``01_single_gpu``; the page has one part for each.
+    course : path
+        The course folder.
+    out : path
+        The class's page; it and the students' pages are each replaced as a whole.
+
+    Returns
+    -------
+    Path
+        `out`.
+
+    Raises
+    ------
+    RubricError
+        A lab without a usable rubric.
+    ReportError
+        No verdicts on a lab, or a page cannot be written.
+    """
+    course, out = Path(course), Path(out)
+    results = [_results(find_rubric(lab), course, out) for lab in dict.fromkeys(labs)]
+    jinja = environment()
+    common = {
+        "written": datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
+        "several_labs": len(results) > 1,
+    }
+    pages: dict[Path, str] = {}
+    for lab in results:
+        students = [verdict.student for verdict in lab.verdicts]
+        neighbours = zip([None, *students[:-1]], [*students[1:], None], strict=True)
+        for verdict, (before, after) in zip(lab.verdicts, neighbours, strict=True):
+            pages[out.parent / lab.rubric.lab / f"{verdict.student}.html"] = jinja.get_template("student.html").render(
+                common,
+                lab=lab,
+                verdict=verdict,
+                class_page=f"../{quote(out.name)}",
+                before=before,
+                after=after,
+            )
+    similarity = {lab.rubric.lab: _similarity_link(lab.rubric.lab, out) for lab in results}
+    class_page = jinja.get_template("page.html").render(common, labs=results, similarity=similarity)
+    path = out
+    try:
+        for path, html in (pages | {out: class_page}).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, html)
+        for lab in results:
+            path = out.parent / lab.rubric.lab
+            remove_stale(path, keep={page.name for page in pages if page.parent == path})
+    except OSError as error:
+        raise ReportError(f"{path} cannot be written ({error.strerror}); choose another place with -o FILE") from None
+    return out
+
+
+def _results(rubric: Rubric, course: Path, out: Path) -> ClassResults:
+    verdicts, unreadable = read_verdicts(rubric.lab, course)
+    if not verdicts:
+        why = f"; {unreadable[0]}" if unreadable else f"; run `lab grade {rubric.lab}` first"
+        raise ReportError(f"no verdicts on {rubric.lab} in {course}{why}")
+    try:
+        page = _similarity_page(rubric.lab, out)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        read = read_answers(rubric.lab, course, [verdict.student for verdict in verdicts])
+        verdicts = flag_similar(verdicts, write_similarity(read, page))
+        verdicts = flag_library(verdicts, answers_like_the_library(read, rubric.execution.withheld))
+    except (CourseError, WithheldError) as error:
+        unreadable = [*unreadable, f"submissions were not compared with each other: {error}"]
+    except OSError as error:
+        raise ReportError(f"{page} cannot be written ({error.strerror}); choose another place with -o FILE") from None
+    return ClassResults(rubric, verdicts, unreadable, *_in_gradebook(course, rubric))
+
+
+def _in_gradebook(course: Path, rubric: Rubric) -> tuple[LabPoints | None, dict[str, StudentScore]]:
+    """How the lab's points divide, and the late submissions by student."""
+    # A course whose gradebook is elsewhere still gets its pages, without the points that are given by hand.
+    try:
+        if not (course / "gradebook.db").exists():
+            return None, {}
+        points = lab_points(nbgrader_settings(course), rubric)
+        students = read_scores(course, rubric.lab).students if points else ()
+        return points, {each.student: each for each in students if each.seconds_late > 0}
+    except CourseError:
+        return None, {}
+
+
+def _similarity_page(lab: str, out: Path) -> Path:
+    return out.parent / f"{lab}_similarity.html"
+
+
+def _similarity_link(lab: str, out: Path) -> str | None:
+    page = _similarity_page(lab, out)
+    # Quoted, so that a name with a colon in it is not read as a scheme.
+    return quote(page.name) if page.is_file() else None

@@ -1,0 +1,1 @@
+"""Submissions that are alike, found and shown."""

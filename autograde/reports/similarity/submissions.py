@@ -1,0 +1,114 @@
+"""Similarity over a course folder: reading everybody's answers, comparing them, and the page that shows them.
+
+Answers are read from ``submitted/`` as data. The source notebook gives the starter's text, which is subtracted, and the
+course's own solutions, which anybody may come upon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autograde.gradebook.scores import source_path
+from autograde.grading.bench import source_notebook
+from autograde.reports.similarity.comparison import Similarity, compare
+from autograde.reports.similarity.library import LibraryMatch, alike_library
+from autograde.reports.similarity.page import write_similarity_page
+from autograde.rubric.verdict import Flag, Verdict
+from autograde.sandbox.withheld import original_sources
+from autograde.submission.notebook_matching import grade_id
+from autograde.submission.notebook_repair import repair, starter_answers
+from autograde.submission.run_folder import EvidenceError
+from autograde.submission.submitted_notebook import read_notebook
+
+__all__ = [
+    "ClassAnswers",
+    "answers_like_the_library",
+    "flag_library",
+    "flag_similar",
+    "read_answers",
+    "write_similarity",
+]
+
+
+@dataclass(frozen=True)
+class ClassAnswers:
+    """The code answers of a lab: student → grade_id → source, and per grade_id the starter and the course's solution."""
+
+    answers: dict[str, dict[str, str]]
+    starter: dict[str, str]
+    reference: dict[str, str]
+
+
+def read_answers(lab: str, course: Path, students: Sequence[str]) -> ClassAnswers:
+    """Read the code answers of a lab's submissions; who handed in no notebook has none.
+
+    Parameters
+    ----------
+    lab : str
+        Full name.
+    course : Path
+    students : sequence of str
+
+    Raises
+    ------
+    CourseError
+        The source notebook cannot be read.
+    """
+    source = source_notebook(source_path(course, lab))
+    code = {grade_id(cell) for cell in source.cells if cell.cell_type == "code"}
+    starter = {name: text for name, text in starter_answers(source).items() if name in code}
+    reference = {grade_id(cell): cell.source for cell in source.cells if grade_id(cell) in starter}
+    answers = {}
+    for student in students:
+        try:
+            repaired = repair(read_notebook(course / "submitted" / student / lab, lab), source)
+        except EvidenceError:
+            continue
+        cells = {grade_id(cell): cell.source for cell in repaired.notebook.cells}
+        answers[student] = {name: cells[name] for name in starter if name in cells}
+    return ClassAnswers(answers, starter, reference)
+
+
+def write_similarity(read: ClassAnswers, out: Path) -> Similarity:
+    """Compare the answers of a class and write the page that shows pairs side by side.
+
+    Raises
+    ------
+    OSError
+        The page cannot be written.
+    """
+    found = compare(read.answers, read.starter, read.reference)
+    write_similarity_page(found, read.answers, out)
+    return found
+
+
+def answers_like_the_library(read: ClassAnswers, withheld: tuple[str, ...]) -> list[LibraryMatch]:
+    """The answers that are much like what the rubric withholds of the library.
+
+    Raises
+    ------
+    WithheldError
+        An entry of `withheld` names nothing.
+    """
+    return alike_library(read.answers, read.starter, read.reference, original_sources(withheld))
+
+
+def flag_library(verdicts: Sequence[Verdict], matches: Iterable[LibraryMatch]) -> list[Verdict]:
+    """The verdicts, those of matches with a flag that names the library's module."""
+    flags: dict[str, list[Flag]] = {}
+    for match in matches:
+        detail = f"{match.grade_id}: alike {match.module} ({match.score:.0%} of what is the answer's own)"
+        flags.setdefault(match.student, []).append(Flag("copy", detail))
+    return [replace(each, flags=(*each.flags, *flags.get(each.student, ()))) for each in verdicts]
+
+
+def flag_similar(verdicts: Sequence[Verdict], similarity: Similarity) -> list[Verdict]:
+    """The verdicts, those of flagged pairs with a flag that names the other student."""
+    flags: dict[str, list[Flag]] = {}
+    for pair in similarity.flagged:
+        for student, other in ((pair.left, pair.right), (pair.right, pair.left)):
+            detail = f"answers much like those of {other} (similarity {pair.score:.2f}); see the similarity page"
+            flags.setdefault(student, []).append(Flag("copy", detail))
+    return [replace(each, flags=(*each.flags, *flags.get(each.student, ())[:5])) for each in verdicts]

@@ -1,0 +1,1 @@
+"""What earns points, as a rubric says, and what somebody got: a verdict."""

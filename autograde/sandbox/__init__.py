@@ -1,0 +1,1 @@
+"""Runs untrusted code, and gets plain data back."""

@@ -1,0 +1,257 @@
+"""Namespaces for one execution of student code, made by bubblewrap, and gone with it.
+
+A `Sandbox` is a process that does nothing inside fresh namespaces: an empty root with the system, the Python
+environment and the course's public packages read-only, a private ``/tmp`` and ``/dev/shm`` of bounded size, no network
+but loopback, no other process. The interpreter that runs the student's code joins them (`autograde.sandbox.warm`), so that it
+need not be started anew. Ending the keeper ends every process in them, detached ones too: that is the kernel's rule for
+the first process of a process namespace.
+
+What is *not* there: this package, the labs' sources, the course folder, other submissions, any home folder, the
+environment's variables, the host's processes and its network.
+
+Started by root, the namespaces are root's and the student's code runs as an unprivileged user of its own
+(`FIRST_UID` + slot), so that the limit on processes counts. Started by anybody else, it runs in a user namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+__all__ = ["DATA", "FOLDER", "Sandbox", "SandboxError", "missing_sandbox", "python_paths"]
+
+FOLDER = "/tmp/lab"  # the working folder inside
+DATA = "/data"  # staged data sets inside
+FIRST_UID = 61_000
+_INSIDE = Path(__file__).resolve().parent / "inside"
+MISSING = (
+    "no sandbox: bubblewrap is not installed, or this kernel does not let it make namespaces ({why}); "
+    "install it (Debian: apt-get install bubblewrap) or, knowing that students' code then runs with your rights, "
+    "pass --no-sandbox"
+)
+
+
+class SandboxError(RuntimeError):
+    """No sandbox could be made; one line with the remedy."""
+
+
+class Sandbox:
+    """Fresh namespaces; a context manager.
+
+    Parameters
+    ----------
+    slot : int
+        Number of the worker, which decides the user id when started by root.
+    data : mapping of str to Path
+        Staged data sets to show, by name.
+    disk_bytes : int
+        Size of ``/tmp``, and of ``/dev/shm``.
+    replaced : mapping of Path to Path
+        Python files that are shown, and the texts that stand in their places. What is compiled of any file beside one
+        of them is hidden.
+    hidden : sequence of Path
+        Folders that are shown empty.
+
+    Attributes
+    ----------
+    pidfd : int
+        Of the process that holds the namespaces.
+    user_namespace : bool
+        Whether they lie in a user namespace.
+    folder, port : str, int
+        The working folder, and a port that is free inside.
+    uid : int or None
+        What a process that joins must become; None in a user namespace.
+
+    Raises
+    ------
+    SandboxError
+        bubblewrap is missing, or cannot make the namespaces.
+    """
+
+    folder, port = FOLDER, 29_400
+    environment: Mapping[str, str] = MappingProxyType({})
+
+    def __init__(
+        self,
+        slot: int = 0,
+        data: Mapping[str, Path] | None = None,
+        disk_bytes: int = 512 << 20,
+        replaced: Mapping[Path, Path] = MappingProxyType({}),
+        hidden: Sequence[Path] = (),
+    ) -> None:
+        self.user_namespace = os.geteuid() != 0
+        self.uid = None if self.user_namespace else FIRST_UID + slot
+        self.disk_bytes = disk_bytes
+        bubblewrap = shutil.which("bwrap")
+        if bubblewrap is None:
+            raise SandboxError(MISSING.format(why="bwrap is not on PATH"))
+        reader, writer = os.pipe()
+        # Through a file, so that no process inside reads the host's paths off the command line.
+        options = tempfile.TemporaryFile()  # noqa: SIM115 (closed once bubblewrap has it)
+        options.write(
+            "".join(f"{option}\0" for option in self._arguments(data or {}, disk_bytes, replaced, hidden)).encode()
+        )
+        options.seek(0)
+        command = [bubblewrap, "--args", str(options.fileno()), "--info-fd", str(writer), "--", "/bin/cat"]
+        try:
+            self._keeper = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(writer, options.fileno()),
+                env={"PATH": "/usr/bin:/bin"},
+                cwd="/",
+            )
+        finally:
+            os.close(writer)
+            options.close()
+        try:
+            with os.fdopen(reader) as info:
+                text = info.read()
+            # Its echo says that the root is in place.
+            self._keeper.stdin.write(b"\n")
+            self._keeper.stdin.flush()
+            if not text or self._keeper.stdout.readline() != b"\n":
+                raise BrokenPipeError
+            self.pid = int(json.loads(text)["child-pid"])
+            self.pidfd = os.pidfd_open(self.pid)
+        except (OSError, ValueError):
+            self._keeper.kill()
+            said = self._keeper.communicate()[1].decode(errors="replace").strip().splitlines()
+            raise SandboxError(MISSING.format(why=said[-1] if said else "bwrap ended at once")) from None
+
+    def _arguments(
+        self, data: Mapping[str, Path], disk_bytes: int, replaced: Mapping[Path, Path], hidden: Sequence[Path]
+    ) -> list[str]:
+        arguments = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+        arguments += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"]
+        if self.user_namespace:
+            arguments += ["--unshare-user", "--uid", "65534", "--gid", "65534"]
+        shown = {Path("/usr"): Path("/usr"), Path("/sys/devices/system/cpu"): Path("/sys/devices/system/cpu")}
+        for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+            path = Path("/", name)
+            if path.is_symlink():
+                arguments += ["--symlink", os.readlink(path), f"/{name}"]
+            elif path.is_dir():
+                shown[path] = path
+        shown |= {Path("/etc", name): Path("/etc", name) for name in ("ld.so.cache", "localtime", "alternatives")}
+        shown |= {Path("/etc", name): _INSIDE / "etc" / name for name in ("passwd", "hosts")}
+        shown |= {path: path for path in python_paths()}
+        shown |= {Path(DATA, name): path for name, path in data.items()}
+        # The writable places come first: the environment may itself lie below /tmp.
+        size = ["--size", str(disk_bytes)]
+        arguments += ["--proc", "/proc", "--dev", "/dev"]
+        arguments += [*size, "--perms", "1777", "--tmpfs", "/tmp", *size, "--perms", "1777", "--tmpfs", "/dev/shm"]
+        arguments += ["--perms", "1777", "--dir", FOLDER]
+        # bubblewrap makes the folders on the way for its own user alone.
+        for folder in sorted({folder for path in shown for folder in path.parents if folder != Path("/")}):
+            arguments += ["--perms", "0755", "--dir", str(folder)]
+        for inside, path in shown.items():
+            arguments += ["--ro-bind-try", str(path), str(inside)]
+        for path in (*_masked(), *hidden):
+            arguments += ["--tmpfs", str(path), "--remount-ro", str(path)]
+        for path, text in replaced.items():
+            arguments += ["--ro-bind", str(text), str(path)]
+        for folder in sorted({path.parent / "__pycache__" for path in replaced}):
+            with contextlib.suppress(OSError):
+                folder.mkdir(exist_ok=True)  # what is not there yet cannot be covered, and may come
+            if folder.is_dir():
+                arguments += ["--tmpfs", str(folder), "--remount-ro", str(folder)]
+        # Root and /dev are bubblewrap's own tmpfs, writable by whoever owns the namespace: not for us.
+        return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/"]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the namespaces are still held."""
+        return self._keeper.poll() is None
+
+    def bytes_on_loopback(self) -> int:
+        """Bytes that passed the sandbox's only network interface since it was made, each counted once."""
+        for line in Path(f"/proc/{self.pid}/net/dev").read_text().splitlines():
+            name, _, counts = line.partition(":")
+            if name.strip() == "lo":
+                return int(counts.split()[0])
+        return 0
+
+    def disk_used(self) -> float:
+        """Largest filled share of the writable places, 0…1."""
+        shares = [0.0]
+        for place in ("tmp", "dev/shm"):
+            with contextlib.suppress(OSError):
+                status = os.statvfs(f"/proc/{self.pid}/root/{place}")
+                shares.append(1 - status.f_bavail / max(1, status.f_blocks))
+        return max(shares)
+
+    def close(self) -> None:
+        """End every process in the namespaces, and wait until they are gone."""
+        if self._keeper.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, 9)  # the namespace's first process: the kernel ends all others with it
+            self._keeper.kill()
+        self._keeper.wait()
+        for stream in (self._keeper.stdin, self._keeper.stdout, self._keeper.stderr):
+            with contextlib.suppress(OSError):
+                stream.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@cache
+def python_paths() -> tuple[Path, ...]:
+    """Folders and files that Python and the course's public packages need: the environment, its base, the packages."""
+    import assessment_print
+    import course_lib
+    import data_prep
+
+    found = {Path(sys.prefix), Path(sys.base_prefix), Path(sysconfig.get_path("purelib"))}
+    found |= {Path(os.path.realpath(sys.executable)).parent.parent}
+    found |= {Path(package.__file__).parent for package in (course_lib, data_prep)}
+    found.add(Path(assessment_print.__file__))
+    outer = [path for path in sorted(found) if not path.is_relative_to("/usr") or path == Path("/usr")]
+    outer = [path for path in outer if path != Path("/usr")]
+    return tuple(path for path in outer if not any(path != other and path.is_relative_to(other) for other in outer))
+
+
+@cache
+def _masked() -> tuple[Path, ...]:
+    # Where the grader is installed into the environment that the sandbox shows, it is covered by an empty folder. So
+    # is a home or a course folder that somebody keeps inside it, and what describes the exercises, with their answers.
+    import course_lib
+
+    grader = Path(__file__).resolve().parents[1]
+    shown = (*python_paths(), Path("/usr"))
+    hidden = {grader, Path(course_lib.__file__).resolve().parent / "exercises"}
+    hidden |= {Path.home().resolve(), Path.cwd().resolve() / "course", grader.parent / "labs"}
+    return tuple(sorted(path for path in hidden if path.is_dir() and any(_inside(path, other) for other in shown)))
+
+
+def _inside(path: Path, other: Path) -> bool:
+    return path != other and path.is_relative_to(other)
+
+
+def missing_sandbox() -> str | None:
+    """Why no sandbox can be made here, in one line, or None where one can."""
+    try:
+        Sandbox(disk_bytes=1 << 20).close()
+    except SandboxError as error:
+        return str(error)
+    return None

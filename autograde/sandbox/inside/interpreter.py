@@ -1,0 +1,109 @@
+"""The warm interpreter: a fork server (`course_lib.system.prefork.server`) whose forks enter sandboxes.
+
+Started as ``python -I interpreter.py CONTROL FOLDER`` with a clean environment. It imports the libraries that labs use,
+once. The course's own library, and torchvision, are imported by *branches*: forks of it, one for each choice of what a
+rubric withholds of them, which have imported the redacted texts of those modules and never the others. A branch is a
+fork server in its turn. Its keepers join a sandbox's namespaces and control group, and what they fork gives up its
+privileges and becomes the student's interpreter. That fork's descriptors are the socket that `runner` talks over and,
+where there are such, the pidfd of the process whose namespaces to join and the ``cgroup.procs`` of control groups.
+
+The processes hold nothing but public libraries, so that a fork of them has nothing to give away. Their control sockets
+have no names, so that no sandbox can reach one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import socket
+import sys
+from importlib.machinery import SourceFileLoader
+from types import CodeType
+from typing import Any
+from unittest import mock
+
+from course_lib.system.prefork.server import main, serve
+
+# What the labs' notebooks import; the slow ones are the point.
+LIBRARIES = ["torch._dynamo", "pandas", "matplotlib.pyplot", "matplotlib.backends.backend_agg", "safetensors.torch"]
+LIBRARIES += ["IPython.core.interactiveshell", "psutil"]
+COURSE = [
+    "checks",
+    "distributed.launching.rank_process",
+    "models",
+    "runs.parameters",
+    "plots",
+    "training.precision",
+    "training",
+]
+
+
+def branch(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Import the course's library as it is to be seen, and serve."""
+    import_course(request["redacted"])
+    serve(socket.socket(fileno=descriptors[0]), become_runner, join)
+
+
+def import_course(redacted: list[list[str]]) -> None:
+    """Import the course's library, of some modules the redacted texts, which then look like any other module."""
+    texts = {name: text for name, _, text in redacted}
+    if early := [name for name in texts if name in sys.modules]:
+        raise ImportError(f"{early[0]} cannot be withheld: it is imported before any lab is known")
+    get_code = SourceFileLoader.get_code
+
+    def redacted_code(loader: SourceFileLoader, name: str) -> CodeType | None:
+        """Never what is compiled of a module's own text. The sandbox shows the redacted one in the file's place."""
+        if name not in texts:
+            return get_code(loader, name)
+        with open(texts[name], "rb") as file:
+            return compile(file.read(), loader.path, "exec", dont_inherit=True)
+
+    with mock.patch.object(SourceFileLoader, "get_code", redacted_code):
+        from course_lib.system.torchvision_import import import_torchvision
+
+        with contextlib.suppress(ImportError):
+            import_torchvision()
+        for name in (*(f"course_lib.{name}" for name in COURSE), *texts):
+            importlib.import_module(name)
+
+
+def join(request: dict[str, Any], descriptors: list[int]) -> None:
+    """In the keeper: join the control groups, which its children then count in, and the namespaces."""
+    groups = descriptors[2 if request["join"] else 1 :]
+    for group in groups:
+        os.write(group, b"0")
+    if request["join"]:
+        confine.enter(descriptors[1], request["user_namespace"])
+
+
+def become_runner(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Give up what student code must not have, and talk to the grader. Never returns."""
+    channel = descriptors[0]
+    try:
+        if request["join"]:
+            apart, network = request["apart"], request["network"]
+            if apart:
+                confine.part(network)
+                confine.furnish(request["folder"], request["limits"]["file"], request["limits"]["files"])
+            confine.confine({0, 1, 2, channel}, request["folder"], request["uid"], request["limits"], apart, network)
+        else:  # the instructor insisted on no sandbox
+            os.chdir(request["folder"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        runner.main(socket.socket(fileno=channel), request)
+    except BaseException as error:
+        with contextlib.suppress(BaseException):
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(70)
+
+
+if __name__ == "__main__":
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path.insert(0, here)
+    import confine
+    import runner
+
+    sys.path.remove(here)
+    main(LIBRARIES, branch, *sys.argv[1:])

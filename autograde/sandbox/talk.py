@@ -1,0 +1,113 @@
+"""One rank's socket and output pipe, as the grader sees them: messages come in pieces, from somebody not trusted."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from autograde.sandbox.inside import wire
+from autograde.sandbox.limits import Exceeded
+from course_lib.system.prefork import ForkedProcess
+
+__all__ = ["Later", "Rank"]
+
+
+@dataclass(frozen=True)
+class Later:
+    """An answer that is given after `seconds`, while the other ranks go on: what takes time and cannot be hurried."""
+
+    seconds: float
+    value: Any = None
+
+
+class Rank:
+    """A runner's process and two descriptors. Nothing here waits.
+
+    Attributes
+    ----------
+    socket : socket
+    output : int
+        Reading end of what it prints; -1 once closed.
+    process : ForkedProcess
+        Its number is that in the grader's process namespace.
+    ended : bool
+        It has ended, and what it sent before that has been received.
+    """
+
+    NOTHING = object()
+
+    def __init__(self, channel: socket.socket, output: int, process: ForkedProcess) -> None:
+        channel.setblocking(False)
+        os.set_blocking(output, False)
+        self.socket, self.output, self.process = channel, output, process
+        self.ended = False
+        self.unsent = bytearray()
+        self._received = bytearray()
+
+    def queue(self, data: bytes) -> None:
+        """Append to what is to be sent."""
+        self.unsent += data
+
+    def send(self) -> None:
+        """Send what fits."""
+        try:
+            sent = self.socket.send(self.unsent[: 1 << 20])
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.ended = True
+            return
+        del self.unsent[:sent]
+
+    def receive(self, limit: int) -> None:
+        """Take what has come; more than `limit` bytes that are not yet a message are not taken."""
+        while len(self._received) <= limit + wire.HEADER.size:
+            try:
+                piece = self.socket.recv(1 << 20)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                piece = b""
+            if not piece:
+                self.ended = True
+                return
+            self._received += piece
+
+    def message(self, limit: int) -> Any:
+        """The next whole message, or `NOTHING`.
+
+        Raises
+        ------
+        Exceeded
+            It is too large, or not in the format.
+        """
+        size = wire.HEADER.size
+        if len(self._received) < size:
+            return self.NOTHING
+        header = bytes(self._received[:size])
+        try:
+            text, blob = wire.lengths(header, limit)
+            if len(self._received) < size + text + blob:
+                return self.NOTHING
+            whole = bytes(self._received[size : size + text + blob])
+            del self._received[: size + text + blob]
+            return wire.decode(whole[:text], whole[text:])
+        except wire.TooLargeError as error:
+            raise Exceeded("answer", str(error)) from None
+        except wire.WireError as error:
+            raise Exceeded("protocol", str(error)) from None
+
+    def close_output(self) -> None:
+        """Close the pipe."""
+        if self.output >= 0:
+            os.close(self.output)
+            self.output = -1
+
+    def close(self) -> None:
+        """End the process, and close both."""
+        self.process.kill()
+        self.process.close()
+        self.socket.close()
+        self.close_output()

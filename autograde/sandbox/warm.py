@@ -1,0 +1,219 @@
+"""The grader's end of the warm interpreter: starting it, and forking it into sandboxes.
+
+`WarmInterpreter` is one process per worker, started with a clean environment (see `autograde.sandbox.inside.interpreter`).
+`WarmInterpreter.execute` makes a sandbox, forks one runner per rank into it and gives an `Execution`, through which
+cells are executed and functions called. Everything that comes back is plain data, read with a bound on its size; every
+call ends by the deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autograde.sandbox.bubblewrap import DATA, Sandbox, SandboxError
+from autograde.sandbox.cgroup import control_group
+from autograde.sandbox.execution import Execution, NoSandbox
+from autograde.sandbox.limits import Limits
+from autograde.sandbox.talk import Rank
+from autograde.sandbox.withheld import hidden_packages, withheld_modules
+from course_lib.system.prefork import ForkServer, ForkServerError
+
+__all__ = ["WarmInterpreter"]
+
+_INSIDE = Path(__file__).resolve().parent / "inside"
+# What the kernel's count may lie above ours: the group also holds the processes that wait, and their files' pages.
+_SPARE = 256 << 20
+_WORKERS = 4000  # as many numbers as `autograde.batch.worker` gives workers: no rank is another worker's user
+_ENVIRONMENT = {
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
+    "LANG": "C.UTF-8",
+    "MPLBACKEND": "agg",
+}
+
+
+class WarmInterpreter:
+    """A Python process that has the labs' libraries imported and forks itself into sandboxes.
+
+    Parameters
+    ----------
+    slot : int
+        Number of the worker.
+    sandboxed : bool
+        False: forks stay outside of any sandbox, with the grader's rights. For machines where none can be had.
+
+    Raises
+    ------
+    SandboxError
+        It cannot be started.
+    """
+
+    def __init__(self, slot: int = 0, sandboxed: bool = True) -> None:
+        self.slot, self.sandboxed = slot, sandboxed
+        self._home = tempfile.TemporaryDirectory(prefix="lab-warm-", ignore_cleanup_errors=True)
+        environment = _ENVIRONMENT | {
+            "HOME": self._home.name,
+            "MPLCONFIGDIR": self._home.name,
+            # Beside other workers, threads that spin while they wait take the time of those that compute.
+            "OMP_WAIT_POLICY": "passive",
+        }
+        command = [sys.executable, "-I", str(_INSIDE / "interpreter.py")]
+        self._server = ForkServer.start(command, Path(self._home.name), environment)
+        self._branches: dict[tuple[str, ...], tuple[ForkServer, dict[Path, Path]]] = {}
+
+    @property
+    def pid(self) -> int:
+        """Its process, for measuring."""
+        return self._server.process.pid
+
+    def execute(
+        self,
+        limits: Limits,
+        ranks: int = 1,
+        data: Mapping[str, Path] | None = None,
+        threads: int = 1,
+        fork_server: bool = False,
+        withheld: tuple[str, ...] = (),
+        network: bool = True,
+    ) -> Execution:
+        """Fork into a fresh sandbox, once per rank.
+
+        Several ranks have the sandbox's limits and its end together, and nothing else: each has its own processes,
+        ``/tmp`` and ``/dev/shm``.
+
+        Parameters
+        ----------
+        limits : Limits
+        ranks : int
+            Processes, each told its rank and the world's size as torchrun does it.
+        data : mapping of str to Path
+            Staged data sets to show.
+        threads : int
+            Threads that each computes with.
+        fork_server : bool
+            Whether the code will call `course_lib.distributed.launch`.
+        withheld : tuple of str
+            What is not there of the installed packages, as a rubric says it. Without a sandbox it is still in the files.
+        network : bool
+            Whether several ranks have one loopback device. Without it they have none, and only the grader to talk to.
+
+        Raises
+        ------
+        SandboxError
+            The sandbox or the fork cannot be made.
+        WithheldError
+            An entry of `withheld` names nothing.
+        """
+        branch, replaced = self._branch(withheld)
+        place: Sandbox | NoSandbox
+        place = (
+            Sandbox(self.slot, data, limits.disk_bytes, replaced, hidden_packages(withheld))
+            if self.sandboxed
+            else NoSandbox()
+        )
+        group = control_group(limits.memory_bytes + _SPARE) if self.sandboxed else None
+        execution = Execution(place, limits, group)
+        environment = _ENVIRONMENT | {
+            "HOME": "/tmp",
+            "USER": "student",
+            "LAB_DATA": DATA,
+            "MPLCONFIGDIR": "/tmp",
+            "OMP_NUM_THREADS": str(threads),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(place.port),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        request = {
+            "user_namespace": place.user_namespace,
+            "join": place.pidfd >= 0,
+            "apart": ranks > 1,
+            "network": network,
+            "folder": place.folder,
+            "threads": threads,
+            "fork_server": fork_server,
+            "limits": {
+                "memory": int(1.25 * limits.memory_bytes),
+                "file": limits.disk_bytes // ranks,
+                "files": limits.files // ranks,
+                "processes": limits.tasks,
+                "open_files": 1024,
+            },
+        }
+        descriptors = [*([place.pidfd] if place.pidfd >= 0 else []), *(group.joining if group else [])]
+        try:
+            for rank in range(ranks):
+                own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | place.environment
+                # A user of its own each, so that none counts the others' processes.
+                uid = None if place.uid is None else place.uid + _WORKERS * rank
+                execution.ranks.append(_fork(branch, request | {"environment": own, "uid": uid}, descriptors))
+        except BaseException:
+            execution.close()
+            raise
+        return execution
+
+    def _branch(self, withheld: tuple[str, ...]) -> tuple[ForkServer, dict[Path, Path]]:
+        """The fork that has imported the course's library so, and the texts that stand in the places of its files.
+
+        It is made before any clock runs, since the import may take seconds.
+        """
+        if withheld in self._branches:
+            if self._branches[withheld][0].process.poll() is None:
+                return self._branches[withheld]
+            self._branches.pop(withheld)[0].close()  # it has been ended, as for want of memory: once more
+        try:
+            self._server.wait_until_ready()
+        except ForkServerError as error:
+            self._server.process.kill()
+            raise SandboxError(f"{error}; see that `{sys.executable}` imports torch") from None
+        folder = Path(tempfile.mkdtemp(dir=self._home.name))
+        folder.chmod(0o755)
+        redacted = []
+        for module in withheld_modules(withheld):
+            text = folder / f"{module.name}.py"
+            text.write_text(module.text, encoding="utf-8")
+            text.chmod(0o644)
+            redacted.append((module.name, str(module.path), str(text)))
+        try:
+            branch = self._server.branch({"redacted": redacted}, folder)
+            branch.wait_until_ready()
+        except ForkServerError as error:
+            raise SandboxError(f"the warm interpreter cannot import the course's library ({error})") from None
+        self._branches[withheld] = branch, {Path(path): Path(text) for _, path, text in redacted}
+        return self._branches[withheld]
+
+    def close(self) -> None:
+        """End it. Executions that are still open end too."""
+        for branch, _ in self._branches.values():
+            branch.close()
+        self._server.close()
+        self._home.cleanup()
+
+    def __enter__(self) -> WarmInterpreter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _fork(branch: ForkServer, request: Mapping[str, Any], descriptors: Sequence[int]) -> Rank:
+    channel, theirs = socket.socketpair()
+    output, writer = os.pipe()
+    try:
+        process = branch.request(request, [theirs.fileno(), *descriptors], stdout=writer, stderr=writer)
+    except BaseException as error:
+        channel.close()
+        os.close(output)
+        if isinstance(error, ForkServerError):
+            raise SandboxError(f"the sandbox could not be entered ({error}); run again with --debug") from None
+        raise
+    finally:
+        theirs.close()
+        os.close(writer)
+    return Rank(channel, output, process)

@@ -1,0 +1,1 @@
+"""Reads a student's files as data."""

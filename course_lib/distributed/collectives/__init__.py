@@ -1,0 +1,1 @@
+"""Collectives made of messages, the naive one before the good one."""

@@ -1,0 +1,162 @@
+"""The folder of a launch: how a call reaches its ranks, and what they leave for the process that started them.
+
+The launching process writes ``call.pickle`` (the worker and its arguments, by cloudpickle) and ``settings.json``. Rank R, whether
+the fork server or mpirun started it, writes (`rank_process`):
+
+- ``log-R``: what it prints;
+- ``pid-R``: it has started;
+- ``error-R.json``: its exception, and when it was raised;
+- ``done-R``: its worker has returned, with this result (cloudpickle);
+- ``stack-R``: its stack, when the launcher asked for it (SIGUSR1);
+- ``training.json``: how far rank 0's training is, where a notebook's page follows (`course_lib.live_view.progress_file`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import linecache
+import os
+import pickle
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from course_lib.distributed.launching import rank_process
+
+__all__ = ["LaunchFolder"]
+
+STACK_GRACE = 1.0  # seconds that hanging ranks get to write down where they are
+
+
+class LaunchFolder:
+    """The launching process's end of it.
+
+    Parameters
+    ----------
+    world_size : int
+    parent : str, optional
+        The folder in which to make it; by default the system's for temporary files.
+
+    Attributes
+    ----------
+    path : Path
+    logs : dict of int to Path
+    scratch : list of Path
+        What `remove` removes.
+    """
+
+    def __init__(self, world_size: int, parent: str | None = None) -> None:
+        self.world_size = world_size
+        self.path = Path(tempfile.mkdtemp(prefix=f"launch-{os.getpid()}-", dir=parent))
+        self.logs = {rank: self.path / f"log-{rank}" for rank in range(world_size)}
+        self.scratch = [self.path]
+
+    def remove(self) -> None:
+        """Remove it, and the scratch folders."""
+        for folder in self.scratch:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def write_call(self, worker: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Write what the ranks shall call. TypeError if it cannot be sent to another process."""
+        packed = io.BytesIO()
+        try:
+            _Pickler(packed).dump((worker, tuple(args), dict(kwargs)))
+        except Exception as error:
+            name = getattr(worker, "__name__", repr(worker))
+            raise TypeError(
+                f"{name} or its arguments cannot be sent to another process ({error}); "
+                "open files, locks, generators and running processes belong inside the worker"
+            ) from error
+        (self.path / "call.pickle").write_bytes(packed.getvalue())
+
+    def write_settings(self, **settings: Any) -> None:
+        """Write what else the ranks need to know; JSON, because a program may have no use for our types."""
+        settings |= {
+            "world_size": self.world_size,
+            "launcher": os.getpid(),
+            "scratch": list(map(str, self.scratch)),
+            "path": sys.path,
+            # Lines of what was typed rather than imported, which a rank's traceback could not find on disk.
+            "sources": {
+                name: entry[2] for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None
+            },
+        }
+        (self.path / "settings.json").write_text(json.dumps(settings))
+
+    def results(self) -> list[Any]:
+        """What each rank returned, in order of rank."""
+        return [pickle.loads((self.path / f"done-{rank}").read_bytes()) for rank in range(self.world_size)]
+
+    def done(self) -> list[int]:
+        """Ranks whose worker has returned."""
+        return [rank for rank in range(self.world_size) if (self.path / f"done-{rank}").exists()]
+
+    def errors(self) -> dict[int, dict[str, Any]]:
+        """The reports of ranks that raised: ``time``, ``reason``, ``traceback``."""
+        return {
+            int(path.stem.removeprefix("error-")): json.loads(path.read_text())
+            for path in self.path.glob("error-*.json")
+        }
+
+    def pids(self) -> dict[int, int]:
+        """The process of each rank that has started."""
+        return {int(path.name[4:]): int(path.read_text()) for path in self.path.glob("pid-*[0-9]")}
+
+    def positions(self) -> dict[int, str]:
+        """Ask each rank for its stack: where it is, innermost call first."""
+        positions = dict.fromkeys(range(self.world_size), "  not started yet")
+        waiting = self.pids()
+        for rank, pid in waiting.items():
+            positions[rank] = "  it did not answer (stopped, or deep in the kernel)"
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+        end = time.monotonic() + STACK_GRACE
+        while waiting and time.monotonic() < end:
+            time.sleep(0.05)
+            for rank in list(waiting):
+                text = (self.path / f"stack-{rank}").read_text()
+                if rank in self.done():
+                    positions[rank] = "  it has finished and waits for the others"
+                elif text.endswith("\n"):
+                    positions[rank] = _short_stack(text)
+                else:
+                    continue
+                del waiting[rank]
+        return positions
+
+
+class _Pickler(cloudpickle.Pickler):
+    """cloudpickle, which also sends modules of a type of their own by name.
+
+    A worker that mentions ``torch`` and, say, ``data.classes`` makes cloudpickle send the submodule
+    ``torch.classes`` along, which is such a module, and fail.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.ModuleType) and sys.modules.get(obj.__name__) is obj:
+            return importlib.import_module, (obj.__name__,)
+        return super().reducer_override(obj)
+
+
+def _short_stack(dump: str) -> str:
+    """Faulthandler's frames, innermost first, a short line each, without those that started the rank."""
+    frames = []
+    for path, line, function in re.findall(r'File "(.*)", line (\d+) in (.*)', dump):
+        if path in (rank_process.__file__, "<frozen runpy>"):
+            break
+        place = path.rpartition("site-packages/")[2]
+        place = f"{place}:{line}" if "/ipykernel_" not in place else f"line {line} of its cell"
+        frames.append(f"  {function} ({place})")
+    return "\n".join(frames) if frames else "  setting up"

@@ -1,0 +1,1 @@
+"""Workers that train alone, and average their weights at the end."""

@@ -1,0 +1,1 @@
+"""Process groups, and what goes between their ranks: recorded, ordered, drawn, compared."""

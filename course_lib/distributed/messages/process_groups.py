@@ -1,0 +1,244 @@
+"""Joining a process group in the three ways that PyTorch knows, and leaving it without a trace.
+
+Each way answers one question: how do ranks that know nothing of each other meet? At a TCP address, at a file that all of
+them see, or at the address that a launcher has put into the environment. Behind each stands a *store*, a small shared
+dictionary; once the ranks have met there, they connect to each other directly.
+
+``dist.init_process_group(init_method=…)`` is the short form. It waits half an hour for a rank that never comes and does
+not say which; here the ranks report at the store first, so that an error can name those that are missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+
+from course_lib.distributed.launching.rank_process import _quiet_stdout
+
+__all__ = [
+    "PortInUseError",
+    "RanksMissingError",
+    "StaleFileError",
+    "environment_group",
+    "file_group",
+    "store_on_free_port",
+    "tcp_group",
+]
+
+TIMEOUT = 30.0  # seconds
+POLL = 0.01  # seconds between two looks at the store
+LEAVE = 5.0  # seconds that the rank with the store waits for the others to be gone
+
+
+class PortInUseError(OSError):
+    """Another process listens on the port at which rank 0 wants to be met."""
+
+
+class StaleFileError(RuntimeError):
+    """The file at which ranks meet is left from ranks that met before."""
+
+
+class RanksMissingError(TimeoutError):
+    """Ranks did not come in time.
+
+    Attributes
+    ----------
+    missing : list of int
+    """
+
+    def __init__(self, message: str, missing: list[int]) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+    def __reduce__(self):
+        return type(self), (str(self), self.missing)
+
+
+@contextlib.contextmanager
+def store_on_free_port(host: str = "127.0.0.1") -> Iterator[int]:
+    """Hold a store on a port that the system picks, for ranks to meet at by `tcp_group(..., hosted=True)`.
+
+    Asking for a free port, closing it and telling the ranks leaves a moment in which another process can take it. The
+    port is kept from the start here, and free again after the block.
+
+    Yields
+    ------
+    int
+        The port.
+    """
+    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    try:
+        yield store.port
+    finally:
+        del store
+
+
+@contextlib.contextmanager
+def tcp_group(
+    host: str,
+    port: int,
+    rank: int,
+    world_size: int,
+    *,
+    hosted: bool = False,
+    backend: str = "gloo",
+    timeout: float = TIMEOUT,
+) -> Iterator[None]:
+    """TCP initialisation, ``tcp://host:port``: the ranks meet at an address that all of them were told.
+
+    Parameters
+    ----------
+    host, port
+        Where rank 0 listens, or whoever holds the store.
+    rank, world_size : int
+    hosted : bool
+        The store is there already (`store_on_free_port`); else rank 0 opens it.
+    backend : str
+    timeout : float
+        Seconds to wait for the other ranks, and for a message later on.
+
+    Raises
+    ------
+    PortInUseError
+        On rank 0: the port is taken.
+    RanksMissingError
+        Not all ranks came in time.
+    """
+    opens = rank == 0 and not hosted
+    try:
+        store = dist.TCPStore(
+            host, port, world_size, opens, timedelta(seconds=timeout), wait_for_workers=False, multi_tenant=False
+        )
+    except dist.DistError as error:
+        if opens and ("EADDRINUSE" in str(error) or "already in use" in str(error)):
+            raise PortInUseError(
+                f"port {port} of {host} is in use by another process; take another one, or let the system choose "
+                "(store_on_free_port, torchrun, launch)"
+            ) from None
+        raise RanksMissingError(
+            f"rank {rank} found nobody at {host}:{port} within {timeout:g} s: rank 0, who should listen there, has not "
+            "started, or the address is another",
+            [0],
+        ) from None
+    with _member(store, rank, world_size, backend, timeout, keeper=opens):
+        yield
+
+
+@contextlib.contextmanager
+def file_group(
+    path: str | os.PathLike[str], rank: int, world_size: int, *, backend: str = "gloo", timeout: float = TIMEOUT
+) -> Iterator[None]:
+    """Shared file-system initialisation, ``file:///path``: the ranks meet at a file that all of them see.
+
+    The file must be new. It is removed in the end, by rank 0.
+
+    Parameters
+    ----------
+    path : path
+        In a folder that exists and that all ranks see; NFS needs working locks.
+    rank, world_size, backend, timeout
+        As in `tcp_group`.
+
+    Raises
+    ------
+    FileNotFoundError
+        The folder is missing.
+    StaleFileError
+        Ranks have met at this file before.
+    RanksMissingError
+        Not all ranks came in time.
+    """
+    path = Path(path).absolute()
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder {path.parent} does not exist on this node; ranks meet at a file in it")
+    store = dist.FileStore(str(path), world_size)
+    ours = True
+    try:
+        with _member(store, rank, world_size, backend, timeout, keeper=rank == 0, where=str(path)):
+            yield
+    except StaleFileError:
+        ours = False  # it may be the file of a job that is running
+        raise
+    finally:
+        del store
+        if rank == 0 and ours:
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def environment_group(*, backend: str = "gloo", timeout: float = TIMEOUT) -> Iterator[None]:
+    """Environment initialisation, ``env://``: the ranks read from their environment who they are and where to meet.
+
+    ``MASTER_ADDR`` and ``MASTER_PORT`` are rank 0's address, ``RANK`` and ``WORLD_SIZE`` tell who this one is. torchrun
+    and `launch` set them, and hold the store themselves.
+
+    Raises
+    ------
+    KeyError
+        A variable is missing.
+    PortInUseError, RanksMissingError
+        As in `tcp_group`.
+    """
+    names = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
+    missing = [name for name in names if not os.environ.get(name)]
+    if missing:
+        raise KeyError(f"the environment lacks {', '.join(missing)}; torchrun and launch set them")
+    host, port, rank, world_size = (os.environ[name] for name in names)
+    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    with tcp_group(host, int(port), int(rank), int(world_size), hosted=hosted, backend=backend, timeout=timeout):
+        yield
+
+
+@contextlib.contextmanager
+def _member(
+    store: dist.Store, rank: int, world_size: int, backend: str, timeout: float, keeper: bool, where: str = ""
+) -> Iterator[None]:
+    """Report at the store, wait for the others, be a member of the group for the block, and leave."""
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} does not exist among {world_size} ranks, 0…{world_size - 1}")
+    number = store.add(f"arrivals of {rank}", 1)
+    if where and number > 1:
+        raise StaleFileError(
+            f"{where} is left from ranks that met before (rank {rank} reported twice); remove it, or name a new file"
+        )
+    store = dist.PrefixStore(f"meeting {number}", store)  # ranks that meet a second time find nothing of the first
+    store.set(f"here {rank}", b"")
+    _await(store, "here", rank, world_size, timeout)
+    with _quiet_stdout():
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore("group", store),
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=timeout),
+        )
+    try:
+        yield
+    finally:
+        gc.collect()  # as in `leave_process_group`
+        dist.destroy_process_group()
+        with contextlib.suppress(dist.DistError, RanksMissingError):  # the other ranks may have died
+            store.set(f"gone {rank}", b"")
+            if keeper:  # the store ends with this process; whoever still asks it would get an error
+                _await(store, "gone", rank, world_size, LEAVE)
+
+
+def _await(store: dist.Store, word: str, rank: int, world_size: int, timeout: float) -> None:
+    missing = [peer for peer in range(world_size) if peer != rank]
+    end = time.monotonic() + timeout
+    while missing := [peer for peer in missing if not store.check([f"{word} {peer}"])]:
+        if time.monotonic() > end:
+            present = world_size - len(missing)
+            raise RanksMissingError(
+                f"{present} of {world_size} ranks came within {timeout:g} s; missing: {', '.join(map(str, missing))}. "
+                "Have they started, with the same address and world size?",
+                missing,
+            )
+        time.sleep(POLL)

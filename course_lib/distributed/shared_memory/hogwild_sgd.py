@@ -1,0 +1,246 @@
+"""SGD on a dense network by HogWild, at a fixed amount of work.
+
+N processes share the samples of every epoch; each sample is used once an epoch, whatever N is. (N processes that each
+train on everything do N times the work, and a time that stays the same is then no speed-up.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from course_lib.distributed.shared_memory.hogwild import hogwild, meet, share_of_epoch
+from course_lib.distributed.shared_memory.lost_updates import LostUpdates, measure_lost_updates
+from course_lib.distributed.shared_memory.tensors import share
+
+__all__ = ["SharedRun", "train_hogwild", "train_serial"]
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class SharedRun:
+    """What a training in shared memory reports; the trained weights are in the caller's model.
+
+    Attributes
+    ----------
+    seconds : float
+        From the first worker's start to the last one's end; they start when all have made a first step, on a copy. Starting
+        the processes is not in it, nor are snapshots.
+    processor_seconds : float
+        Of all workers together, snapshots included.
+    samples : list of int
+        Images that each worker trained on; they add up to epochs × images.
+    lost : LostUpdates or None
+        With ``count_lost``.
+    snapshots : list of (float, dict)
+        With ``snapshots``: seconds and a copy of the model's state after each of worker 0's epochs. The others are about as
+        far; the last is of the end.
+    """
+
+    seconds: float
+    processor_seconds: float
+    samples: list[int]
+    lost: LostUpdates | None = None
+    snapshots: list[tuple[float, dict[str, torch.Tensor]]] = field(default_factory=list, repr=False)
+
+
+def train_serial(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, **options) -> SharedRun:
+    """The same training in this process, one thread, no shared memory. Options as for `train_hogwild`."""
+    return _train(model, images, labels, 0, False, **options)
+
+
+def train_hogwild(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, processes: int, *, locked: bool = False, **options
+) -> SharedRun:
+    """Train `model` by SGD in `processes` processes that share its memory.
+
+    Parameters
+    ----------
+    model : nn.Module
+        On the CPU; moved to shared memory, and trained in place. Batch norm's running statistics are shared like the
+        weights, and written without a lock in every forward.
+    images : Tensor ``(N, …)``, ready for the model; labels : Tensor ``(N,)``
+        Moved to shared memory, so that no worker copies them.
+    processes : int
+    locked : bool
+        Updates one worker at a time. Gradients are computed outside the lock, on weights that others may be changing,
+        between forward and backward too.
+
+    Other Parameters
+    ----------------
+    epochs, batch_size : int
+        A worker's last batch of an epoch may be smaller.
+    lr, momentum : float
+        w ← w − lr·v, v ← momentum·v + ∇. Each worker has its own v.
+    decay : bool
+        The learning rate falls linearly, from `lr` at a worker's first step to 0 after its last.
+    seed : int
+        The order of the samples. With more than one process the result differs from run to run all the same.
+    loss_fn : callable
+        Mean over the batch; cross-entropy by default.
+    count_lost : bool
+        Measure lost updates. Each worker then sums its updates in float64, which takes time.
+    snapshots : bool
+        Keep the model after each epoch.
+    timeout : float or None
+        Seconds for `hogwild`.
+
+    Raises
+    ------
+    ValueError
+        More processes than images.
+    And what `hogwild` raises.
+    """
+    return _train(model, images, labels, processes, locked, **options)
+
+
+def _train(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    processes: int,  # 0: this one
+    locked: bool,
+    *,
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    momentum: float = 0.0,
+    decay: bool = False,
+    seed: int = 0,
+    loss_fn: Loss = F.cross_entropy,
+    count_lost: bool = False,
+    snapshots: bool = False,
+    timeout: float | None = 1800.0,
+) -> SharedRun:
+    if processes > len(images):
+        raise ValueError(f"{processes} processes cannot share {len(images)} images; use fewer processes")
+    if epochs < 1 or batch_size < 1:
+        raise ValueError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}")
+    before = _flat(model)
+    ready = share(torch.zeros(max(processes, 1), dtype=torch.uint8))
+    work = _Work(
+        max(processes, 1), epochs, batch_size, lr, momentum, decay, seed, loss_fn, count_lost, snapshots, ready
+    )
+    if processes:
+        arguments = (share(images), share(labels), work)
+        reports = hogwild(_worker, model, processes, arguments, locked=locked, timeout=timeout)
+    else:
+        with _one_thread():
+            reports = [_worker(model, 0, contextlib.nullcontext(), images, labels, work)]
+    start = min(report.start for report in reports)
+    lost = None
+    if count_lost:
+        sums, absolute_sums = [report.added for report in reports], [report.absolute for report in reports]
+        lost = measure_lost_updates(before, _flat(model), sums, absolute_sums)
+    return SharedRun(
+        seconds=max(report.end - report.pause for report in reports) - start,
+        processor_seconds=sum(report.processor for report in reports),
+        samples=[report.samples for report in reports],
+        lost=lost,
+        snapshots=[(moment - start, state) for moment, state in reports[0].snapshots],
+    )
+
+
+@dataclass(frozen=True)
+class _Work:
+    processes: int
+    epochs: int
+    batch_size: int
+    lr: float
+    momentum: float
+    decay: bool
+    seed: int
+    loss_fn: Loss
+    count_lost: bool
+    snapshots: bool
+    ready: torch.Tensor
+
+
+@dataclass
+class _Report:
+    start: float  # time.monotonic(), the same clock in all processes of a machine
+    end: float = 0.0
+    pause: float = 0.0  # seconds spent on snapshots
+    processor: float = 0.0
+    samples: int = 0
+    added: torch.Tensor | None = None
+    absolute: float = 0.0
+    snapshots: list[tuple[float, dict[str, torch.Tensor]]] = field(default_factory=list)
+
+
+def _worker(
+    model: nn.Module,
+    rank: int,
+    lock: contextlib.AbstractContextManager,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    work: _Work,
+) -> _Report:
+    model.train()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    velocities = [torch.zeros_like(parameter) for parameter in parameters]
+    _first_step(model, images[: work.batch_size], labels[: work.batch_size], work.loss_fn)
+    meet(work.ready, rank)
+    report, processor = _Report(start=time.monotonic()), time.process_time()
+    if work.count_lost:
+        report.added = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
+    steps = work.epochs * -(-len(range(rank, len(images), work.processes)) // work.batch_size)
+    step = 0
+    for epoch in range(work.epochs):
+        share = share_of_epoch(len(images), work.processes, rank, epoch, work.seed)
+        for batch in share.split(work.batch_size):
+            lr = work.lr * (1 - step / steps) if work.decay else work.lr
+            step += 1
+            loss = work.loss_fn(model(images[batch]), labels[batch])
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            for velocity, gradient in zip(velocities, gradients, strict=True):
+                velocity.mul_(work.momentum)
+                if gradient is not None:
+                    velocity.add_(gradient)
+            with lock, torch.no_grad():
+                for parameter, velocity in zip(parameters, velocities, strict=True):
+                    parameter.add_(velocity, alpha=-lr)
+            report.samples += len(batch)
+            if report.added is not None:
+                update = -lr * torch.cat([velocity.flatten() for velocity in velocities]).double()
+                report.added += update
+                report.absolute += update.abs().sum().item()
+        report.end = time.monotonic()
+        if work.snapshots and rank == 0:
+            state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            report.snapshots.append((report.end - report.pause, state))
+            report.pause += time.monotonic() - report.end
+            report.end = time.monotonic()
+    report.processor = time.process_time() - processor
+    return report
+
+
+def _first_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, loss_fn: Loss) -> None:
+    """A gradient of a copy: the first one of a process builds its kernels, which takes as long as many later ones."""
+    with torch.random.fork_rng(devices=[]):
+        spare = copy.deepcopy(model)
+        loss_fn(spare(images), labels).backward()
+
+
+def _flat(model: nn.Module) -> torch.Tensor:
+    """The trainable parameters' values as one vector, a copy."""
+    trainable = [parameter.detach().flatten() for parameter in model.parameters() if parameter.requires_grad]
+    return torch.cat(trainable)
+
+
+@contextlib.contextmanager
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

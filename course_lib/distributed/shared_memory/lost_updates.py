@@ -1,0 +1,90 @@
+"""What races lose: counted on a shared counter, and measured on a training.
+
+Two processes that add to one number each read it, add, and write it back. If both read before either writes, one of the
+two updates is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from course_lib.distributed.shared_memory.hogwild import hogwild
+
+__all__ = ["LostIncrements", "LostUpdates", "count_lost_increments", "measure_lost_updates"]
+
+
+@dataclass(frozen=True)
+class LostIncrements:
+    """A counter after a race."""
+
+    expected: int  # increments made
+    found: int  # what the counter says
+
+    @property
+    def lost(self) -> int:
+        return self.expected - self.found
+
+    @property
+    def fraction(self) -> float:
+        return self.lost / self.expected if self.expected else 0.0
+
+
+def count_lost_increments(processes: int = 2, increments: int = 100_000, *, locked: bool = False) -> LostIncrements:
+    """Let the processes increment one shared counter, `increments` times in all, divided between them.
+
+    Read, add and write are three steps here, microseconds apart, so that the race is easy to lose: a figure of this
+    program, not of HogWild. With `locked` nothing is lost.
+    """
+    counter = torch.zeros((), dtype=torch.int64)
+    hogwild(_increment, counter, processes, (increments, processes), locked=locked)
+    return LostIncrements(increments, int(counter))
+
+
+def _increment(counter: torch.Tensor, rank: int, lock: contextlib.AbstractContextManager, total: int, of: int) -> None:
+    for _ in range(rank, total, of):
+        with lock:
+            value = counter.item()
+            counter.fill_(value + 1)
+
+
+@dataclass(frozen=True)
+class LostUpdates:
+    """What the workers added to the weights, and what of it is not there.
+
+    Attributes
+    ----------
+    added : float
+        Sum of the absolute values of all updates, over steps, coordinates and workers.
+    missing : float
+        Sum over the coordinates of |what was added − how far the weight moved|. Losses of opposite sign on one coordinate
+        cancel, so more may have been lost. Without races it is the rounding of the weights' dtype.
+    """
+
+    added: float
+    missing: float
+
+    @property
+    def fraction(self) -> float:
+        return self.missing / self.added if self.added else 0.0
+
+
+def measure_lost_updates(
+    before: torch.Tensor, after: torch.Tensor, sums: Iterable[torch.Tensor], absolute_sums: Iterable[float]
+) -> LostUpdates:
+    """Compare the sum of all updates with the displacement of the weights.
+
+    Parameters
+    ----------
+    before, after : Tensor ``(n,)``
+        The weights at the start and at the end.
+    sums : iterable of Tensor ``(n,)``, float64
+        Each worker's updates, summed over its steps.
+    absolute_sums : iterable of float
+        Each worker's updates' absolute values, summed over steps and coordinates.
+    """
+    missing = sum(sums, torch.zeros_like(before, dtype=torch.float64)) - (after.double() - before.double())
+    return LostUpdates(added=float(sum(absolute_sums)), missing=missing.abs().sum().item())

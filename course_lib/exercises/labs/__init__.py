@@ -1,0 +1,1 @@
+"""The descriptions, a file a lab."""

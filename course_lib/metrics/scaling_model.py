@@ -1,0 +1,226 @@
+"""What more ranks bring: Amdahl's and Gustafson's laws, and a model of a training step fitted to measured times.
+
+A synchronous step computes, then sums the gradient. With b images a rank, n bytes of gradient and N ranks on a ring,
+
+    T(N, b) = t₀ + c·b + 2(N − 1)·(α + β·n/N),
+
+t₀ being what a step costs whatever its batch, c the seconds an image, α and β the link's (`course_lib.metrics.communication_cost`).
+It is linear in its four parameters, so that least squares give them with a covariance, and any prediction an error.
+Overlap of the two parts, links that are shared, and ranks that are late are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from course_lib.metrics.communication_cost import ALL_REDUCE_COSTS, Link
+
+__all__ = [
+    "Measurement",
+    "StepModel",
+    "amdahl_speedup",
+    "fit_serial_share",
+    "fit_step_model",
+    "gustafson_speedup",
+    "torus_cost",
+]
+
+PARAMETERS = ("overhead", "per_image", "alpha", "beta")
+
+
+def amdahl_speedup(ranks: float, serial: float) -> float:
+    """Speed-up of a fixed amount of work of which the share `serial` does not divide: 1 / (s + (1 − s)/N) (Amdahl 1967)."""
+    _check_share(serial)
+    return 1 / (serial + (1 - serial) / ranks)
+
+
+def gustafson_speedup(ranks: float, serial: float) -> float:
+    """Speed-up of work that grows with the ranks: s + (1 − s)·N (Gustafson 1988).
+
+    `serial` is here the share of the time *on N ranks* in which nothing is divided.
+    """
+    _check_share(serial)
+    return serial + (1 - serial) * ranks
+
+
+def fit_serial_share(speedups: Mapping[int, float]) -> tuple[float, float]:
+    """Fit Amdahl's serial share to measured speed-ups, by least squares.
+
+    1/S = s + (1 − s)/N, hence 1/S − 1/N = s·(1 − 1/N): a line through the origin. From one N alone it is Karp and Flatt's
+    experimentally determined serial fraction (1990).
+
+    Parameters
+    ----------
+    speedups : mapping of ranks to speed-up
+        1 rank says nothing and is left out.
+
+    Returns
+    -------
+    share, error : float
+        The share, negative where the speed-ups exceed the ranks, and its standard error: NaN where one number of ranks
+        alone is left, from which no error can be told.
+
+    Raises
+    ------
+    ValueError
+        No speed-up on two or more ranks, or one that is not above 0.
+    """
+    measured = {ranks: gain for ranks, gain in speedups.items() if ranks > 1}
+    if not measured or not all(gain > 0 and math.isfinite(gain) for gain in measured.values()):
+        raise ValueError(f"speed-ups above 0 on at least 2 ranks are needed, got {dict(speedups)}")
+    x = np.array([1 - 1 / ranks for ranks in measured])
+    y = np.array([1 / gain - 1 / ranks for ranks, gain in measured.items()])
+    share = float(x @ y / (x @ x))
+    if len(measured) == 1:
+        return share, math.nan
+    residual = y - share * x
+    return share, math.sqrt(float(residual @ residual) / (len(measured) - 1) / float(x @ x))
+
+
+def torus_cost(nbytes: float, ranks: int) -> tuple[float, float]:
+    """Messages and bytes of the longest chain of an all-reduce on a 2-D torus (Mikami et al. 2018).
+
+    Reduce-scatter along the rows, all-reduce along the columns, all-gather along the rows; the rows are as near to √N long
+    as N's divisors allow. It sends as few bytes as a ring, in far fewer messages.
+    """
+    row = next(width for width in range(math.isqrt(ranks), 0, -1) if ranks % width == 0)
+    column = ranks // row
+    messages = 2 * (row - 1) + 2 * (column - 1)
+    return messages, 2 * (row - 1) / row * nbytes + 2 * (column - 1) / column * nbytes / row
+
+
+COSTS = {**ALL_REDUCE_COSTS, "2-D torus": torus_cost}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One measured time.
+
+    Attributes
+    ----------
+    ranks : int
+    batch : int
+        Images a rank and step; 0: an all-reduce alone, without a step around it.
+    nbytes : float
+        Of the gradient that is summed over the ranks.
+    seconds : float
+    """
+
+    ranks: int
+    batch: int
+    nbytes: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """The model of a step.
+
+    Attributes
+    ----------
+    overhead : float
+        t₀, seconds that a step costs whatever its batch.
+    per_image : float
+        c, seconds of computing for each image of a rank.
+    alpha, beta : float
+        The link's latency, seconds, and its seconds a byte.
+    covariance : tuple of four tuples of four floats
+        Of the four, in this order, from the fit; zeros where they are given.
+    """
+
+    overhead: float
+    per_image: float
+    alpha: float
+    beta: float
+    covariance: tuple[tuple[float, ...], ...] = ((0.0,) * 4,) * 4
+
+    @property
+    def link(self) -> Link:
+        """α and β, for `course_lib.metrics.communication_cost`."""
+        c = self.covariance
+        return Link(self.alpha, self.beta, (c[2][2], c[3][3], c[2][3]))
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Standard error of each parameter."""
+        return {name: math.sqrt(self.covariance[i][i]) for i, name in enumerate(PARAMETERS)}
+
+    def seconds(self, ranks: int, batch: int, nbytes: float, way: str = "ring") -> float:
+        """Predicted seconds of a step (of an all-reduce alone, with batch 0), the sum made in a `way` of `COSTS`."""
+        return float(_row(ranks, batch, nbytes, way) @ [getattr(self, name) for name in PARAMETERS])
+
+    def seconds_error(self, ranks: int, batch: int, nbytes: float, way: str = "ring") -> float:
+        """Standard error of `seconds`, from the fit alone: that the model is wrong is not in it."""
+        row = _row(ranks, batch, nbytes, way)
+        return math.sqrt(max(0.0, float(row @ np.array(self.covariance) @ row)))
+
+    def throughput(self, ranks: int, batch: int, nbytes: float, way: str = "ring") -> tuple[float, float, float]:
+        """Images a second of all ranks together, and the ends of a band of two standard errors of the step's time.
+
+        The time within the band does not fall below a hundredth of the predicted one.
+        """
+        middle, error = self.seconds(ranks, batch, nbytes, way), self.seconds_error(ranks, batch, nbytes, way)
+        times = (middle, middle + 2 * error, max(middle - 2 * error, middle / 100))
+        return tuple(ranks * batch / seconds for seconds in times)
+
+
+def fit_step_model(measurements: Sequence[Measurement]) -> StepModel:
+    """Fit t₀, c, α and β by least squares of the errors relative to the measured times.
+
+    None comes out negative: the parameter that the best fit has furthest below zero, by its standard error, is 0, and the
+    others are fitted again.
+
+    Parameters
+    ----------
+    measurements : sequence of Measurement
+        Steps with two batches at least, and sums of two sizes of gradient at least on two or more ranks.
+
+    Raises
+    ------
+    ValueError
+        A time that is not above 0, or too little variety to tell the four apart.
+    """
+    if not all(m.seconds > 0 and math.isfinite(m.seconds) for m in measurements):
+        raise ValueError("fit_step_model: every time must be above 0 seconds")
+    rows = [_row(m.ranks, m.batch, m.nbytes, "ring") / m.seconds for m in measurements]
+    columns = np.array(rows) if rows else np.zeros((0, 4))
+    scale = np.linalg.norm(columns, axis=0)
+    if (scale == 0).any() or np.linalg.matrix_rank(columns / np.where(scale, scale, 1), tol=1e-9) < 4:
+        raise ValueError(
+            "fit_step_model: these times do not tell the four parameters apart; it needs steps with two batches, and sums of "
+            "two sizes of gradient on two or more ranks"
+        )
+    kept = [0, 1, 2, 3]
+    while True:
+        used = columns[:, kept] / scale[kept]
+        found = np.linalg.lstsq(used, np.ones(len(used)), rcond=None)[0]
+        spread = np.linalg.inv(used.T @ used)
+        ratio = found / np.sqrt(np.diag(spread))
+        if (found >= 0).all():
+            break
+        del kept[int(ratio.argmin())]
+    residual = used @ found - 1
+    freedom = max(1, len(used) - len(kept))
+    solution, covariance = np.zeros(4), np.zeros((4, 4))
+    solution[kept] = found / scale[kept]
+    covariance[np.ix_(kept, kept)] = spread / np.outer(scale[kept], scale[kept]) * (residual @ residual) / freedom
+    return StepModel(*solution.tolist(), tuple(map(tuple, covariance.tolist())))
+
+
+def _row(ranks: int, batch: int, nbytes: float, way: str) -> np.ndarray:
+    """What each parameter is multiplied by."""
+    if ranks < 1 or batch < 0 or nbytes < 0:
+        raise ValueError(f"ranks must be at least 1, batch and bytes not negative, got {ranks}, {batch}, {nbytes}")
+    if way not in COSTS:
+        raise ValueError(f"no way {way!r} to sum; there are {', '.join(COSTS)}")
+    messages, sent = COSTS[way](nbytes, ranks) if nbytes else (0, 0)
+    return np.array([float(batch > 0), batch, messages, sent], dtype=float)
+
+
+def _check_share(serial: float) -> None:
+    if not 0 <= serial <= 1:
+        raise ValueError(f"serial must be a share in 0…1, got {serial}")

@@ -1,9 +1,0 @@
-"""Processes that start at once: a server imports libraries, and forks itself for each request.
-
-`course_lib.warm_kernels` takes kernels from it, the grader takes the interpreters that it puts into sandboxes. A server
-is a program that calls `course_lib.prefork.server.main`; its client is `ForkServer`.
-"""
-
-from course_lib.prefork.client import ForkedProcess, ForkServer, ForkServerError
-
-__all__ = ["ForkServer", "ForkServerError", "ForkedProcess"]

@@ -1,0 +1,74 @@
+"""The course's own criteria of a lab's runs, from ``LAB.toml`` beside this file.
+
+A line is a criterion: its kind, and its points or a table with the points and the kind's settings. Those at the top are
+of the notebook's own run, those of a table ``[ID]`` of a program's. What all labs have in common is written here once.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+__all__ = ["course_criteria", "full_name", "known_labs"]
+
+LABS = Path(__file__).with_name("labs")
+
+
+def known_labs() -> list[str]:
+    """``lab01``…: the labs whose run has criteria."""
+    return [f"lab{path.stem[:2]}" for path in sorted(LABS.glob("[0-9][0-9]_*.toml"))]
+
+
+def full_name(lab: str) -> str:
+    """``01_single_gpu``, of ``lab01``; `KeyError` for a lab whose run has no criteria."""
+    names = [path.stem for path in LABS.glob(f"{lab.removeprefix('lab')}_*.toml")]
+    if not names:
+        raise KeyError(f"{lab} has no criteria of a run")
+    return names[0]
+
+
+# What a kind of criterion asks for, where the lab's file says nothing else.
+_DESCRIPTIONS = {
+    "run_record": "run.json tells of a finished run of {run} on real data",
+    "world_size": "The run used at least two ranks",
+    "curve_schema": "learning_curve.csv has its columns, finite values, and starts from a row of zeros",
+    "monotone": "Time and epochs grow from row to row",
+    "epochs": "One row per epoch asked for, fewer only after an early stop",
+    "early_stop": "Training stopped exactly where the early-stopping rule says",
+    "best_accuracy": "Best validation accuracy reaches {threshold:.2f}",
+    "final_accuracy": "Final validation accuracy reaches {threshold:.2f}",
+    "held_out_accuracy": "The submitted weights reach {threshold:.2f} on held-out images",
+    "time_budget": "The training took at most 15 minutes on a CPU, 10 on a GPU",
+    "transcript": "assessment.out is in the assessment's format and agrees with the learning curve",
+}
+_SETTINGS = {"run_record": {"provenance": ["official", "copy"]}}
+_IDS = {"held_out_accuracy": "held-out"}
+
+
+def course_criteria(lab: str, run: str = "") -> list[dict[str, Any]]:
+    """The ``[[criterion]]`` tables of a run, as a rubric would list them; empty where the course has none.
+
+    Parameters
+    ----------
+    lab : str
+        The lab's full name, ``01_single_gpu``.
+    run : str
+        The id of a program's run; empty for the notebook's own.
+    """
+    path = LABS / f"{lab}.toml"
+    whole = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    entries = whole.get(run, {}) if run else whole
+    tables = {kind: entry if isinstance(entry, dict) else {"points": entry} for kind, entry in entries.items()}
+    # A table without points is a program's.
+    return [_criterion(kind, table, run) for kind, table in tables.items() if "points" in table]
+
+
+def _criterion(kind: str, entry: dict[str, Any], run: str) -> dict[str, Any]:
+    words = {"run": f"{run}.py" if run else "this lab", "threshold": entry.get("threshold", 0.0)}
+    common = {
+        "id": _IDS.get(kind, kind.replace("_", "-")),
+        "kind": kind,
+        "description": _DESCRIPTIONS.get(kind, kind).format(**words),
+    }
+    return common | _SETTINGS.get(kind, {}) | entry

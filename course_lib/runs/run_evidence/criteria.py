@@ -1,0 +1,263 @@
+"""The kinds of criterion a rubric may use: each looks at the evidence and says yes or no, and why.
+
+A kind is a function of the evidence and its settings. It returns `Finding`; an `EvidenceError` on the way (a file that
+is missing or broken) is a "no" with that error's reason, which the caller writes down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from course_lib.runs.run_evidence.early_stopping import meets, stopping_epoch
+from course_lib.runs.run_evidence.errors import EvidenceError
+from course_lib.runs.run_evidence.evidence import Evidence
+from course_lib.runs.run_evidence.quoting import quote
+from course_lib.runs.run_evidence.training_time import more_than_wall_clock
+from course_lib.runs.run_evidence.transcript import disagreement
+
+__all__ = ["KINDS", "NEEDS_MODEL", "Finding", "Kind"]
+
+# Kinds that look at what the submitted weights predict.
+NEEDS_MODEL = ("held_out_accuracy",)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Whether a criterion holds, the one-line reason, and how a student looks at it (else the kind's own remedy)."""
+
+    passed: bool
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of criterion.
+
+    Attributes
+    ----------
+    check : callable
+        ``check(evidence, settings) -> Finding``; may raise `EvidenceError`.
+    remedy : str
+        How a student looks at what went wrong; ``{run}`` stands for the run folder.
+    settings : mapping
+        Name of each setting a rubric must give, to a test of its value and what the test expects in words.
+    optional : mapping
+        The same, of those that it may give.
+    """
+
+    check: Callable[[Evidence, Mapping[str, Any]], Finding]
+    remedy: str
+    settings: Mapping[str, tuple[Callable[[Any], bool], str]]
+    optional: Mapping[str, tuple[Callable[[Any], bool], str]] = field(default_factory=dict)
+
+
+def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """The record is complete, of this lab, of a finished run, on data of an accepted provenance."""
+    record = evidence.record
+    if record.lab != evidence.lab:
+        return Finding(False, f"run.json is of lab {quote(record.lab)}, expected {evidence.lab!r}")
+    if record.ended is None:
+        return Finding(False, "run.json has no end: the run was not finished when it was handed in")
+    if record.data_provenance not in settings["provenance"]:
+        return Finding(
+            False,
+            f"the run used {record.data_provenance} data, accepted are {' and '.join(settings['provenance'])}: "
+            "figures on other data say nothing about the task",
+        )
+    return Finding(True, f"finished, on {record.data_provenance} data")
+
+
+def world_size(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """At least so many ranks took part."""
+    ranks, minimum = evidence.record.world_size, settings["minimum"]
+    return Finding(ranks >= minimum, f"the run used {ranks} rank{'s' * (ranks != 1)}, at least {minimum} are asked for")
+
+
+def curve_schema(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """The CSV has its columns and only finite values, and starts at zero."""
+    problems = evidence.curve.problems
+    if problems:
+        return Finding(False, problems[0])
+    return Finding(True, f"{len(evidence.curve.epochs)} epochs, all values finite")
+
+
+def monotone(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """Cumulative time grows strictly, epochs by one."""
+    rows = evidence.curve.rows
+    # The multi-GPU tutorial writes tenths of a second, in which two short epochs may end at the same time.
+    tenths = "epoch" not in evidence.curve.columns
+    for before, row in pairwise(rows):
+        if row.time < before.time or (row.time == before.time and not tenths):
+            return Finding(
+                False, f"line {row.line}: time {row.time:g} after {before.time:g}; cumulative seconds can only grow"
+            )
+        if row.epoch != before.epoch + 1:
+            expected = before.epoch + 1
+            return Finding(False, f"line {row.line}: epoch {row.epoch} after {before.epoch}; expected {expected}")
+    return Finding(True, f"{len(rows)} rows in order")
+
+
+def epochs(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """As many epochs as ``parameters.epochs``, or fewer after an early stop."""
+    asked, found = evidence.record.count("epochs"), len(evidence.curve.epochs)
+    if found > asked:
+        return Finding(False, f"the learning curve has {found} epochs, run.json asked for {asked}")
+    if found < asked and not evidence.record.stopped_early:
+        return Finding(False, f"the learning curve has {found} of {asked} epochs, and run.json tells of no early stop")
+    return Finding(True, f"{found} of {asked} epochs" + (", stopped early" if found < asked else ""))
+
+
+def early_stop(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """Training ended at the first epoch at which the last `patience` epochs all reached the target."""
+    record, accuracies = evidence.record, evidence.curve.accuracies
+    target, patience, asked = record.number("target_accuracy"), record.count("patience"), record.count("epochs")
+    if not 0.0 < target <= 1.0:
+        raise EvidenceError(f"run.json: parameters.target_accuracy is {target:g}, a fraction in 0...1 was expected")
+    due, last = stopping_epoch(accuracies, target, patience), len(accuracies)
+    rule = f"{patience} epochs in a row at {target:g} or more"
+    if due is None and record.stopped_early:
+        return Finding(False, f"stopped too soon, after epoch {last}: there were not yet {rule}")
+    if due is None and last < asked:
+        return Finding(False, f"ended after epoch {last} of {asked}, though there were not yet {rule}")
+    if due is None:
+        return Finding(True, f"never {rule}, and the run went on to its last epoch")
+    if last > due:
+        return Finding(False, f"should have stopped after epoch {due} ({rule}) and went on to epoch {last}")
+    if due < asked and not record.stopped_early:
+        return Finding(False, f"ended after epoch {due} as the rule asks, but run.json tells of no early stop")
+    return Finding(True, f"stopped after epoch {due}: {rule}")
+
+
+def best_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """The best epoch reaches the threshold."""
+    best = max(evidence.curve.accuracies)
+    return _compare("best", best, evidence.curve.accuracies.index(best) + 1, settings["threshold"])
+
+
+def final_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """The last epoch reaches the threshold."""
+    accuracies = evidence.curve.accuracies
+    return _compare("final", accuracies[-1], len(accuracies), settings["threshold"])
+
+
+def time_budget(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """The cumulative training time of the curve's last row is within the budget, and fits transcript and record."""
+    curve, record = evidence.curve, evidence.record
+    last, device = curve.rows[-1], record.device.split(":")[0][:40]
+    own = "seconds_gpu" if "seconds_gpu" in settings and not record.device.lower().startswith("cpu") else "seconds"
+    budget = settings[own]
+    if not (ordered := monotone(evidence, {})).passed:  # or the last row's time would not be the longest
+        return ordered
+    if reason := disagreement(evidence.transcript, curve):
+        return Finding(False, reason)
+    if reason := more_than_wall_clock(curve, record):
+        return Finding(False, reason)
+    relation = "at most" if last.time <= budget else "more than"
+    told = f"training took {last.time:g} s until epoch {last.epoch}, the last row of learning_curve.csv"
+    return Finding(last.time <= budget, f"{told}: {relation} the {budget:g} s allowed on {quote(device)}")
+
+
+def transcript(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """The transcript parses and tells of the same run as the learning curve and the record."""
+    told, curve, record = evidence.transcript, evidence.curve, evidence.record
+    if reason := disagreement(told, curve):
+        return Finding(False, reason)
+    if record.stopped_early and told.stopped_after is None:
+        return Finding(False, "run.json tells of an early stop, assessment.out has no early-stopping line")
+    if told.stopped_after is not None and not record.stopped_early and len(curve.epochs) < record.count("epochs"):
+        return Finding(False, "assessment.out tells of an early stop, run.json does not")
+    return Finding(True, f"{len(told.rows)} epochs, in agreement with the learning curve")
+
+
+def held_out_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """The submitted weights reach the threshold on held-out images, but for what so few images leave open."""
+    held = evidence.held_out
+    told = f"{held.accuracy:.3f} ± {held.uncertainty:.3f} on {held.images:,} held-out images"
+    passed = meets(held.accuracy + held.uncertainty, settings["threshold"])
+    return Finding(passed, f"the submitted weights score {told}, asked for {settings['threshold']:g}")
+
+
+def _compare(which: str, accuracy: float, epoch: int, threshold: float) -> Finding:
+    passed = meets(accuracy, threshold)
+    relation = "reaches" if passed else "is below"
+    return Finding(passed, f"{which} validation accuracy {accuracy:.4f} (epoch {epoch}) {relation} {threshold:g}")
+
+
+_SECONDS = (lambda v: _is_number(v) and 0 < v < float("inf"), "a number of seconds above 0")
+_THRESHOLD = {
+    "threshold": (lambda v: _is_number(v) and 0 < v <= 1, "a number above 0 and at most 1"),
+}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+KINDS: dict[str, Kind] = {
+    "run_record": Kind(
+        run_record,
+        "open {run}/run.json: `ended` holds a time once the notebook has run to its end, and `data` says what it ran on",
+        {
+            "provenance": (
+                lambda v: isinstance(v, list) and v and all(p in ("official", "copy", "synthetic") for p in v),
+                'a list of "official", "copy", "synthetic"',
+            )
+        },
+    ),
+    "world_size": Kind(
+        world_size,
+        "set the notebook's parameter num_gpus to 2 or more (on a machine without GPUs these are CPU processes)",
+        {"minimum": (lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 1, "a whole number from 1")},
+    ),
+    "curve_schema": Kind(
+        curve_schema,
+        "open {run}/learning_curve.csv in a text editor; the notebook's training loop writes it, an editor should not",
+        {},
+    ),
+    "monotone": Kind(
+        monotone,
+        "look at the columns epoch and time of {run}/learning_curve.csv; time adds up the epochs, it is not one epoch's",
+        {},
+    ),
+    "epochs": Kind(
+        epochs,
+        "compare the last row of {run}/learning_curve.csv with parameters.epochs in {run}/run.json; run the lab to its end",
+        {},
+    ),
+    "early_stop": Kind(
+        early_stop,
+        "write down val_accuracy epoch by epoch and mark where the last `patience` values all reach target_accuracy",
+        {},
+    ),
+    "best_accuracy": Kind(
+        best_accuracy,
+        "plot val_accuracy over epochs: is it still rising at the end, or was the step too large?",
+        _THRESHOLD,
+    ),
+    "final_accuracy": Kind(
+        final_accuracy,
+        "compare the last epoch with the best: a late drop points at a learning rate too large",
+        _THRESHOLD,
+    ),
+    "held_out_accuracy": Kind(
+        held_out_accuracy,
+        "load {run}/model.safetensors into the lab's network and evaluate it on the test images yourself",
+        _THRESHOLD,
+    ),
+    "time_budget": Kind(
+        time_budget,
+        "look at the last row of {run}/learning_curve.csv, and at started and ended in {run}/run.json: fewer epochs, "
+        "an earlier stop or a larger learning rate save time",
+        {"seconds": _SECONDS},
+        {"seconds_gpu": _SECONDS},
+    ),
+    "transcript": Kind(
+        transcript,
+        "print through assessment_print with the given format, unchanged, and hand in all files from the same run",
+        {},
+    ),
+}

@@ -1,0 +1,170 @@
+"""A sweep on disk: which sweep it is, and what became of each point.
+
+::
+
+    DIR/sweep.json                              lab, profile, axes, fixed parameters, repeats
+    DIR/2ranks-128bs-0.1lr-0.9m-5w/seed-0/      a run folder, the executed notebook, output.log
+                                   …/point.json what became of it; written last
+    DIR/results.csv  DIR/*.png
+
+A point is done when its ``point.json`` says so: there is no other state, so whatever is killed, and when, the next call
+sees what is true.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from course_lib.runs.execute_notebook import is_disk_full
+from course_lib.runs.sweep.points import Point
+from course_lib.system.atomic import write_atomically
+
+__all__ = ["DiskFullError", "Outcome", "SweepFolder", "SweepFolderError", "read_outcome"]
+
+RECORD = "point.json"
+
+
+class SweepFolderError(ValueError):
+    """The folder cannot be used; one line with the remedy."""
+
+
+class DiskFullError(RuntimeError):
+    """The disk is full; one line. What is done is done."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a point.
+
+    ``status`` is ``done`` or ``failed``; ``seconds`` from its start to its end; ``ranks_at_a_time`` how many ranks the
+    sweep ran together at most; ``notebook`` the digest of what was executed.
+    """
+
+    status: str
+    lab: str
+    profile: str
+    parameters: Mapping[str, Any]
+    seconds: float
+    started: str
+    attempts: int = 1
+    error: str = ""
+    traceback: str = ""
+    executor: str = "local"
+    cores: int = 0
+    notebook: str = ""
+    machine: str = ""
+
+
+def read_outcome(folder: Path) -> Outcome | None:
+    """The outcome in a point's folder; None where there is none that can be read."""
+    try:
+        record = json.loads((folder / RECORD).read_text())
+        return Outcome(**record)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_outcome(folder: Path, outcome: Outcome) -> None:
+    """Write ``point.json``, whole or not at all."""
+    write_atomically(folder / RECORD, json.dumps(asdict(outcome), indent=1) + "\n")
+
+
+@dataclass
+class SweepFolder:
+    """The folder of one sweep."""
+
+    path: Path
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    def check(self, mine: Mapping[str, Any]) -> None:
+        """Raise `SweepFolderError` unless the folder is, or can become, that of the sweep `mine` describes.
+
+        A folder of the same lab, profile and fixed parameters whose axes are all here, with all their values, is this
+        sweep's: more values or repeats extend it.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise SweepFolderError(f"{self.path} is a file; choose a folder by -o DIR")
+        # A sweep that was killed while it wrote its first file has left that under a temporary name.
+        strangers = [path.name for path in self.path.glob("*") if not path.name.startswith((".lock", ".sweep.json."))]
+        if strangers and not (self.path / "sweep.json").exists():
+            raise SweepFolderError(f"{self.path} holds {strangers[0]} and is no sweep's; choose another by -o DIR")
+        self._agree(mine)
+
+    @contextmanager
+    def hold(self, mine: Mapping[str, Any]) -> Iterator[None]:
+        """Hold the folder for the sweep `mine` (lab, profile, fixed, seed, axes, repeats), or refuse as `check` does.
+
+        Raises
+        ------
+        SweepFolderError
+            Another sweep's, another folder altogether, in use, or not to be written.
+        DiskFullError
+        """
+        try:
+            self.check(mine)
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                held = FileLock(self.path / ".lock").acquire(timeout=0)
+            except Timeout:
+                raise SweepFolderError(
+                    f"another sweep is writing to {self.path}; wait for it or choose -o DIR"
+                ) from None
+            with held:
+                self._agree(mine)
+                write_atomically(self.path / "sweep.json", json.dumps(mine, indent=1) + "\n")
+                yield
+        except OSError as error:
+            if error.filename is None and error.errno is None:
+                raise
+            if is_disk_full(error):
+                raise DiskFullError(
+                    f"no space left in {self.path}; what is done stays: make room and give the same command"
+                ) from None
+            raise SweepFolderError(
+                f"{self.path} cannot be written ({error.strerror}); what is done stays; mend that or choose -o DIR"
+            ) from None
+
+    def _agree(self, mine: Mapping[str, Any]) -> None:
+        try:
+            theirs = json.loads((self.path / "sweep.json").read_text())
+        except FileNotFoundError:
+            return
+        except ValueError:
+            raise SweepFolderError(
+                f"{self.path / 'sweep.json'} cannot be read; choose another folder by -o DIR"
+            ) from None
+        for name, told in (("lab", "of lab"), ("profile", "with profile"), ("fixed", "with -p"), ("seed", "from seed")):
+            if theirs.get(name) != mine[name]:
+                raise SweepFolderError(f"{self.path} holds another sweep, {told} {_show(theirs.get(name))} (this one: {_show(mine[name])}); choose another folder by -o DIR")  # fmt: skip
+        axes = theirs.get("axes", {})
+        if set(axes) != set(mine["axes"]):
+            raise SweepFolderError(f"{self.path} holds another sweep, over {', '.join(axes)}; choose another folder by -o DIR")  # fmt: skip
+        for name, values in axes.items():
+            lost = [value for value in values if value not in mine["axes"][name]]
+            if lost:
+                raise SweepFolderError(
+                    f"{self.path} holds a sweep that has {name} = {lost[0]} too; add it (done points are not run again) "
+                    "or choose another folder by -o DIR"
+                )
+        if theirs.get("repeats", 1) > mine["repeats"]:
+            raise SweepFolderError(
+                f"{self.path} holds a sweep with --repeat {theirs['repeats']}; repeat as often or choose another folder by -o DIR"
+            )
+
+    def read(self, points: Sequence[Point]) -> None:
+        """Look what became of each point."""
+        found = {point.folder: read_outcome(self.path / point.folder) for point in points}
+        self.outcomes = {folder: outcome for folder, outcome in found.items() if outcome is not None}
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {item}" for name, item in value.items()) or "nothing"
+    return str(value)

@@ -1,0 +1,1 @@
+"""A sweep as an array of Slurm's jobs."""

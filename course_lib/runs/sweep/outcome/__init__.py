@@ -1,0 +1,1 @@
+"""What a sweep says of its points: estimates, progress, table, figures."""

@@ -1,0 +1,331 @@
+"""The figures of a sweep: throughput, speed-up, efficiency, accuracy against batch size, learning curves.
+
+Points are means over the repeats; bars, and bands, are one standard deviation of the single run.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
+
+from course_lib.plots.curves import COLOURS, MARKERS
+from course_lib.runs.records import read_learning_curve
+from course_lib.system.atomic import write_atomically
+
+__all__ = ["draw_results", "scaling_table"]
+
+UNITS = {"num_gpus": "{} rank(s)", "batch_size": "{} images a rank", "base_lr": "lr {}", "momentum": "momentum {}",
+         "dataset": "{}", "provenance": "{}", "device": "{}",
+         "warmup_epochs": "{} warm-up epochs"}  # fmt: skip
+MOST_CURVES = 8  # in one panel
+
+
+def draw_results(folder: Path, table: pd.DataFrame, axes: Sequence[str], lab: str) -> list[Path]:
+    """Draw what the table allows; returns the PNG files.
+
+    Parameters
+    ----------
+    folder : path
+        The sweep's; the files go there, and the points' learning curves are read from there.
+    table : DataFrame
+        From `course_lib.runs.sweep.outcome.results.collect`.
+    axes : sequence of str
+        The parameters that were varied.
+    lab : str
+        For the titles.
+    """
+    done = table[table["status"] == "done"]
+    if "images_per_sec" not in done or not done["images_per_sec"].notna().any():
+        return []
+    done = done[done["images_per_sec"].notna()].copy()
+    variants = [name for name in axes if name not in ("num_gpus", "batch_size", "seed")]
+    # A sweep may have been continued elsewhere, or on other data; what these gave is not averaged.
+    variants += [
+        name for name in ("dataset", "provenance", "device")
+        if name not in variants and name in done and done[name].nunique() > 1
+    ]  # fmt: skip
+    done["variant"] = [_label(row, variants) for _, row in done.iterrows()]
+    about = _about(done, lab)
+    about += _left_out(table)
+    drawn = [
+        ("throughput.png", _throughput(done, about)),
+        ("speedup.png", _scaling(done, about, "speedup")),
+        ("efficiency.png", _scaling(done, about, "efficiency")),
+        ("accuracy.png", _accuracy(done, about)),
+        ("learning_curves.png", _curves(folder, done, variants, about)),
+    ]
+    files = []
+    for name, figure in drawn:
+        if figure is None:
+            (folder / name).unlink(missing_ok=True)  # of an earlier state of the sweep
+            continue
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=130)
+        write_atomically(folder / name, picture.getvalue())
+        files.append(folder / name)
+    return files
+
+
+def scaling_table(done: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """Speed-up and efficiency over ranks.
+
+    Parameters
+    ----------
+    done : DataFrame
+        With ``num_gpus`` (or ``ranks``), ``batch_size``, ``effective_batch``, ``images_per_sec`` and ``variant``.
+    kind : {"weak", "strong"}
+        Weak: the batch *of a rank* stays the same, so that a step's work grows with the ranks. Strong: the *effective*
+        batch stays. Either way the speed-up is the ratio of images/s to those of the fewest ranks measured, times
+        their number (the UPC article: S(N) = T(1)/T(N) for the same number of images).
+
+    Returns
+    -------
+    DataFrame
+        ``variant``, ``batch``, ``ranks``, ``speedup``, ``speedup_sd``, ``efficiency``, ``efficiency_sd``, ``runs``,
+        ``base`` (the fewest ranks); only series of at least two numbers of ranks. The standard deviation counts the
+        spread of the numerator and of the base.
+    """
+    batch = "batch_size" if kind == "weak" else "effective_batch"
+    rows = []
+    for (variant, size), series in done.groupby(["variant", batch], sort=True):
+        rates = series.groupby("ranks")["images_per_sec"]
+        if len(rates) < 2:
+            continue
+        means, spreads, counts = rates.mean(), rates.std(ddof=1).fillna(0.0), rates.size()
+        base = means.index.min()
+        for ranks in means.index:
+            ratio = means[ranks] / means[base] * base
+            relative = np.hypot(spreads[ranks] / means[ranks], spreads[base] / means[base]) if ranks != base else 0.0
+            rows.append({
+                "variant": variant, "batch": size, "ranks": ranks, "base": base, "runs": counts[ranks],
+                "speedup": ratio, "speedup_sd": ratio * relative,
+                "efficiency": ratio / ranks, "efficiency_sd": ratio * relative / ranks,
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _throughput(done: pd.DataFrame, about: str) -> Figure | None:
+    by_ranks = done["ranks"].nunique() > 1
+    x, others = ("ranks", "batch_size") if by_ranks else ("batch_size", "ranks")
+    if not {x, others} <= set(done) or done[x].nunique() < 2:
+        return None
+    best = done.groupby([x, others])["images_per_sec"].mean()
+    at, other = best.idxmax()
+    where = f"{_ranks(at)}, {_batch(other)}" if by_ranks else f"{_batch(at)}, {_ranks(other)}"
+    figure, (axes,) = _figure(1, f"At best {best.max():,.0f} images/s: {where}", about)
+    for index, ((variant, other), series) in enumerate(groups := list(done.groupby(["variant", others]))):
+        mean, spread, _ = _mean(series, x, "images_per_sec")
+        _errorbar(axes, mean, spread, index, len(groups), _join(variant, _batch(other) if by_ranks else _ranks(other)))
+    _category_axis(
+        axes,
+        sorted(done[x].unique()),
+        "ranks (GPUs, or CPU processes)" if by_ranks else "batch size a rank (images)",
+        log=not by_ranks,
+    )
+    axes.set_ylabel("training throughput (images/s)")
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    _legend(axes)
+    return figure
+
+
+def _scaling(done: pd.DataFrame, about: str, what: str) -> Figure | None:
+    tables = {kind: scaling_table(done, kind) for kind in ("weak", "strong")} if "batch_size" in done else {}
+    tables = {kind: table for kind, table in tables.items() if len(table)}
+    if not tables:
+        return None
+    word = "speed-up" if what == "speedup" else "efficiency"
+    most = max(table["ranks"].max() for table in tables.values())
+    shown = {kind: table[table["ranks"] == most][what] for kind, table in tables.items()}
+    finding = "; ".join(
+        f"{kind} {_span(values, '{:.2f}×' if what == 'speedup' else '{:.0%}')}"
+        for kind, values in shown.items()
+        if len(values)
+    )
+    figure, panels = _figure(len(tables), f"{word.capitalize()} at {most} ranks: {finding}", about)
+    for axes, (kind, table) in zip(panels, tables.items(), strict=True):
+        ranks = sorted(table["ranks"].unique())
+        axes.plot(
+            ranks,
+            ranks if what == "speedup" else [1] * len(ranks),
+            color=COLOURS["reference"],
+            linestyle="--",
+            linewidth=1,
+            label="ideal",
+        )
+        for index, ((variant, size), series) in enumerate(groups := list(table.groupby(["variant", "batch"]))):
+            values = series.set_index("ranks")
+            text = f"{size:g} images a rank" if kind == "weak" else f"{size:g} images in all"
+            _errorbar(axes, values[what], values[f"{what}_sd"], index, len(groups), _join(variant, text))
+        base = table["base"].min()
+        _category_axis(axes, ranks, "ranks (GPUs, or CPU processes)", log=False)
+        fixed = "batch a rank constant" if kind == "weak" else "effective batch constant"
+        of = "1 rank" if base == 1 else f"{base} ranks"
+        axes.set_ylabel(f"{kind} {word} in images/s over {of}\n({fixed})")
+        axes.set_ylim(bottom=0)
+        if what == "efficiency":
+            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        _legend(axes)
+    return figure
+
+
+def _accuracy(done: pd.DataFrame, about: str) -> Figure | None:
+    if (
+        "effective_batch" not in done
+        or done["effective_batch"].nunique() < 2
+        or not done["final_accuracy"].notna().any()
+    ):
+        return None
+    means = done.groupby("effective_batch")["final_accuracy"].mean()
+    small, large = means.index.min(), means.index.max()
+    change = 100 * (means[large] - means[small])
+    finding = f"{abs(change):.1f} points of accuracy {'lost' if change < 0 else 'gained'}"
+    figure, (axes,) = _figure(1, f"From {small} to {large} images a step: {finding}", about)
+    several = done["ranks"].nunique() > 1
+    for index, ((variant, ranks), series) in enumerate(groups := list(done.groupby(["variant", "ranks"]))):
+        mean, spread, _ = _mean(series, "effective_batch", "final_accuracy")
+        _errorbar(axes, mean, spread, index, len(groups), _join(variant, _ranks(ranks) if several else ""))
+    _category_axis(axes, sorted(done["effective_batch"].unique()), "effective batch: images a rank × ranks", log=True)
+    axes.set_ylabel("final validation accuracy")
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+    _legend(axes)
+    return figure
+
+
+def _curves(folder: Path, done: pd.DataFrame, variants: Sequence[str], about: str) -> Figure | None:
+    """A panel for each number of ranks; in it a curve for each batch size and variant, dark for large batches."""
+    panels = list(done.groupby("ranks"))[:4]
+    curves = {}
+    for ranks, runs in panels:
+        for key, series in runs.groupby(["variant", "batch_size"] if "batch_size" in runs else ["variant"]):
+            frames = []
+            for place in series["folder"]:
+                try:
+                    curve = read_learning_curve(folder / place / "learning_curve.csv").set_index("epoch")
+                    frames.append(curve["val_accuracy"].drop(index=0, errors="ignore"))  # zeros, no measurement
+                except (OSError, ValueError):
+                    continue
+            if frames:
+                curves.setdefault(ranks, []).append((key, pd.concat(frames, axis=1)))
+    if not curves:
+        return None
+    best = done.loc[done["final_accuracy"].idxmax()]
+    figure, all_axes = _figure(
+        len(curves), f"Best final accuracy {best['final_accuracy']:.1%} ({best['folder']})", about, sharey=True
+    )
+    for axes, (ranks, series) in zip(all_axes, curves.items(), strict=True):
+        for index, (key, frame) in enumerate(series[:MOST_CURVES]):
+            colour = matplotlib.colormaps["viridis_r"](0.15 + 0.8 * index / max(1, len(series[:MOST_CURVES]) - 1))
+            mean, spread = frame.mean(axis=1), frame.std(axis=1, ddof=1).fillna(0)
+            label = _join(key[0], _batch(key[1]) if len(key) > 1 else "")
+            axes.plot(mean.index, mean, marker=MARKERS[index % 4], markersize=4, color=colour, label=label)
+            axes.fill_between(mean.index, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
+        if len(series) > MOST_CURVES:
+            axes.annotate(
+                f"{len(series) - MOST_CURVES} more in the table",
+                (0.02, 0.97),
+                xycoords="axes fraction",
+                va="top",
+                fontsize=8,
+            )
+        axes.set_xlabel(f"epoch, {_ranks(ranks)}")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_ylim(0, 1)
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        _legend(axes)
+    all_axes[0].set_ylabel("validation accuracy")
+    return figure
+
+
+def _figure(panels: int, title: str, about: str, sharey: bool = False) -> tuple[Figure, Sequence[Axes]]:
+    figure = Figure(figsize=(6.6 if panels == 1 else 4.9 * panels, 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, panels, squeeze=False, sharey=sharey)[0]
+    for one in axes:
+        one.grid(alpha=0.25)
+        one.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    figure.supxlabel(about, x=0.01, ha="left", fontsize=7.5, color=COLOURS["reference"])
+    return figure, axes
+
+
+def _errorbar(axes: Axes, mean: pd.Series, spread: pd.Series, index: int, many: int, label: str) -> None:
+    colours = list(COLOURS.values())
+    colour = colours[index] if many <= 4 else matplotlib.colormaps["viridis"](0.9 * index / (many - 1))
+    axes.errorbar(
+        mean.index, mean, yerr=spread, marker=MARKERS[index % 4], color=colour, capsize=3, linewidth=1.5, label=label
+    )
+
+
+def _category_axis(axes: Axes, values: Sequence[Any], label: str, log: bool) -> None:
+    if log:
+        axes.set_xscale("log", base=2)
+    shown = values if len(values) <= 10 else values[:: -(-len(values) // 10)]
+    axes.set_xticks(shown, [f"{value:g}" for value in shown])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(label)
+
+
+def _legend(axes: Axes, **where: Any) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if any(labels):
+        axes.legend(handles, labels, frameon=False, fontsize=8, **where)
+
+
+def _mean(series: pd.DataFrame, by: str, value: str) -> tuple[pd.Series, pd.Series, pd.Series]:
+    groups = series.groupby(by)[value]
+    return groups.mean(), groups.std(ddof=1).fillna(0.0), groups.size()
+
+
+def _left_out(table: pd.DataFrame) -> str:
+    """A line about the runs that diverged, for the caption."""
+    lost = [row.folder for row in table.itertuples() if row.status == "failed" and "diverged" in str(row.error)]
+    more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+    return f"\n{len(lost)} run(s) diverged and are left out: {', '.join(lost[:3])}{more}" if lost else ""
+
+
+def _about(done: pd.DataFrame, lab: str) -> str:
+    repeats = done.groupby([name for name in ("variant", "batch_size", "ranks") if name in done]).size()
+    runs = f"{repeats.min()}" if repeats.min() == repeats.max() else f"{repeats.min()}–{repeats.max()}"
+    data = ", ".join(
+        sorted({f"{row.dataset} ({row.provenance})" for row in done.itertuples() if isinstance(row.dataset, str)})
+    )
+    devices = ", ".join(sorted({str(device) for device in done["device"].dropna()}))
+    spread = "mean ± 1 s.d. of " if repeats.max() > 1 else ""
+    return f"{lab}; {data}; {devices}; {spread}{runs} run(s) a point"
+
+
+def _label(row: Mapping[str, Any], names: Sequence[str]) -> str:
+    return ", ".join(UNITS.get(name, f"{name} {{}}").format(_value(row[name])) for name in names)
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float | np.number) else str(value)
+
+
+def _join(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _batch(size: Any) -> str:
+    return f"{size:g} images a rank"
+
+
+def _ranks(ranks: int) -> str:
+    return "1 rank" if ranks == 1 else f"{ranks} ranks"
+
+
+def _span(values: pd.Series, form: str) -> str:
+    low, high = form.format(values.min()), form.format(values.max())
+    return low if low == high else f"{low} to {high}"

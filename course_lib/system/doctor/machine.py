@@ -1,0 +1,128 @@
+"""Cores and threads, memory, room on disks."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import torch
+
+from course_lib.system import hardware
+from course_lib.system.doctor.finding import Finding
+
+__all__ = ["disk", "memory", "open_files", "shared_memory", "threads"]
+
+GIB = 2**30
+MEMORY = 2 * GIB  # a kernel holds 0.6 GiB and each of two ranks 0.4 GiB (resident; lab 08 at the laptop profile)
+SHARED_MEMORY = 256 * 2**20  # lab 09 says that it holds 0.1 GB there
+DISK = GIB
+OPEN_FILES = 1024
+SHM = Path("/dev/shm")
+
+
+def threads() -> Iterator[Finding]:
+    """Threads that PyTorch starts, against the cores that there are for them."""
+    cores, wanted = hardware.available_cores(), torch.get_num_threads()
+    told = f"{cores} core{'s' if cores > 1 else ''}, {wanted} thread{'s' if wanted > 1 else ''} ({hardware.cpu_name()})"
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if given.isdigit() and int(given) > cores:
+        yield Finding(
+            "cores",
+            "problem",
+            f"OMP_NUM_THREADS={given} on {cores} core{'s' if cores > 1 else ''}: the threads wait for each other",
+            "unset OMP_NUM_THREADS before the kernel starts; launch() divides the cores between the ranks",
+        )
+    elif wanted > cores:
+        yield Finding(
+            "cores",
+            "problem",
+            f"PyTorch takes {wanted} threads, and may use {cores} core{'s' if cores > 1 else ''}",
+            f"set OMP_NUM_THREADS={cores} before the kernel starts (a container or a job gives fewer cores than it shows)",
+        )
+    elif cores == 1:
+        yield Finding("cores", "fine", told, "two ranks share the core: speed-ups cannot show")
+    else:
+        yield Finding("cores", "fine", told)
+
+
+def memory() -> Iterator[Finding]:
+    """Memory that is free now, within the container's or the job's limit."""
+    free = min(psutil.virtual_memory().available, _group_room())
+    told = f"{free / GIB:.1f} GiB free"
+    if free < MEMORY:
+        yield Finding(
+            "memory",
+            "problem",
+            told,
+            f"two ranks need {MEMORY / GIB:.0f} GiB: shut down other kernels, or ask for more (sbatch --mem=4G)",
+        )
+    else:
+        yield Finding("memory", "fine", told)
+
+
+def _group_room() -> float:
+    """What the control group (version 2) leaves, in bytes; infinite without a limit."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return float("inf")
+    return float("inf") if limit == "max" else max(0, int(limit) - used)
+
+
+def shared_memory() -> Iterator[Finding]:
+    """/dev/shm, where ranks share tensors: when it is full, they end with a bus error."""
+    try:
+        free = shutil.disk_usage(SHM).free
+    except OSError as error:
+        yield Finding("/dev/shm", "problem", f"{SHM}: {error.strerror}", f"mount it: mount -t tmpfs tmpfs {SHM}")
+        return
+    told = f"{free / 2**20:.0f} MiB free"
+    if free < SHARED_MEMORY:
+        yield Finding(
+            "/dev/shm",
+            "problem",
+            told,
+            "ranks end with a bus error where it is full: docker run --shm-size=2g, --ipc=host, or delete what was left there",
+        )
+    else:
+        yield Finding("/dev/shm", "fine", told)
+
+
+def disk() -> Iterator[Finding]:
+    """Room for run folders and for temporary files, and whether one may write there."""
+    for name, folder in (("disk", Path.cwd()), ("home", Path.home()), ("temporary", Path(_temporary()))):
+        try:
+            free = shutil.disk_usage(folder).free
+        except OSError as error:
+            yield Finding(name, "problem", f"{folder}: {error.strerror}", "make the folder, or ask your administrator")
+            continue
+        told = f"{free / GIB:.1f} GiB free in {folder}"
+        if not os.access(folder, os.W_OK | os.X_OK):
+            yield Finding(
+                name, "problem", f"{folder} cannot be written to", "open the notebook from a folder of your own"
+            )
+        elif free < DISK:
+            yield Finding(name, "problem", told, "delete old run folders (runs/) and checkpoints: du -sh ~/* | sort -h")
+        else:
+            yield Finding(name, "fine", told)
+
+
+def _temporary() -> str:
+    return os.environ.get("TMPDIR") or "/tmp"
+
+
+def open_files() -> Iterator[Finding]:
+    """Each tensor in shared memory and each connection between ranks holds an open file."""
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit < OPEN_FILES:
+        remedy = (
+            f"ulimit -n {OPEN_FILES} before the kernel starts" if hard >= OPEN_FILES else "ask for a higher hard limit"
+        )
+        yield Finding("open files", "problem", f"at most {limit}", remedy)
+    else:
+        yield Finding("open files", "fine", f"at most {limit}")

@@ -1,0 +1,86 @@
+"""How ranks find each other: loopback, the host's name, and what the environment says of addresses and ports."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+import psutil
+
+from course_lib.system.doctor.finding import Finding
+
+__all__ = ["interfaces", "loopback", "rendezvous"]
+
+LOOPBACK = "127.0.0.1"
+
+
+def loopback() -> Iterator[Finding]:
+    """Two sockets of this machine talk to each other, on a port that the system chooses."""
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server, socket.create_connection(server.getsockname(), 5):
+            port = server.getsockname()[1]
+    except OSError as error:
+        yield Finding(
+            "network",
+            "problem",
+            f"no connection over {LOOPBACK} ({error.strerror or error})",
+            "ranks talk over loopback: ip link set lo up, and let the firewall and the container pass it",
+        )
+        return
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        yield Finding(
+            "network",
+            "problem",
+            f"the machine's own name, {name}, has no address",
+            f"add a line '127.0.1.1 {name}' to /etc/hosts; torchrun and Gloo look it up and wait",
+        )
+        return
+    yield Finding("network", "fine", f"loopback answers (port {port} was free), {name} has an address")
+
+
+def rendezvous() -> Iterator[Finding]:
+    """MASTER_ADDR and MASTER_PORT left in the environment decide where ranks meet, unless a launcher sets them."""
+    port = os.environ.get("MASTER_PORT")
+    if port is None:
+        return
+    address = os.environ.get("MASTER_ADDR", LOOPBACK)
+    if not port.isdigit() or not 0 < int(port) < 65536:
+        yield Finding("ports", "problem", f"MASTER_PORT={port!r} is no port", "unset MASTER_PORT MASTER_ADDR")
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as the store does: one that is closing counts as free
+        try:
+            probe.bind((LOOPBACK, int(port)))
+        except OSError as error:
+            yield Finding(
+                "ports",
+                "problem",
+                f"MASTER_PORT={port} is set, and cannot be had here ({error.strerror})",
+                "unset MASTER_PORT MASTER_ADDR: launch() and torchrun --standalone ask the system for a free port",
+            )
+            return
+    yield Finding("ports", "fine", f"MASTER_ADDR={address} MASTER_PORT={port}, free here")
+
+
+def interfaces() -> Iterator[Finding]:
+    """The interfaces that the environment names for Gloo and NCCL exist on this machine."""
+    there = psutil.net_if_addrs()
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        given = os.environ.get(variable)
+        if not given or given.startswith("^"):
+            continue
+        names = [name.lstrip("=") for name in given.split(",")]
+        exact = variable != "NCCL_SOCKET_IFNAME" or given.startswith("=")  # NCCL takes prefixes otherwise
+        if not any(name == other or (not exact and other.startswith(name)) for name in names for other in there):
+            yield Finding(
+                "network",
+                "problem",
+                f"{variable}={given}, but this machine has {', '.join(sorted(there))}",
+                f"unset {variable}, or name one of these",
+            )

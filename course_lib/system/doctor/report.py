@@ -1,0 +1,86 @@
+"""Runs the checks, and tells what they found."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+
+from course_lib.system.doctor import data, gpus, machine, network, programs, software
+from course_lib.system.doctor.finding import Finding
+
+__all__ = ["CHECKS", "as_json", "as_text", "doctor", "examine"]
+
+Check = Callable[[], Iterator[Finding]]
+
+CHECKS: tuple[Check, ...] = (
+    software.python,
+    software.packages,
+    software.torchvision,
+    gpus.driver,
+    gpus.idle,
+    gpus.nccl,
+    machine.threads,
+    machine.memory,
+    machine.shared_memory,
+    machine.disk,
+    machine.open_files,
+    data.staged,
+    network.loopback,
+    network.rendezvous,
+    network.interfaces,
+    programs.mpi,
+    programs.slurm,
+    programs.exchange,
+)
+"""In the order of the report: what others depend on comes first."""
+
+_SIGNS = {"fine": "✓", "absent": "–", "problem": "✗"}
+WIDTH = 118
+
+
+def examine(checks: Iterable[Check] | None = None) -> list[Finding]:
+    """Run the checks. One that fails itself is a problem of its own and does not stop the others."""
+    found: list[Finding] = []
+    for check in CHECKS if checks is None else checks:
+        try:
+            found.extend(check())
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}".replace("\n", " ")
+            found.append(
+                Finding(
+                    check.__name__, "problem", f"could not be examined ({told})", "report this line to your instructor"
+                )
+            )
+    return found
+
+
+def as_text(findings: Iterable[Finding]) -> str:
+    """A line for each finding, and below a problem what to do."""
+    findings, lines = list(findings), []
+    for finding in findings:
+        lines.append(f"{_SIGNS[finding.state]} {finding.check:<12}{finding.found}")
+        if finding.remedy:
+            lines += textwrap.wrap(
+                finding.remedy,
+                WIDTH,
+                initial_indent=" " * 14 + "→ ",
+                subsequent_indent=" " * 16,
+                break_on_hyphens=False,
+            )
+    many = sum(finding.state == "problem" for finding in findings)
+    lines.append("ready for the labs" if not many else f"{many} problem{'s' if many > 1 else ''}")
+    return "\n".join(lines)
+
+
+def as_json(findings: Iterable[Finding]) -> str:
+    """``{"ready": …, "findings": [{"check", "state", "found", "remedy"}…]}``."""
+    told = [vars(finding) for finding in findings]
+    return json.dumps({"ready": all(item["state"] != "problem" for item in told), "findings": told}, indent=1)
+
+
+def doctor() -> bool:
+    """Print the report, in a notebook as in a shell. True where no problem was found."""
+    findings = examine()
+    print(as_text(findings))
+    return all(finding.state != "problem" for finding in findings)

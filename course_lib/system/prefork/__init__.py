@@ -1,0 +1,9 @@
+"""Processes that start at once: a server imports libraries, and forks itself for each request.
+
+`course_lib.runs.warm_kernels` takes kernels from it, the grader takes the interpreters that it puts into sandboxes. A server
+is a program that calls `course_lib.system.prefork.server.main`; its client is `ForkServer`.
+"""
+
+from course_lib.system.prefork.client import ForkedProcess, ForkServer, ForkServerError
+
+__all__ = ["ForkServer", "ForkServerError", "ForkedProcess"]

@@ -1,0 +1,210 @@
+"""A training's state in one file, so that a job killed by its wall time goes on where its last epoch ended.
+
+The file is safetensors: tensors as they are, everything else as JSON in its header. Nothing is unpickled on the way
+back. It is replaced whole after every epoch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as safetensors_bytes
+from torch import nn
+
+from course_lib.runs.records import EpochRecord
+from course_lib.system.atomic import write_atomically
+
+__all__ = ["Checkpoint", "CheckpointError"]
+
+_FORMAT = "1"
+_TENSOR, _ITEMS = "__tensor__", "__items__"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be gone on from; one line: which, why, what to do."""
+
+
+class Checkpoint:
+    """Where a training's state is kept: model, optimiser, schedule and the epochs so far.
+
+    Parameters
+    ----------
+    path : str or Path
+        ``….safetensors``; its folder must exist when something is saved. On several nodes it must be a file that all of
+        them see.
+    seed : int
+        What dropout draws from: `course_lib.training.loop.fit` reseeds every rank at each epoch by seed, epoch and rank, so
+        that a resumed training draws what an uninterrupted one draws.
+    """
+
+    def __init__(self, path: str | Path, seed: int = 0) -> None:
+        self.path, self.seed = Path(path), seed
+
+    def exists(self) -> bool:
+        """Whether there is something to go on from."""
+        return self.path.is_file()
+
+    def save(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any,
+        records: list[EpochRecord],
+        epoch_times: list[float],
+    ) -> None:
+        """Replace the file by the state after ``records[-1]``. One rank does it, the others must not."""
+        tensors: dict[str, torch.Tensor] = {}
+        state = {
+            "model": _pack(model.state_dict(), tensors),
+            "optimizer": _pack(optimizer.state_dict(), tensors),
+            "scheduler": None if scheduler is None else _pack(scheduler.state_dict(), tensors),
+            "records": [asdict(record) for record in records],
+            "epoch_times": epoch_times,
+        }
+        header = {"format": _FORMAT, "state": json.dumps(state)}
+        write_atomically(self.path, safetensors_bytes(tensors, metadata=header))
+
+    def restore(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any
+    ) -> tuple[list[EpochRecord], list[float]]:
+        """Load the file into model, optimiser and schedule; every rank does it.
+
+        Returns
+        -------
+        records, epoch_times
+            Of the epochs that are done; empty where there is no checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            The file is no checkpoint, or one of another model, optimiser or schedule.
+        """
+        if not self.exists():
+            return [], []
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                header = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
+            if header.get("format") != _FORMAT:
+                raise CheckpointError(f"{self.path} is not a checkpoint of this version; remove it to train anew")
+            state = json.loads(header["state"])
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise CheckpointError(
+                f"{self.path} cannot be read ({' '.join(str(error).split())}); remove it to train anew"
+            ) from None
+        try:
+            model.load_state_dict(_unpack(state["model"], tensors))
+            optimizer.load_state_dict(_unpack(state["optimizer"], tensors))
+            _lay_out_as_parameters(optimizer)
+            if (scheduler is None) != (state["scheduler"] is None):
+                raise ValueError("only one of the two trainings has a schedule")
+            if scheduler is not None:
+                scheduler.load_state_dict(_unpack(state["scheduler"], tensors))
+        except (RuntimeError, ValueError, KeyError) as error:
+            why = str(error).strip().splitlines()
+            raise CheckpointError(
+                f"{self.path} does not fit this training ({why[0] if why else type(error).__name__}); "
+                "go on with the program that wrote it, or remove it to train anew"
+            ) from None
+        records = [EpochRecord(**record) for record in state["records"]]
+        return records, [float(seconds) for seconds in state["epoch_times"]]
+
+    def restore_on_every_rank(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any
+    ) -> tuple[list[EpochRecord], list[float]]:
+        """`restore`, called by all ranks of a process group, which then see that they go on from the same epoch.
+
+        Raises
+        ------
+        CheckpointError
+            As `restore`; and on every rank where some have found other epochs than the rest, or none.
+        """
+        records, epoch_times = self.restore(model, optimizer, scheduler)
+        if dist.is_initialized():
+            self._see_that_all_go_on(len(records), next(model.parameters()).device)
+        return records, epoch_times
+
+    def seed_epoch(self, epoch: int) -> None:
+        """Reseed this rank for `epoch` (1…), so that a resumed training draws what an uninterrupted one draws."""
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        seed = (self.seed * 1_000_003 + epoch) * 1_000_003 + rank
+        torch.manual_seed(seed % 2**63)  # manual_seed takes 64 bits
+
+    def contents(self) -> dict[str, tuple[int, int]]:
+        """Model, optimiser and schedule → how many tensors of it the file holds, and their bytes."""
+        with safe_open(self.path, framework="pt") as file:
+            state = json.loads(file.metadata()["state"])
+            sizes = {
+                part: [file.get_tensor(name).nbytes for name in _names(state[part])]
+                for part in ("model", "optimizer", "scheduler")
+            }
+        return {part: (len(each), sum(each)) for part, each in sizes.items()}
+
+    def remove(self) -> None:
+        """Delete the file, once the training is complete, and what a kill in the middle of `save` has left."""
+        self.path.unlink(missing_ok=True)
+        for left in self.path.parent.glob(f".{self.path.name}.*"):
+            left.unlink(missing_ok=True)
+
+    def _see_that_all_go_on(self, done: int, device: torch.device) -> None:
+        fewest_and_most = torch.tensor([-done, done], device=device)
+        dist.all_reduce(fewest_and_most, op=dist.ReduceOp.MAX)
+        fewest, most = -fewest_and_most[0].item(), fewest_and_most[1].item()
+        if fewest != most:
+            raise CheckpointError(
+                f"{self.path} holds {most} epochs for some ranks and {fewest} for others; "
+                "it must lie in a folder that all nodes see"
+            )
+
+
+def _lay_out_as_parameters(optimizer: torch.optim.Optimizer) -> None:
+    """Give the optimiser's tensors their parameters' memory format: files have none, and fused kernels go by memory."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def _pack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """`value` as JSON; each tensor goes to `tensors` and leaves its name."""
+    if isinstance(value, torch.Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().cpu().contiguous().clone()  # safetensors refuses tensors that share memory
+        return {_TENSOR: name}
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {key: _pack(item, tensors) for key, item in value.items()}
+        return {_ITEMS: [[key, _pack(item, tensors)] for key, item in value.items()]}  # JSON's keys are strings
+    if isinstance(value, list | tuple):
+        return [_pack(item, tensors) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise CheckpointError(f"a checkpoint cannot hold {type(value).__name__}: keep it out of the optimiser's state")
+
+
+def _unpack(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(value, dict):
+        if _TENSOR in value:
+            return tensors[value[_TENSOR]]
+        if _ITEMS in value:
+            return {key: _unpack(item, tensors) for key, item in value[_ITEMS]}
+        return {key: _unpack(item, tensors) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_unpack(item, tensors) for item in value]
+    return value
+
+
+def _names(value: Any) -> list[str]:
+    """Of the tensors that `_pack` took out of a value."""
+    if isinstance(value, dict):
+        if _TENSOR in value:
+            return [value[_TENSOR]]
+        value = list(value.values())
+    return [name for item in value for name in _names(item)] if isinstance(value, list) else []

@@ -1,0 +1,108 @@
+"""A small sweep inside a notebook: a function, over a grid and several seeds, as many at a time as the cores carry."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import pandas as pd
+import torch
+from tqdm import tqdm
+
+from course_lib.distributed import launch
+from course_lib.runs.sweep.grid import without
+from course_lib.system.hardware import available_cores
+
+__all__ = ["run_grid"]
+
+
+def run_grid(
+    worker: Callable[..., Mapping[str, Any]],
+    points: Sequence[Mapping[str, Any]],
+    repeats: int = 3,
+    seed: int = 0,
+    jobs: int | None = None,
+) -> pd.DataFrame:
+    """Call ``worker(**point, seed=…)`` for each point and seed, on ``point["num_gpus"]`` ranks (1 where it has none).
+
+    Every rank has one CPU thread, whatever the point, so that times can be compared; without GPUs several points run at
+    a time, ranks never exceeding the cores. On GPUs points run one after another.
+
+    Parameters
+    ----------
+    worker : callable
+        As for `launch`; it is not given ``num_gpus``. Returns a flat mapping of numbers or lists; rank 0's is kept.
+    points : sequence of mappings
+        As `grid` makes them.
+    repeats : int
+        Seeds: ``seed``, ``seed + 1``, …
+    jobs : int, optional
+        At most so many points at a time.
+
+    Returns
+    -------
+    DataFrame
+        A row per point and repeat, in the order of `points`: its parameters, ``seed``, and what the worker returned.
+
+    Raises
+    ------
+    ValueError
+        No points, no repeats, or a point with more ranks than there are cores (GPUs, where there are GPUs).
+    RankFailedError
+        With a note that names the point; the others are ended.
+    """
+    if not points or repeats < 1:
+        raise ValueError(f"nothing to run: {len(points)} points, {repeats} repeats")
+    gpus = torch.cuda.device_count()
+    room = gpus or available_cores()
+    for point in points:
+        if not 1 <= point.get("num_gpus", 1) <= room:
+            raise ValueError(f"num_gpus = {point['num_gpus']}: this machine has {room} {'GPUs' if gpus else 'cores'}")
+    at_a_time = min(jobs or room, room) if not gpus else 1
+    runs = [{**point, "seed": seed + repeat} for point in points for repeat in range(repeats)]
+    results: dict[int, Mapping[str, Any]] = {}
+    stop = threading.Event()
+
+    def run(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        ranks = parameters.get("num_gpus", 1)
+        return launch(
+            worker, ranks, kwargs=without(parameters, "num_gpus"), threads=1 if not gpus else None, stop=stop
+        )[0]
+
+    # Longest first would fill the cores best, but a reader of the bar expects the order in which the grid was given.
+    waiting = list(range(len(runs)))
+    running: dict[Future, int] = {}
+    with ThreadPoolExecutor(at_a_time) as pool, _bar(len(runs)) as bar:
+        try:
+            while waiting or running:
+                free = room - sum(runs[index].get("num_gpus", 1) for index in running.values())
+                for index in list(waiting):
+                    ranks = runs[index].get("num_gpus", 1)
+                    if ranks > free or len(running) == at_a_time:
+                        break
+                    running[pool.submit(run, runs[index])] = index
+                    waiting.remove(index)
+                    free -= ranks
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    index = running.pop(future)
+                    try:
+                        results[index] = future.result()
+                    except Exception as error:
+                        error.add_note("at " + ", ".join(f"{name} = {value}" for name, value in runs[index].items()))
+                        raise
+                    bar.update()
+        except BaseException:
+            stop.set()
+            for future in running:
+                future.cancel()
+            raise
+    return pd.DataFrame([{**parameters, **results[index]} for index, parameters in enumerate(runs)])
+
+
+def _bar(total: int) -> tqdm:
+    # On stdout: nbgrader takes anything on stderr for a failure. Seldom: headless, each update is a line of output.
+    return tqdm(total=total, unit="run", file=sys.stdout, ncols=70, mininterval=5.0)

@@ -1,0 +1,48 @@
+"""Asynchronous SGD with a parameter server (the HW4 slides, Algorithm 2)."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from course_lib.distributed import trace_messages
+from course_lib.distributed.parameter_server import ParameterServerWorker, Update, serve
+from course_lib.training.strategies.clock import Clock, RankRecord
+from course_lib.training.strategies.share import Share
+from course_lib.training.strategies.task import Task
+from course_lib.training.strategies.wire import bytes_on_the_wire
+
+__all__ = ["parameter_server"]
+
+
+def parameter_server(task: Task, seed: int) -> RankRecord:
+    """Rank 0 serves and has the curve; the others compute gradients, each at its own pace.
+
+    The server is a process more than there are workers, and needs a core of its own to be out of their way.
+    """
+    rank, workers = dist.get_rank(), dist.get_world_size() - 1
+    share = Share(task, seed, max(0, rank - 1), workers)
+    clock = Clock(share.total, task.points)
+    with trace_messages() as trace:
+        counts = _serve(task, share, clock) if rank == 0 else _work(share)
+    sent = sum(message.kind == "send" for message in trace.messages)
+    return clock.stop(bytes_sent=bytes_on_the_wire(trace), messages=sent, **counts)
+
+
+def _serve(task: Task, share: Share, clock: Clock) -> dict:
+    optimizer = torch.optim.SGD(share.model.parameters(), lr=task.lr)
+
+    def point(update: Update) -> None:
+        clock.take(update.version * task.batch_size, share.model)
+
+    record = serve(share.model, optimizer, on_update=point)
+    return {"updates": record.version, "staleness": record.staleness}
+
+
+def _work(share: Share) -> dict:
+    worker = ParameterServerWorker(share.model)
+    for images, labels in share:
+        share.backward(images, labels)
+        worker.exchange(samples=len(labels))
+    worker.finish()
+    return {}

@@ -1,0 +1,105 @@
+"""What one run of a strategy gave, and its file."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from course_lib.system.atomic import write_atomically
+from course_lib.training.strategies.condition import Condition
+
+__all__ = ["CurvePoint", "StrategyResult"]
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One point of a learning curve: training seconds, samples of all workers, test accuracy in 0…1.
+
+    ``hypothetical``: of an average that was never made, as on the way of parallel SGD.
+    """
+
+    seconds: float
+    samples: int
+    accuracy: float
+    hypothetical: bool = False
+
+
+@dataclass(frozen=True)
+class StrategyResult:
+    """One training by one strategy.
+
+    Attributes
+    ----------
+    strategy, seed
+    workers, processes, cores : int
+        Processes that compute gradients, all processes (a parameter server is one more), cores of the machine.
+    samples, updates : int
+        Samples of all workers together; steps of their optimisers, one that all take together counted once.
+    seconds : float
+        Training on the wall clock, from the common start to the last process's end; evaluation is outside.
+    cpu_seconds, busiest_seconds : float
+        Processor time of all processes, and of the one that had most: no machine with a core for each process is done
+        sooner than that.
+    bytes_sent, messages : int
+        On the wire, all processes together; shared memory needs none.
+    staleness : float
+        Mean number of updates between reading the weights and changing them; nan where nobody counted.
+    finite, moved, constant
+        The condition that the training left the weights in: see `Condition`.
+    curve : tuple of CurvePoint
+        Without the point from which all start.
+    """
+
+    strategy: str
+    seed: int
+    workers: int
+    processes: int
+    cores: int
+    samples: int
+    updates: int
+    seconds: float
+    cpu_seconds: float
+    busiest_seconds: float
+    bytes_sent: int
+    messages: int
+    staleness: float
+    finite: bool
+    moved: float
+    constant: bool
+    curve: tuple[CurvePoint, ...]
+
+    @property
+    def final_accuracy(self) -> float:
+        return self.curve[-1].accuracy
+
+    @property
+    def crowded(self) -> bool:
+        """More processes than cores: they take turns, and wall time says more of the machine than of the strategy."""
+        return self.processes > self.cores
+
+    @property
+    def condition(self) -> Condition:
+        return Condition(self.finite, self.moved, self.constant)
+
+    def points(self) -> list[tuple[float, int, float]]:
+        """(seconds, samples, accuracy) of the points that were models; parallel SGD has one, its last."""
+        return [(point.seconds, point.samples, point.accuracy) for point in self.curve if not point.hypothetical]
+
+    def seconds_to(self, target: float) -> float:
+        """Training seconds at the first of `points` with at least that accuracy; nan where there is none."""
+        return next((seconds for seconds, _, accuracy in self.points() if accuracy >= target), math.nan)
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON, whole or not at all."""
+        write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> StrategyResult | None:
+        """What `write` wrote; None where there is no such file, or it is none of ours."""
+        try:
+            entries = json.loads(path.read_text())
+            return cls(**{**entries, "curve": tuple(CurvePoint(**point) for point in entries["curve"])})
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
