@@ -81,7 +81,8 @@ def submissions(course: Path, lab: str, skipped: Callable[[str], None] = lambda 
         names = sorted(os.listdir(submitted))
     except OSError as error:
         raise CourseError(
-            f"{submitted} cannot be read ({error.strerror}); collect submissions first with `nbgrader collect {lab}`"
+            f"{submitted} cannot be read ({error.strerror}); collect submissions with "
+            f"`nbgrader collect {lab}` on a hub, or put them into {submitted}/STUDENT/{lab}/"
         ) from None
     found = []
     for name in names:
