@@ -256,7 +256,7 @@ def test_a_lab_without_submissions_or_notebook_is_one_clear_line(lab_course, han
     hand_in("ada", False, None, lab="02_ddp")
     with pytest.raises(CourseError, match=r"source notebook .*02_ddp\.ipynb cannot be read"):
         grade_lab("2", lab_course)
-    with pytest.raises(CourseError, match="cannot be read"):
+    with pytest.raises(CourseError, match="cannot be read .*put them into .*submitted/STUDENT/01_single_gpu/"):
         grade_lab("1", lab_course / "nowhere")
 
 
