@@ -159,7 +159,10 @@ def grade_lab(
     if absent := [repr(student) for student in wanted if student not in there]:
         raise CourseError(f"no submission of {rubric.lab} by {', '.join(absent[:5])} in {course / 'submitted'}")
     if not wanted:
-        raise CourseError(f"no submission of {rubric.lab} in {course / 'submitted'}; collect them first")
+        raise CourseError(
+            f"no submission of {rubric.lab} in {course / 'submitted'}; collect them, or put them into "
+            f"STUDENT/{rubric.lab}/ there"
+        )
     if executor == "local" and sandboxed and (why := missing_sandbox()):
         raise SandboxError(why)
 
