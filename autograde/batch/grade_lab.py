@@ -87,7 +87,8 @@ def submissions(course: Path, lab: str, skipped: Callable[[str], None] = lambda 
         names = sorted(os.listdir(submitted))
     except OSError as error:
         raise CourseError(
-            f"{submitted} cannot be read ({error.strerror}); collect submissions first with `nbgrader collect {lab}`"
+            f"{submitted} cannot be read ({error.strerror}); collect submissions with "
+            f"`nbgrader collect {lab}` on a hub, or put them into {submitted}/STUDENT/{lab}/"
         ) from None
     found = []
     for name in names:
@@ -164,7 +165,10 @@ def grade_lab(
     if absent := [repr(student) for student in wanted if student not in there]:
         raise CourseError(f"no submission of {rubric.lab} by {', '.join(absent[:5])} in {course / 'submitted'}")
     if not wanted:
-        raise CourseError(f"no submission of {rubric.lab} in {course / 'submitted'}; collect them first")
+        raise CourseError(
+            f"no submission of {rubric.lab} in {course / 'submitted'}; collect them, or put them into "
+            f"STUDENT/{rubric.lab}/ there"
+        )
     if executor == "local" and sandboxed and (why := missing_sandbox()):
         raise SandboxError(why)
 

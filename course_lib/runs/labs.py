@@ -57,7 +57,7 @@ class Lab:
             if name not in values:
                 hint = did_you_mean(name, values)
                 raise ParameterError(
-                    f"{self.name} has no parameter {name!r}; {hint and hint + ' '}It has {', '.join(values)}"
+                    f"{self.name} has no parameter {name!r}; {hint + ' It' if hint else 'it'} has {', '.join(values)}"
                 )
             values[name] = _like(name, value, values[name])
         return values

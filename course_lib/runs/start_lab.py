@@ -66,7 +66,9 @@ def start_labs(
             for name in wanted:
                 _put(copies / name, folder / name)
                 say(f"{folder / name / name}.ipynb")
-            _add_scripts(copies / "deploy", folder / "deploy", say)
+            added = _add_scripts(copies / "deploy", folder / "deploy", say)
+            if scripts_only and not added:
+                say(f"{folder / 'deploy'}: all job scripts are there already")
             if not (folder / "nbgrader_config.py").exists():
                 write_atomically(folder / "nbgrader_config.py", (copies / "nbgrader_config.py").read_bytes())
         except OSError as error:
@@ -103,7 +105,8 @@ def _put(source: Path, target: Path) -> None:
         whole.rename(target)
 
 
-def _add_scripts(source: Path, target: Path, say: Callable[[str], None]) -> None:
+def _add_scripts(source: Path, target: Path, say: Callable[[str], None]) -> bool:
+    """Copy the scripts that are missing; True if there were any."""
     added = False
     for path in sorted(source.glob("*/*")):
         copy = target / path.relative_to(source)
@@ -115,3 +118,4 @@ def _add_scripts(source: Path, target: Path, say: Callable[[str], None]) -> None
             say(f"{copy} differs from the course's and was left as it is")
     if added:
         say(f"{target}: job scripts for Slurm and PBS")
+    return added

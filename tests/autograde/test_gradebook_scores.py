@@ -251,12 +251,12 @@ def test_chosen_students_only(lab_course, hand_in, graded_here):
 
 
 def test_a_lab_without_submissions_or_notebook_is_one_clear_line(lab_course, hand_in, graded_here):
-    with pytest.raises(CourseError, match="collect them first"):
+    with pytest.raises(CourseError, match="collect them, or put them into STUDENT/01_single_gpu/ there"):
         grade_lab("1", lab_course)
     hand_in("ada", False, None, lab="02_ddp")
     with pytest.raises(CourseError, match=r"source notebook .*02_ddp\.ipynb cannot be read"):
         grade_lab("2", lab_course)
-    with pytest.raises(CourseError, match="cannot be read"):
+    with pytest.raises(CourseError, match=r"cannot be read .*put them into .*submitted/STUDENT/01_single_gpu/"):
         grade_lab("1", lab_course / "nowhere")
 
 

@@ -40,7 +40,7 @@ def refused(done, code, *words):
     [
         (("run", "99"), ("'99'", "01_single_gpu")),
         (("run", "01", "--profile", "nope"), ("nope", "smoke")),
-        (("run", "01", "-p", "nope", "1"), ("nope", "num_gpus")),
+        (("run", "01", "-p", "nope", "1"), ("nope", "; it has num_gpus")),
         (("run", "01", "-p", "num_gpus", "0"), ("num_gpus = 0",)),
         (("run", "01", "-p", "dataset", "nope"), ("nope", "fashion-mnist-small", "cifar10-synthetic")),
         (("run", "12", "--profile", "smoke", "-p", "optimizer", "novgrad"), ("did you mean novograd?",)),

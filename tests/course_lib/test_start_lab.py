@@ -91,6 +91,7 @@ def test_the_scripts_alone_beside_a_lab_that_was_fetched(folder):
     (folder / "01_single_gpu").mkdir()
     assert start(scripts_only=True) == ["deploy: job scripts for Slurm and PBS"]
     assert (folder / "deploy/slurm/lab.sbatch").is_file()
+    assert start(scripts_only=True) == ["deploy: all job scripts are there already"]
 
 
 def test_bad_arguments_are_one_line(folder):
