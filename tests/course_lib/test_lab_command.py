@@ -117,4 +117,4 @@ def test_an_interrupt_of_a_notebook_shows_no_traceback(tmp_path):
     assert process.stdout.readline() == "[rank 0] begun\n"
     os.killpg(process.pid, signal.SIGINT)
     said = process.communicate(timeout=60)[1]
-    assert said.endswith("stopped\n") and "Traceback" not in said
+    assert "stopped\n" in said and "Traceback" not in said

@@ -138,7 +138,7 @@ def test_without_a_page_no_display_is_imported(tmp_path):
     code = (
         "import sys; sys.path.insert(0, '.'); from test_listener import *; run = folder(sys.argv[1]).start(1, None, 'cpu')\n"
         "train(run=run); train(quiet=True)\n"
-        "print([name for name in ('course_lib.live_view', 'IPython', 'matplotlib') if name in sys.modules])"
+        "print([name for name in ('course_lib.live_view.cell_display', 'IPython', 'matplotlib') if name in sys.modules])"
     )
     environment = {name: value for name, value in os.environ.items() if name != PROGRESS_FILE}
     done = subprocess.run(
