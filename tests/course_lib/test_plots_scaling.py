@@ -6,7 +6,7 @@ import pytest
 
 from course_lib.metrics.published_runs import PUBLISHED_RUNS
 from course_lib.metrics.scaling_model import Measurement, StepModel
-from course_lib.plots import scaling as plots_scaling
+from course_lib.plots import scaling_study as plots_scaling
 
 
 @pytest.fixture(autouse=True)
