@@ -13,7 +13,7 @@ import pytest
 
 from course_lib.system.nbformat_import import leave_addresses_out
 
-LONG = ("labs", "hostile", "rehearsal")  # folders whose files take minutes
+LONG = ("labs", "hostile", "rehearsal", "exercises")  # folders whose files take minutes
 
 # Read when PyTorch is loaded, here and in every process that a test starts. Elsewhere threads that wait for each other
 # spin; where more of them compute than there are cores, that is most of what they do.
