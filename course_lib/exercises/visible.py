@@ -53,9 +53,10 @@ def _message(
     part, values = exercise.parts[name], ""
     if part.judge is None:
         right = expected.right[finding.kind][finding.place]
-        values = f" {contrast(_counted(seen, part.keys), _counted(right, part.keys), part.tolerance)}."
+        values = contrast(_counted(seen, part.keys), _counted(right, part.keys), part.tolerance)
+        values = f" {values}{'' if values.endswith('?') else '.'}"
     reason, hint = (text[:1].upper() + text[1:] for text in (finding.reason, finding.hint))
-    return f"{shown}:{values} {reason}. {hint}"
+    return f"{shown}:{values} {reason}{'' if reason.endswith('?') else '.'} {hint}"
 
 
 def _shown(show: str | Callable[[Any, Any], str], case: Any, seen: Any) -> str:
