@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,8 @@ def find_lab(name: str) -> Lab:
 
     A name means the copy in the working folder or in one above it: ``01_single_gpu/`` as ``lab start`` makes it, or the
     notebook itself; then ``labs/`` there; then ``labs/`` of the checkout that course_lib is in. Submissions below
-    nbgrader's ``submitted/`` and ``autograded/`` are found by path only: a name must not run somebody else's code.
+    nbgrader's ``submitted/`` and ``autograded/`` are found by path only, and so is what is in a folder above in which
+    anybody may write, such as ``/tmp``: a name must not run somebody else's code.
 
     Raises
     ------
@@ -130,7 +132,9 @@ def find_lab(name: str) -> Lab:
     for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2]]:
         if not {"submitted", "autograded"}.isdisjoint(folder.parts):
             continue
-        for pattern in ("", "*/", "labs/*/"):
+        if folder in Path.cwd().parents and folder.stat().st_mode & stat.S_IWOTH:
+            continue
+        for pattern in ("", "[0-9][0-9]_*/", "labs/[0-9][0-9]_*/"):
             found = {notebook.stem: notebook for notebook in folder.glob(f"{pattern}[0-9][0-9]_*.ipynb")
                      if pattern == "" or notebook.stem == notebook.parent.name}  # fmt: skip
             with contextlib.suppress(UnknownLabError):

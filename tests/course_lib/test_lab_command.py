@@ -94,7 +94,8 @@ def sleep():
 launch(sleep, 1)
 """
 PROGRAM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 from course_lib.runs.execute_notebook import execute_notebook
 try:
     execute_notebook(*sys.argv[1:], {})

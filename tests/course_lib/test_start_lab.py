@@ -143,6 +143,18 @@ def test_a_number_never_means_a_submission(folder, repository, monkeypatch):
     assert find_lab("01_single_gpu/01_single_gpu.ipynb").notebook.is_relative_to(theirs)
 
 
+def test_a_number_never_means_what_anybody_may_have_put_there(folder, repository, monkeypatch):
+    (shared := folder / "shared").mkdir()
+    start("01", output=shared)
+    (mine := shared / "mine").mkdir()
+    monkeypatch.chdir(mine)
+    assert find_lab("01").notebook.is_relative_to(shared)
+    shared.chmod(0o1777)
+    assert not find_lab("01").notebook.is_relative_to(shared)
+    monkeypatch.chdir(shared)
+    assert find_lab("01").notebook.is_relative_to(shared)
+
+
 def cell(source, kind="code", **nbgrader):
     marks = {"grade": False, "solution": False, "locked": False, "grade_id": "a", **nbgrader}
     return {"cell_type": kind, "id": "c", "source": source, "metadata": {"nbgrader": marks} if nbgrader else {}}
