@@ -10,8 +10,8 @@ CI_TESTS := (exhibits or (labs or thorough) and not quick) and not (slow or gpu 
 
 help:
 	@echo "make demo      stage FashionMNIST, run labs 01 and 02, grade them, write the report"
-	@echo "make test      the quick tests: every exercise, every command, a sample of the rest (9 minutes, two cores)"
-	@echo "make test-ci   what continuous integration adds: every hostile submission, every lab (23 minutes more)"
+	@echo "make test      the quick tests: every exercise, every command, a sample of the rest (10 minutes, two cores)"
+	@echo "make test-ci   what continuous integration adds: every hostile submission, every lab (20 minutes more)"
 	@echo "make test-all  everything, also what needs Slurm, a browser or a GPU (hours)"
 	@echo "make jupyter   JupyterLab on copies of the labs to fill in, in $(MY_LABS)/"
 	@echo "make authors   JupyterLab on the labs' sources, which hold the solutions"
