@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fake_runs import REPOSITORY
 
+from autograde.sandbox import bubblewrap
 from autograde.sandbox.bubblewrap import FIRST_UID, Sandbox, missing_sandbox, python_paths
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.warm import WarmInterpreter
@@ -411,6 +412,27 @@ def test_two_sandboxes_do_not_see_each_other(warm):
         assert second.call(probe(look), "probe", None) == [{"value": ([], len(reply["value"]))}]
     with warm.execute(Limits(seconds=30.0)) as later:  # nor does the next one see the last
         assert later.call(probe(look), "probe", None)[0]["value"][0] == []
+
+
+def test_ranks_keep_files_and_folders_of_an_environment_below_tmp(warm, monkeypatch, tmp_path):
+    """As of a checkout below /tmp, where `assessment_print.py` is a mount of its own."""
+    if not tmp_path.is_relative_to("/tmp"):
+        pytest.skip("temporary folders are not below /tmp")
+    module, package = tmp_path / "module.py", tmp_path / "package"
+    package.mkdir()
+    for file in (module, package / "inside.py"):
+        file.write_text("shown")
+    monkeypatch.setattr(bubblewrap, "python_paths", lambda: (*python_paths(), module, package))
+    with warm.execute(Limits(seconds=30.0), ranks=2) as execution:
+        replies = execution.call(
+            probe("return [open(name).read() for name in given], os.listdir(os.path.dirname(given[0]))"),
+            "probe",
+            [[str(module), str(package / "inside.py")]] * 2,
+        )
+    for reply in replies:
+        assert "value" in reply, reply
+        texts, names = reply["value"]
+        assert (texts, sorted(names)) == (["shown"] * 2, ["module.py", "package"])
 
 
 ALL_REDUCE = """
