@@ -6,13 +6,14 @@ STAMP  := $(VENV)/installed
 WORKERS ?= 3
 CI_TESTS := (exhibits or (labs or thorough) and not quick) and not (slow or gpu or slurm or browser)
 
-.PHONY: help setup demo test test-ci test-all jupyter authors hub hub-clean lint clean
+.PHONY: help setup demo test test-ci test-all mutants jupyter authors hub hub-clean lint clean
 
 help:
 	@echo "make demo      stage FashionMNIST, run labs 01 and 02, grade them, write the report"
 	@echo "make test      the quick tests: every exercise, every command, a sample of the rest (10 minutes, two cores)"
 	@echo "make test-ci   what continuous integration adds: every hostile submission, every lab (20 minutes more)"
 	@echo "make test-all  everything, also what needs Slurm, a browser or a GPU (hours)"
+	@echo "make mutants   break the library on purpose, line by line, and see a test fail each time (an hour)"
 	@echo "make jupyter   JupyterLab on copies of the labs to fill in, in $(MY_LABS)/"
 	@echo "make authors   JupyterLab on the labs' sources, which hold the solutions"
 	@echo "make hub       a JupyterHub on this machine, with two students and an instructor (as root)"
@@ -48,6 +49,9 @@ test-all: $(STAMP)
 	$(BIN)/ruff check .
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -q -m ''
+
+mutants: $(STAMP)
+	$(BIN)/python tests/mutants/run.py
 
 # A student's copies; what is in the folder already stays. The terminals of JupyterLab find `lab` on the PATH.
 MY_LABS ?= my_labs
