@@ -1,0 +1,92 @@
+"""The hand-in programs of labs 05 and 07 as a test runs them: a folder with them and a small network, and what they left."""
+
+import csv
+import os
+import runpy
+import shutil
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+
+LABS = Path(__file__).parents[2] / "labs"
+PROGRAMS = {
+    "resnet_cifar100": "05_resnet_hw",
+    "resnet_tinyimagenet": "05_resnet_hw",
+    "pretrained_cifar100": "05_resnet_hw",
+    "sync_sgd_cifar100": "07_sync_async_sgd",
+    "async_sgd_cifar100": "07_sync_async_sgd",
+}
+SMALL_NETWORK = """
+from torch import nn
+
+class HomeworkResNet(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(nn.Conv2d(3, 8, 3, stride=4), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.2),
+                         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, num_classes))
+"""
+SMALL = [
+    "--train-samples=256", "--test-samples=100", "--epochs=3", "--batch-size=64", "--warmup-epochs=1", "--small-epochs=1",
+    "--dataset=cifar100-synthetic",
+]  # fmt: skip
+FILES = {"learning_curve.csv", "model.safetensors", "assessment.out", "run.json"}
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    monkeypatch.delenv("ASSESSMENT_OUT", raising=False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the same sums in the same order, here and in the processes that are started
+    yield
+    torch.set_num_threads(threads)
+    os.environ.pop("ASSESSMENT_OUT", None)
+
+
+def hand_in_folder(tmp_path):
+    """A hand-in folder as the notebooks write it: the programs, and a student's (small) network beside them."""
+    folder = tmp_path / "hand_in"
+    folder.mkdir()
+    for name in PROGRAMS:
+        shutil.copy(program(name), folder)
+    (folder / "homework_network.py").write_text(SMALL_NETWORK)
+    return folder
+
+
+def program(name):
+    """The program in its lab's folder."""
+    return LABS / PROGRAMS[name] / f"{name}.py"
+
+
+def run(program, *arguments):
+    """The program in this process, as `python program …` runs it; returns its exit code."""
+    path = [str(Path(program).parent), *sys.path]
+    with patch.object(sys, "argv", [str(program), *arguments]), patch.object(sys, "path", path):
+        try:
+            runpy.run_path(str(program), run_name="__main__")
+        except SystemExit as end:
+            return end.code or 0
+        finally:
+            for name in ("homework_network", "synchronous_sgd"):
+                sys.modules.pop(name, None)
+    return 0
+
+
+def command(program, *arguments, ranks=1):
+    """The command line that runs the program in processes of its own."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    return [sys.executable, *launcher, str(program), *arguments]
+
+
+def rows(folder):
+    """The learning curve."""
+    with (folder / "learning_curve.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def curve(folder):
+    """The columns of the learning curve that do not depend on the clock."""
+    return [
+        {name: value for name, value in row.items() if name not in ("time", "images_per_sec")} for row in rows(folder)
+    ]
