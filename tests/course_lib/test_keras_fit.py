@@ -1,4 +1,4 @@
-"""Training as Keras tells it, and the UPC article's baseline program: alone, and on two ranks by torchrun."""
+"""Training with the lines that Keras prints, and the UPC article's baseline program: alone, and on two ranks by torchrun."""
 
 import importlib.util
 import json
@@ -20,7 +20,7 @@ SMALL = ["--dataset", "cifar10-synthetic", "--image_size", "32", "--train_sample
 
 
 class Epochs:
-    """Batches that tell which epoch was asked for."""
+    """Batches that record which epoch was set."""
 
     def __init__(self):
         self.asked = []
@@ -36,7 +36,7 @@ class Epochs:
         yield torch.tensor([[3.0]]), torch.tensor([1])
 
 
-def test_an_epoch_is_told_as_keras_tells_it(capsys):
+def test_an_epoch_is_printed_as_keras_does(capsys):
     model = nn.Linear(1, 2, bias=False)
     nn.init.zeros_(model.weight)
     batches = Epochs()
@@ -79,16 +79,16 @@ def imported():
     return program
 
 
-def test_the_baseline_program_tells_what_keras_would(tmp_path, monkeypatch, capsys):
+def test_the_baseline_program_prints_what_keras_would(tmp_path, monkeypatch, capsys):
     program = imported()
-    given = [*SMALL, "--epochs", "1", "--batch_size", "8", "--output", str(tmp_path / "told" / "one.json")]
+    given = [*SMALL, "--epochs", "1", "--batch_size", "8", "--output", str(tmp_path / "report" / "one.json")]
     monkeypatch.setattr(sys, "argv", ["x", *given])
     program.train(program.parse())
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["resnet50v2: 23,585,290 parameters", "Epoch 1/1"] and lines[2].startswith("3/3 - ")
-    told = json.loads((tmp_path / "told" / "one.json").read_text())
-    assert told["ranks"] == 1 and told["batch_size"] == 8 and told["data"]["name"] == "cifar10-synthetic"
-    assert [epoch["steps"] for epoch in told["epochs"]] == [3]
+    report = json.loads((tmp_path / "report" / "one.json").read_text())
+    assert report["ranks"] == 1 and report["batch_size"] == 8 and report["data"]["name"] == "cifar10-synthetic"
+    assert [epoch["steps"] for epoch in report["epochs"]] == [3]
 
 
 def test_what_the_program_cannot_do_is_one_line(monkeypatch, capsys):
@@ -108,9 +108,9 @@ def test_what_the_program_cannot_do_is_one_line(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_two_ranks_train_and_rank_0_tells(tmp_path):
+def test_two_ranks_train_and_rank_0_reports(tmp_path):
     done = run(*SMALL, "--epochs", "2", "--batch_size", "6", "--output", "two.json", ranks=2, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Epoch 1/2") == 1 and "2/2 - " in done.stdout
-    told = json.loads((tmp_path / "two.json").read_text())
-    assert told["ranks"] == 2 and len(told["epochs"]) == 2
+    report = json.loads((tmp_path / "two.json").read_text())
+    assert report["ranks"] == 2 and len(report["epochs"]) == 2
