@@ -2,14 +2,7 @@
 
 from course_lib.optim.kfac import KFAC
 from course_lib.optim.layerwise import LAMB, LARS, no_decay_groups
-from course_lib.optim.noise_scale import (
-    GradientNoise,
-    average_noise,
-    gradient_noise_scale,
-    measure_noise_scale,
-    steps_needed,
-    useful_batch,
-)
+from course_lib.optim.noise_scale import GradientNoise, gradient_noise_scale, steps_needed, useful_batch
 from course_lib.optim.novograd import NovoGrad
 from course_lib.optim.scaling import linear_scaling, sqrt_scaling
 from course_lib.optim.schedules import linear_warmup, warmup_then
@@ -20,11 +13,9 @@ __all__ = [
     "LARS",
     "GradientNoise",
     "NovoGrad",
-    "average_noise",
     "gradient_noise_scale",
     "linear_scaling",
     "linear_warmup",
-    "measure_noise_scale",
     "no_decay_groups",
     "sqrt_scaling",
     "steps_needed",
