@@ -1,15 +1,22 @@
 """The hand-in programs of labs 05 and 07 as a test runs them: a folder with them and a small network, and what they left."""
 
 import csv
+import multiprocessing
 import os
 import runpy
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest.mock import patch
 
+import psutil
 import pytest
 import torch
+
+from course_lib.distributed.launching.launch import warm_up
 
 LABS = Path(__file__).parents[2] / "labs"
 PROGRAMS = {
@@ -73,10 +80,39 @@ def run(program, *arguments):
     return 0
 
 
-def command(program, *arguments, ranks=1):
-    """The command line that runs the program in processes of its own."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    return [sys.executable, *launcher, str(program), *arguments]
+def kill_after_a_checkpoint(program, *arguments, output, delay=0.0):
+    """Run the program in another process and kill it `delay` seconds after its first checkpoint; wait for its ranks' end."""
+    warm_up()  # the process is a fork of one that has imported PyTorch
+    arguments = (program, *arguments, f"--output-dir={output}")
+    process = multiprocessing.get_context("forkserver").Process(target=run, args=arguments)
+    process.start()
+    while not (output / "checkpoint.safetensors").exists() and process.is_alive():
+        time.sleep(0.01)
+    time.sleep(delay)
+    ranks = psutil.Process(process.pid).children(recursive=True) if process.is_alive() else []
+    process.kill()
+    process.join()
+    assert process.exitcode in (-signal.SIGKILL, 0)  # it may have been faster
+    while not all(_has_ended(rank) for rank in ranks):
+        time.sleep(0.01)
+
+
+def _has_ended(process):
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def by_torchrun(program, *arguments, ranks):
+    """What the program prints under torchrun."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    done = subprocess.run(
+        [sys.executable, *launcher, str(program), *arguments], capture_output=True, text=True, timeout=1200,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def rows(folder):

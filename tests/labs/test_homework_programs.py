@@ -1,14 +1,12 @@
 """The homework's hand-in programs: options, help, one rank and several, kill and resume, weights' origin."""
 
 import argparse
+import contextlib
+import io
 import json
-import multiprocessing
-import os
 import random
-import signal
-import subprocess
 import sys
-import time
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -19,15 +17,16 @@ from hand_in_programs import (
     PROGRAMS,
     SMALL,
     alone,  # noqa: F401 (a fixture)
-    command,
+    by_torchrun,
     curve,
     hand_in_folder,
+    kill_after_a_checkpoint,
     program,
     run,
 )
 from safetensors.torch import load_file, save_file
 
-from course_lib.distributed.launching.launch import warm_up
+from course_lib.distributed import launch
 from course_lib.models import HomeworkResNet
 from course_lib.models.upsampled_resnet18 import upsampled_resnet18
 from course_lib.runs.records import RunFolder
@@ -165,17 +164,7 @@ def test_killed_at_a_random_moment_it_goes_on_to_the_same_curve(hand_in, tmp_pat
     path, arguments = hand_in / "resnet_cifar100.py", [*SMALL, "--epochs=12"]
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     assert run(path, *arguments, f"--output-dir={straight}") == 0
-    warm_up()  # a fork of a process that has imported PyTorch
-    process = multiprocessing.get_context("forkserver").Process(
-        target=run, args=(path, *arguments, f"--output-dir={killed}")
-    )
-    process.start()
-    while not (killed / "checkpoint.safetensors").exists() and process.is_alive():
-        time.sleep(0.02)
-    time.sleep(random.uniform(0, 0.3))
-    process.kill()
-    process.join()
-    assert process.exitcode in (-signal.SIGKILL, 0)
+    kill_after_a_checkpoint(path, *arguments, output=killed, delay=random.uniform(0, 0.3))
 
     if not (killed / "run.json").exists():  # it may have finished, and been killed while Python ended
         other = run(path, *arguments, "--seed=3", f"--output-dir={killed}")
@@ -191,7 +180,7 @@ def test_other_options_do_not_take_an_interrupted_run(hand_in, tmp_path, monkeyp
     arguments = [*SMALL, f"--output-dir={output}"]
 
     finish = RunFolder.finish
-    monkeypatch.setattr(RunFolder, "finish", lambda *given: sys.exit(9))  # the job ends here
+    monkeypatch.setattr(RunFolder, "finish", lambda *_, **options: sys.exit(9))  # the job ends here
     assert run(path, *arguments) == 9
     monkeypatch.setattr(RunFolder, "finish", finish)
     kept = (output / "checkpoint.safetensors").read_bytes()
@@ -219,18 +208,28 @@ def test_a_rank_waits_ten_minutes_for_one_whose_node_has_died(monkeypatch):
         torch.set_num_threads(threads)
 
 
-def test_two_ranks_by_torchrun_go_on_too(hand_in, tmp_path):
+def as_torchrun_does(path, *arguments, ranks):
+    """What the program prints on ranks that find torchrun's environment."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        launch(run, ranks, (path, *arguments), process_group=False, threads=1)
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    "start, name, ranks",
+    [
+        (as_torchrun_does, "resnet_cifar100", 2),
+        pytest.param(by_torchrun, "resnet_cifar100", 2, marks=pytest.mark.slow),
+        pytest.param(by_torchrun, "async_sgd_cifar100", 3, marks=pytest.mark.slow),
+    ],
+)
+def test_several_ranks_leave_one_run(start, name, ranks, hand_in, tmp_path):
     output = tmp_path / "run"
-    arguments = [*SMALL, "--batch-size=32", f"--output-dir={output}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command(hand_in / "resnet_cifar100.py", *arguments, ranks=2), capture_output=True, text=True, timeout=1200,
-        env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    printed = start(hand_in / f"{name}.py", *SMALL, "--batch-size=32", f"--output-dir={output}", ranks=ranks)
     record = json.loads((output / "run.json").read_text())
-    assert record["world_size"] == 2 and record["backend"] == "gloo"
-    assert done.stdout.count("Epoch =  1:") == 1 and len(curve(output)) == 4
+    assert record["world_size"] == ranks and record["backend"] == "gloo"
+    assert printed.count("Epoch =  1:") == 1 and len(curve(output)) == 4
 
 
 # Fine-tuning
@@ -249,32 +248,39 @@ def test_resnet18_is_torchvisions_with_another_head():
     assert sum(p.numel() for p in upsampled_resnet18(1000).parameters()) == 11_689_512  # torchvision's table
 
 
-def test_fine_tuning_begins_from_the_weights_found(tmp_path, capsys):
-    import_torchvision()
-    from torchvision.models import resnet18
+@pytest.fixture
+def small_resnet(monkeypatch):
+    """Function of a number of classes: a network that a pre-training program takes in ResNet-18's place."""
 
-    torch.manual_seed(1)
-    source = resnet18()
-    save_file(source.state_dict(), tmp_path / "body.safetensors")
-    output = tmp_path / "run"
-    arguments = ["--train-samples=32", "--test-samples=20", "--epochs=1", "--batch-size=32", "--image-size=32",
-                 "--warmup-epochs=0.5", "--dataset=cifar100-synthetic", f"--weights={tmp_path / 'body.safetensors'}",
-                 "--base-lr=1e-9", f"--output-dir={output}"]  # fmt: skip
-    assert run(program("pretrained_cifar100"), *arguments) == 0
+    def make(classes, image_size=32):
+        layers = {"layer1": torch.nn.Conv2d(3, 4, 3, stride=4), "pool": torch.nn.AdaptiveAvgPool2d(1)}
+        return torch.nn.Sequential(OrderedDict(**layers, flat=torch.nn.Flatten(), fc=torch.nn.Linear(4, classes)))
+
+    monkeypatch.setattr("course_lib.models.upsampled_resnet18.upsampled_resnet18", make)
+    return make
+
+
+FINE_TUNING = ["--train-samples=32", "--test-samples=20", "--epochs=1", "--batch-size=32", "--image-size=32",
+               "--warmup-epochs=0.5", "--dataset=cifar100-synthetic"]  # fmt: skip
+
+
+def test_fine_tuning_begins_from_the_weights_found(small_resnet, tmp_path):
+    source, output = small_resnet(7).state_dict(), tmp_path / "run"
+    save_file(source, tmp_path / "body.safetensors")
+    arguments = [f"--weights={tmp_path / 'body.safetensors'}", "--base-lr=1e-9", f"--output-dir={output}"]
+    assert run(program("pretrained_cifar100"), *FINE_TUNING, *arguments) == 0
     weights = load_file(output / "model.safetensors")
-    assert torch.allclose(weights["layer1.0.conv1.weight"], source.state_dict()["layer1.0.conv1.weight"], atol=1e-6)
-    assert weights["fc.weight"].shape == (100, 512)
+    assert torch.allclose(weights["layer1.weight"], source["layer1.weight"], atol=1e-6)
+    assert weights["fc.weight"].shape == (100, 4)
     assert json.loads((output / "run.json").read_text())["weights"] == {"file": "body.safetensors"}
 
 
-def test_where_there_are_no_weights_it_pretrains_and_says_so(tmp_path, monkeypatch, capsys):
+def test_where_there_are_no_weights_it_pretrains_and_says_so(small_resnet, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "empty"))
     monkeypatch.setenv("LAB_DATA", str(tmp_path / "empty"))
     output = tmp_path / "run"
-    arguments = ["--train-samples=32", "--test-samples=20", "--epochs=1", "--batch-size=32", "--image-size=32",
-                 "--warmup-epochs=0.5", "--dataset=cifar100-synthetic", "--pretrain-dataset=cifar10-synthetic",
-                 "--pretrain-epochs=1", f"--output-dir={output}"]  # fmt: skip
-    assert run(program("pretrained_cifar100"), *arguments) == 0
+    arguments = ["--pretrain-dataset=cifar10-synthetic", "--pretrain-epochs=1", f"--output-dir={output}"]
+    assert run(program("pretrained_cifar100"), *FINE_TUNING, *arguments) == 0
     assert "no ImageNet weights here; pre-training on cifar10-synthetic instead" in capsys.readouterr().out
     record = json.loads((output / "run.json").read_text())
     assert record["weights"] == {"pre-trained on": "cifar10-synthetic", "epochs": 1}

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from argparse import Namespace
@@ -18,9 +17,9 @@ from hand_in_programs import (
     SMALL,
     SMALL_NETWORK,
     alone,  # noqa: F401 (a fixture)
-    command,
     curve,
     hand_in_folder,
+    kill_after_a_checkpoint,
     program,
     rows,
     run,
@@ -209,21 +208,13 @@ def test_an_asynchronous_run_leaves_the_run_folder_of_a_lab(hand_in, tmp_path, c
 
 def test_killed_it_goes_on_from_the_servers_checkpoint(hand_in, tmp_path, capfd):
     path, output = hand_in / "async_sgd_cifar100.py", tmp_path / "run"
-    arguments = [*SMALL, "--train-samples=512", "--epochs=12", f"--output-dir={output}"]
-    begun = subprocess.Popen(
-        command(path, *arguments), env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 120
-    while not (output / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    begun.send_signal(signal.SIGKILL)
-    assert begun.wait() == -signal.SIGKILL
-    time.sleep(0.5)  # its ranks end when it has
+    arguments = [*SMALL, "--train-samples=512", "--epochs=12"]
+    kill_after_a_checkpoint(path, *arguments, output=output)
     assert not (output / "run.json").exists()
     interrupted = rows(output / "unfinished")
     assert 1 < len(interrupted) < 13
     capfd.readouterr()
-    assert run(path, *arguments) == 0
+    assert run(path, *arguments, f"--output-dir={output}") == 0
     assert "since the restart" in capfd.readouterr().out
     table = rows(output)
     assert len(table) == 13 and len(json.loads((output / "run.json").read_text())["resumed"]) == 1
@@ -233,19 +224,6 @@ def test_killed_it_goes_on_from_the_servers_checkpoint(hand_in, tmp_path, capfd)
     assert [float(row["time"]) for row in table] == sorted(float(row["time"]) for row in table)
     assert float(table[-1]["lr"]) < 0.01  # the schedule went on too: it ends where it should
     assert not (output / "checkpoint.safetensors").exists()
-
-
-@pytest.mark.slow
-def test_by_torchrun(hand_in, tmp_path):
-    output = tmp_path / "run"
-    arguments = [*SMALL, f"--output-dir={output}"]
-    done = subprocess.run(
-        command(hand_in / "async_sgd_cifar100.py", *arguments, ranks=3), capture_output=True, text=True, timeout=1200,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert json.loads((output / "run.json").read_text())["world_size"] == 3
-    assert done.stdout.count("Epoch =  1:") == 1 and len(rows(output)) == 4
 
 
 def test_a_lost_rank_is_one_line():
