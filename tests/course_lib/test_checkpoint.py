@@ -9,7 +9,7 @@ from torch import nn
 from course_lib.data.augment import CropAndFlip
 from course_lib.data.batches import Batches, load
 from course_lib.distributed import RankFailedError, launch
-from course_lib.optim import NovoGrad, no_decay_groups, warmup_then
+from course_lib.optim import NovoGrad, no_decay_groups
 from course_lib.runs.records import EpochRecord, RunFolder
 from course_lib.training.checkpoint import Checkpoint, CheckpointError
 from course_lib.training.loop import EarlyStopping, fit
@@ -42,7 +42,9 @@ def training(data, optimiser="sgd", rank=0, world_size=1):
         scheduler = torch.optim.lr_scheduler.LambdaLR(made, lambda step: 1 / (1 + step))
     else:
         made = NovoGrad(model.parameters(), lr=0.01)
-        scheduler = warmup_then(made, 100, 10, 0.1, "step", milestones=(20, 30))
+        rising = torch.optim.lr_scheduler.LinearLR(made, 0.1, total_iters=10)
+        steps = torch.optim.lr_scheduler.MultiStepLR(made, [10, 20])
+        scheduler = torch.optim.lr_scheduler.SequentialLR(made, [rising, steps], [10])
     common = {"mean": data.mean, "std": data.std, "rank": rank, "world_size": world_size}
     train = Batches(data.train, 32, shuffle=True, seed=1, augment=CropAndFlip(4), **common)
     return model, train, Batches(data.test, 64, **common), made, scheduler
