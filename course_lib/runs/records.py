@@ -78,8 +78,8 @@ class RunFolder:
     more : mapping
         Further entries of ``run.json``: the program's name, where it is one of several.
     callbacks : sequence of TrainingListener, optional
-        They receive each epoch that is appended; by default `course_lib.live_view.listener.default_callbacks` of the process
-        and the cell that trains.
+        They receive each epoch that is appended; by default `course_lib.live_view.listener.default_callbacks` of the
+        process and the cell that trains.
 
     Raises
     ------

@@ -33,8 +33,8 @@ def loss_along_line(
 
     Notes
     -----
-    Running statistics of batch norm are interpolated like weights. They would be other numbers there; the course's network
-    has none.
+    Running statistics of batch norm are interpolated like weights. They would be other numbers there; the course's
+    network has none.
     """
     losses = []
     for t in points:

@@ -3,7 +3,6 @@
 import copy
 import math
 import os
-import random
 import sys
 
 import cloudpickle
@@ -90,21 +89,7 @@ def test_no_batches_is_one_line():
         evaluate(network(), [], nn.CrossEntropyLoss())
 
 
-def test_early_stopping_is_the_documents_rule():
-    chance = random.Random(2)
-    stops = 0
-    for _ in range(500):
-        patience, target = chance.randint(1, 4), chance.choice([0.5, 0.85])
-        rule, seen = EarlyStopping(target, patience), []
-        for _ in range(10):
-            seen.append(chance.choice([target - 1e-9, target, target + 0.1, 0.0]))
-            # The multi-GPU tutorial: len(val_accuracy) >= patience and all(acc >= target for acc in val_accuracy[-patience:])
-            expected = len(seen) >= patience and all(accuracy >= target for accuracy in seen[-patience:])
-            assert rule.update(seen[-1]) is expected, (seen, target, patience)
-            if expected:
-                stops += 1
-                break
-    assert 100 < stops < 500
+def test_without_a_target_nothing_stops_early():  # with one: tests/autograde/test_early_stop_rule.py
     for off in (0, None):
         assert not any(EarlyStopping(off, 1).update(1.0) for _ in range(5))
     with pytest.raises(ValueError, match="patience"):

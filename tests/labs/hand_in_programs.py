@@ -1,4 +1,4 @@
-"""The hand-in programs of labs 05 and 07 as a test runs them: a folder with them and a small network, and what they left."""
+"""Run the hand-in programs of labs 05 and 07 in a test: a folder with them and a small network, and their results."""
 
 import csv
 import multiprocessing
@@ -81,7 +81,7 @@ def run(program, *arguments):
 
 
 def kill_after_a_checkpoint(program, *arguments, output, delay=0.0):
-    """Run the program in another process and kill it `delay` seconds after its first checkpoint; wait for its ranks' end."""
+    """Run the program in a process; kill that `delay` seconds after the first checkpoint, and wait for its ranks' end."""
     warm_up()  # the process is a fork of one that has imported PyTorch
     arguments = (program, *arguments, f"--output-dir={output}")
     process = multiprocessing.get_context("forkserver").Process(target=run, args=arguments)

@@ -26,6 +26,7 @@ from hand_in_programs import (
 )
 from safetensors.torch import load_file, save_file
 
+from course_lib.data.batches import load
 from course_lib.distributed import launch
 from course_lib.models import HomeworkResNet
 from course_lib.models.upsampled_resnet18 import upsampled_resnet18
@@ -39,7 +40,7 @@ from course_lib.training.homework import (
     load_body,
     one_cycle_sgd,
 )
-from course_lib.training.homework.train_program import joined_ranks
+from course_lib.training.homework.train_program import joined_ranks, training_batches
 
 
 @pytest.fixture
@@ -189,6 +190,7 @@ def test_other_options_do_not_take_an_interrupted_run(hand_in, tmp_path, monkeyp
     assert "holds an interrupted run with base_lr 0.2, not 0.1; give its options" in capsys.readouterr().err
     assert (output / "checkpoint.safetensors").read_bytes() == kept
     assert run(path, *arguments, "--base-lr=0.1", "--restart") == 0
+    assert "going on from" not in capsys.readouterr().out
     assert json.loads((output / "run.json").read_text())["parameters"]["base_lr"] == 0.1
 
 
@@ -230,6 +232,13 @@ def test_several_ranks_leave_one_run(start, name, ranks, hand_in, tmp_path):
     record = json.loads((output / "run.json").read_text())
     assert record["world_size"] == ranks and record["backend"] == "gloo"
     assert printed.count("Epoch =  1:") == 1 and len(curve(output)) == 4
+
+
+def test_the_ranks_share_the_training_images():
+    data = load("cifar100-synthetic", train_samples=256)
+    values = {"batch_size": 32, "seed": 0, "padding": 4}
+    labels = [labels for rank in range(2) for _, labels in training_batches(data, values, rank, 2)]
+    assert torch.equal(torch.cat(labels).sort().values, data.train.labels.sort().values)
 
 
 # Fine-tuning

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 __all__ = ["FLOAT32_SLACK", "meets", "stopping_epoch"]
 
-# The lab compares float32 tensors: 0.7 is 0.69999999 in float32, and to PyTorch that is >= 0.7. The number in the CSV must
-# pass, too. A test set would need a million images for two accuracies to be this close.
+# The lab compares float32 tensors: 0.7 is 0.69999999 in float32, and to PyTorch that is >= 0.7. The number in the CSV
+# must pass, too. A test set would need a million images for two accuracies to be this close.
 FLOAT32_SLACK = 1e-6
 
 

@@ -1,7 +1,7 @@
 """``learning_curve.csv``: one row per epoch, after a row of zeros.
 
-Any CSV with at least ``time,val_accuracy`` is read, since the multi-GPU tutorial wrote just those two; the other columns of
-the labs' own files are checked where they exist.
+Any CSV with at least ``time,val_accuracy`` is read, since the multi-GPU tutorial wrote just those two; the other columns
+of the labs' own files are checked where they exist.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``assessment.out``: what `assessment_print` wrote, in the multi-GPU tutorial's format and no other.
 
-A line is parsed, formatted again by the multi-GPU tutorial's own format string, and compared. So "exactly" means what the
-tutorial's program would have printed, padding included. The comparison with the CSV finds rewritten figures.
+A line is parsed, formatted again by the multi-GPU tutorial's own format string, and compared. So "exactly" means what
+the tutorial's program would have printed, padding included. The comparison with the CSV finds rewritten figures.
 
 `assessment_print` appends: a file may hold several runs, each of which begins at epoch 1. The last one counts.
 """
@@ -69,7 +69,7 @@ def parse_transcript(text: str) -> Transcript:
     Raises
     ------
     EvidenceError
-        A line is not in the multi-GPU tutorial's format, or out of place; names its number, quotes it, says what was expected.
+        A line is not in the multi-GPU tutorial's format, or out of place; gives its number, its text and the expected one.
     """
     lines = text.split("\n")
     if lines and lines[-1] == "":
@@ -166,8 +166,8 @@ def disagreement(transcript: Transcript, curve: LearningCurve) -> str | None:
 
 def _differ(printed_row: TranscriptRow, row: CurveRow, name: str, printed: float, written: float) -> str:
     return (
-        f"epoch {printed_row.epoch}: {name} is {printed:.6g} in assessment.out (line {printed_row.line}) and {written:.6g} "
-        f"in learning_curve.csv (line {row.line}): hand in both files from the same run"
+        f"epoch {printed_row.epoch}: {name} is {printed:.6g} in assessment.out (line {printed_row.line}) and "
+        f"{written:.6g} in learning_curve.csv (line {row.line}): hand in both files from the same run"
     )
 
 

@@ -45,10 +45,10 @@ def train_asynchronously(
     """Train as the options say by asynchronous SGD; the result is the run folder, as of `train_program`.
 
     An epoch is as many updates as the training set has batches, whichever worker they come from; the schedule counts
-    updates. After each epoch the server evaluates and saves a checkpoint. The workers wait meanwhile, and this time is not
-    counted. A worker that is in the middle of a gradient finishes it, so each evaluation gives every worker up to one
-    gradient outside the measured time. A training that is started again resumes from the server's last epoch. It takes as
-    many updates as without the interruption, to other weights, because nobody decides the order in which gradients arrive.
+    updates. After each epoch the server evaluates and saves a checkpoint. The workers wait meanwhile, and this time is
+    not counted. A worker that is in the middle of a gradient finishes it, so each evaluation gives every worker up to one
+    gradient outside the measured time. A training that is started again resumes from the server's last epoch. It takes
+    as many updates as without the interruption, to other weights, because the order of the gradients is left to chance.
 
     Parameters and errors are those of `train_program`; `ValueError` where there is no rank for a worker.
     """

@@ -23,8 +23,8 @@ class WeightsError(ValueError):
 def find_imagenet_weights(root: str | None = None) -> Path | None:
     """torchvision's ResNet-18 weights (``IMAGENET1K_V1``), or None.
 
-    The function looks in torch hub's cache (``$TORCH_HOME/hub/checkpoints``), where torchvision stores its downloads, and
-    in ``weights/`` of the data root.
+    The function looks in torch hub's cache (``$TORCH_HOME/hub/checkpoints``), where torchvision stores its downloads,
+    and in ``weights/`` of the data root.
 
     Raises
     ------
