@@ -116,12 +116,11 @@ class KFAC:
         distribution: str = "comm-opt",
         skip_layers: Iterable[str] = (),
     ) -> None:
-        _check_settings(damping, factor_decay, factor_update_steps, inverse_update_steps, kl_clip, lr)
+        self.damping, self.factor_decay, self.kl_clip, self.lr = damping, factor_decay, kl_clip, lr
+        self.factor_update_steps, self.inverse_update_steps = factor_update_steps, inverse_update_steps
+        self._check_settings()
         wrappers = (nn.parallel.DistributedDataParallel, Replica)
         self._model = model.module if isinstance(model, wrappers) else model
-        self.damping, self.factor_decay = damping, factor_decay
-        self.factor_update_steps, self.inverse_update_steps = factor_update_steps, inverse_update_steps
-        self.kl_clip, self.lr = kl_clip, lr
         self.layers, self.skipped = find_layers(self._model, tuple(skip_layers))
         self.steps, self.clip_factor = 0, 1.0
         self._ranks = world_size()
@@ -130,6 +129,20 @@ class KFAC:
         self._pass: object | None = None
         self._sampled = False  # the batch's factors are there: backward of its loss adds none
         self._hooks = self._add_hooks()
+
+    def _check_settings(self) -> None:
+        if not self.damping > 0:
+            raise ValueError(f"damping must be above 0, got {self.damping}")
+        if not 0 <= self.factor_decay < 1:
+            raise ValueError(f"factor_decay must be in 0 ≤ factor_decay < 1, got {self.factor_decay}")
+        for name in ("factor_update_steps", "inverse_update_steps"):
+            steps = getattr(self, name)
+            if not isinstance(steps, int) or steps < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {steps}")
+        if self.kl_clip is not None and not self.kl_clip > 0:
+            raise ValueError(f"kl_clip must be above 0, or None, got {self.kl_clip}")
+        if self.kl_clip is not None and self.lr is None:
+            raise ValueError("kl_clip bounds a step of the learning rate's length: give lr, a number or a callable")
 
     # Collecting, while forward and backward run
 
@@ -349,24 +362,3 @@ class KFAC:
             layer.forget_batch()
         self.steps = state["steps"]
         self._inverses.load_state_dict(state["inverses"], self.damping)
-
-
-def _check_settings(
-    damping: float,
-    factor_decay: float,
-    factor_update_steps: int,
-    inverse_update_steps: int,
-    kl_clip: float | None,
-    lr: float | Callable[[], float] | None,
-) -> None:
-    if not damping > 0:
-        raise ValueError(f"damping must be above 0, got {damping}")
-    if not 0 <= factor_decay < 1:
-        raise ValueError(f"factor_decay must be in 0 ≤ factor_decay < 1, got {factor_decay}")
-    for name, steps in (("factor_update_steps", factor_update_steps), ("inverse_update_steps", inverse_update_steps)):
-        if not isinstance(steps, int) or steps < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {steps}")
-    if kl_clip is not None and not kl_clip > 0:
-        raise ValueError(f"kl_clip must be above 0, or None, got {kl_clip}")
-    if kl_clip is not None and lr is None:
-        raise ValueError("kl_clip bounds a step of the learning rate's length: give lr, a number or a callable")

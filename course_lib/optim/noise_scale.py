@@ -8,20 +8,9 @@ images buy nothing. Numbered equations are those of arXiv 1812.06162.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
-
-__all__ = [
-    "GradientNoise",
-    "average_noise",
-    "gradient_noise_scale",
-    "measure_noise_scale",
-    "steps_needed",
-    "useful_batch",
-]
+__all__ = ["GradientNoise", "gradient_noise_scale", "steps_needed", "useful_batch"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +24,9 @@ class GradientNoise:
     def noise_scale(self) -> float:
         """B_noise = tr Σ / |G|² in images (the paper's B_simple, equation 2.9).
 
-        Infinite where the estimate of |G|² is not positive: the gradient was not told from zero; average more.
+        Infinite where the estimate of |G|² is not positive: the gradient cannot be told from zero. Average |G|² and tr Σ
+        over several measurements, each by itself: both are unbiased and their means converge, quotients near |G|² = 0
+        explode, and a mean of quotients converges to nothing (appendix A.1).
         """
         return self.covariance_trace / self.squared_gradient if self.squared_gradient > 0 else math.inf
 
@@ -66,82 +57,6 @@ def gradient_noise_scale(
         squared_gradient=(big_batch * big_sq_norm - small_batch * small_sq_norm) / (big_batch - small_batch),
         covariance_trace=(small_sq_norm - big_sq_norm) / (1 / small_batch - 1 / big_batch),
     )
-
-
-def average_noise(estimates: Iterable[GradientNoise]) -> GradientNoise:
-    """Average several measurements: |G|² and tr Σ each by itself, so that the noise scale is the ratio of the means.
-
-    Each of the two estimates is unbiased and their mean converges; their quotient is not. Near |G|² = 0 single
-    quotients explode or turn negative, and a mean of them converges to nothing (appendix A.1).
-
-    Raises
-    ------
-    ValueError
-        No estimates.
-    """
-    estimates = list(estimates)
-    if not estimates:
-        raise ValueError("no estimates to average")
-    return GradientNoise(
-        squared_gradient=math.fsum(estimate.squared_gradient for estimate in estimates) / len(estimates),
-        covariance_trace=math.fsum(estimate.covariance_trace for estimate in estimates) / len(estimates),
-    )
-
-
-def measure_noise_scale(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    loss_fn: Callable[[Tensor, Tensor], Tensor],
-) -> GradientNoise:
-    """Measure the noise at the model's present weights, from the gradients of micro-batches.
-
-    One micro-batch is the small batch, all of them together the big one. Weights, ``.grad``, buffers and the modules'
-    modes are left as found. It needs memory for three gradients.
-
-    The model is measured in eval mode. Dropout would add noise that no batch size averages out, and batch norm's
-    own statistics would tie a micro-batch's images together, while the formula takes them for independent. So a
-    network with batch norm should have trained for a few steps before.
-
-    Parameters
-    ----------
-    batches : iterable of (images ``(b, …)``, labels ``(b,)``)
-        Drawn at random, on the model's device. Those of another size than the first (a short last one) are left out.
-        Smaller and more numerous is more precise: n of them leave tr Σ an error of about √(2/n) at the most.
-    loss_fn : callable
-        Mean over the batch of each image's loss.
-
-    Raises
-    ------
-    ValueError
-        Fewer than two micro-batches of one size.
-    """
-    params = [param for param in model.parameters() if param.requires_grad]
-    modes = {module: module.training for module in model.modules()}
-    total: list[Tensor] | None = None
-    squared_norms: list[float] = []
-    size = None
-    try:
-        model.eval()
-        for images, labels in batches:
-            size = size or len(images)
-            if len(images) != size:
-                continue
-            grads = torch.autograd.grad(loss_fn(model(images), labels), params, materialize_grads=True)
-            squared_norms.append(_squared_norm(grads))
-            total = list(grads) if total is None else torch._foreach_add(total, grads)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-    count = len(squared_norms)
-    if count < 2:
-        raise ValueError(f"the noise scale needs at least two micro-batches of one size, got {count}")
-    big_sq_norm = _squared_norm(total) / count**2
-    return gradient_noise_scale(size, count * size, math.fsum(squared_norms) / count, big_sq_norm)
-
-
-def _squared_norm(tensors: Iterable[Tensor]) -> float:
-    # In 64 bits: the estimates are small differences of these.
-    return torch.stack([torch.linalg.vector_norm(t, dtype=torch.float64) for t in tensors]).square().sum().item()
 
 
 def steps_needed(batch: float, noise_scale: float, min_steps: float) -> float:

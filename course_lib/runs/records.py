@@ -1,9 +1,9 @@
-"""The run folder: what a run leaves behind, and `assessment_print`.
+"""The run folder: the files that a run writes, and `assessment_print`.
 
 A run writes into ``<output_dir>/unfinished/``; `RunFolder.finish` moves the files up, ``run.json`` last. So
 an earlier run's results stay as they were until the new ones are complete, whatever happens in between. A folder
-whose ``run.json`` stands holds one run's files; one in which the move was cut short has none, and the next `start`
-completes the move.
+with a ``run.json`` holds the files of one run. If the move was interrupted there is no ``run.json``, and the next
+`start` completes the move.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +26,9 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 
 from course_lib.live_view.listener import Listeners, TrainingListener, default_callbacks
+from course_lib.runs.run_evidence.errors import EvidenceError
+from course_lib.runs.run_evidence.learning_curve import COLUMNS, parse_learning_curve
+from course_lib.runs.run_evidence.transcript import EPOCH_FORMAT, STOP_FORMAT
 from course_lib.system.atomic import write_atomically
 
 __all__ = [
@@ -35,15 +38,9 @@ __all__ = [
 
 RESULTS = ("learning_curve.csv", "model.safetensors", "assessment.out", "run.json")  # published in this order
 
-EPOCH_LINE = (
-    "Epoch = {:2d}: Cumulative Time = {:5.3f}, Epoch Time = {:5.3f}, Images/sec = {}, "
-    "Training Accuracy = {:5.3f}, Validation Loss = {:5.3f}, Validation Accuracy = {:5.3f}"
-)
-EARLY_STOP_LINE = "Early stopping after epoch {}"
-
 
 class TrainingDivergedError(RuntimeError):
-    """A recorded training's loss is no number any more: what follows would only take time. One line."""
+    """The loss of a recorded training is not finite any more: further epochs would only take time. One line."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +61,9 @@ class EpochRecord:
     lr: float
 
 
-COLUMNS = [column.name for column in fields(EpochRecord)]
-
-
 @dataclass
 class RunFolder:
-    """Where one run's results go. It can be sent to ranks; only rank 0 writes.
+    """The folder of one run's results. It can be sent to ranks; only rank 0 writes.
 
     Parameters
     ----------
@@ -84,8 +78,8 @@ class RunFolder:
     more : mapping
         Further entries of ``run.json``: the program's name, where it is one of several.
     callbacks : sequence of TrainingListener, optional
-        Hear of each epoch that is appended; by default `course_lib.live_view.listener.default_callbacks` of the process and the
-        cell that trains.
+        They receive each epoch that is appended; by default `course_lib.live_view.listener.default_callbacks` of the
+        process and the cell that trains.
 
     Raises
     ------
@@ -106,21 +100,21 @@ class RunFolder:
         self._listeners: Listeners | None = None
 
     def report_to(self, listeners: Listeners) -> None:
-        """From here on report to these, which know that the training has begun."""
+        """Report to these listeners from now on; they know already that the training has begun."""
         self._listeners = listeners
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_listeners": None}  # they belong to this process
+        return {**self.__dict__, "_listeners": None}  # the listeners belong to this process
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A rank has received it: its listeners hear of the training before the first epoch is over."""
+        """On the rank that receives it: its listeners learn of the training before the first epoch is over."""
         self.__dict__.update(state)
         self._begun_listeners(self.rows)
 
     def _begun_listeners(self, before: Sequence[EpochRecord]) -> Listeners:
-        """The listeners, who know of the training: `fit` has reported it, or it is a loop of the caller's own.
+        """The listeners, after they were told of the training: by `fit`, or here where the loop is the caller's own.
 
-        A training whose number of epochs is not known has none.
+        Without a known number of epochs there are no listeners.
         """
         epochs = self.parameters.get("epochs")
         if self._listeners is None and isinstance(epochs, int) and epochs > 0:
@@ -130,19 +124,19 @@ class RunFolder:
 
     @property
     def unfinished(self) -> Path:
-        """Where the files lie until the run is complete."""
+        """The folder of the files until the run is complete."""
         return Path(self.path) / "unfinished"
 
     def start(self, world_size: int, backend: str | None, device: str, resume: bool = False) -> RunFolder:
-        """Begin a run: completes a publication that was cut short, clears an unfinished run, writes ``run.json``.
+        """Begin a run: complete an interrupted publication, clear an unfinished run, write ``run.json``.
 
-        With `resume`, an unfinished run that is this one (see `unfinished_run`) keeps its start and gets one more entry
-        in ``resumed``; its curve and transcript come back by `restore`.
+        With `resume`, an unfinished run with this one's identity keeps its start and gets one more entry in ``resumed``;
+        `restore` brings back its curve and transcript.
         """
         try:
             self.unfinished.mkdir(parents=True, exist_ok=True)
             self.publish_if_complete()
-            self.unfinished.mkdir(exist_ok=True)  # a completed publication took it away
+            self.unfinished.mkdir(exist_ok=True)  # a completed publication has removed it
             before = self.unfinished_run() if resume else None
             before = before if before and differences(before, self.identity(world_size)) == [] else None
             for left in self.unfinished.iterdir():
@@ -186,7 +180,7 @@ class RunFolder:
         return record if record is not None and record.get("ended") is None else None
 
     def finished_run(self) -> dict[str, Any] | None:
-        """``run.json`` of the finished run that stands in this folder; None where there is none."""
+        """``run.json`` of the finished run in this folder; None where there is none."""
         return _read_record(Path(self.path) / "run.json")
 
     def restore(self, rows: Sequence[EpochRecord], epoch_times: Sequence[float]) -> None:
@@ -197,7 +191,7 @@ class RunFolder:
         write_atomically(self.unfinished / "assessment.out", "".join(lines))
 
     def append(self, row: EpochRecord, epoch_time: float | None = None) -> None:
-        """Add an epoch to the learning curve, and to the transcript; without its time the caller has reported it.
+        """Add an epoch to the learning curve; and to the transcript, if `epoch_time` is given (else the caller does).
 
         Raises
         ------
@@ -224,16 +218,16 @@ class RunFolder:
 
     def _write_curve(self) -> None:
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerow([0, 0.0, "", "", "", "", 0.0, ""])  # where every curve starts
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerow({"epoch": 0, "time": 0.0, "val_accuracy": 0.0})  # where every curve starts
         for record in self.rows:
-            writer.writerow(_csv_value(value) for value in asdict(record).values())
+            writer.writerow({name: _csv_value(value) for name, value in asdict(record).items()})
         write_atomically(self.unfinished / "learning_curve.csv", text.getvalue())
 
     def early_stop(self, epoch: int) -> None:
-        """Record that the target held for long enough."""
-        self._transcribe(EARLY_STOP_LINE.format(epoch))
+        """Write the early-stopping line to the transcript."""
+        self._transcribe(STOP_FORMAT.format(epoch))
 
     def save_model(self, model: torch.nn.Module) -> None:
         """Write the weights, and only those: safetensors cannot hold code."""
@@ -242,7 +236,7 @@ class RunFolder:
         self._begun_listeners(self.rows).ended()
 
     def finish(self, stopped_early: bool) -> Path:
-        """Mark the run complete and move its files to ``output_dir``; returns that folder."""
+        """Mark the run complete and move its files to ``output_dir``; return that folder."""
         self._record |= {"ended": _now(), "stopped_early": stopped_early}
         self._write_record()
         self.publish_if_complete()
@@ -253,11 +247,11 @@ class RunFolder:
         write_atomically(self.unfinished / "run.json", json.dumps(self._record, indent=1, default=str) + "\n")
 
     def publish_if_complete(self) -> None:
-        """Move up the files of a run that is complete; does nothing where there is none, and what was begun it completes."""
+        """Move up the files of a complete run, or finish such a move that was interrupted; else do nothing."""
         record = _read_record(self.unfinished / "run.json")
         if record is None or record.get("ended") is None:
             return
-        # Where run.json stands, every file beside it is of the same run: it goes first and comes last.
+        # Beside a run.json, every file is of the same run: so the old one goes first, and the new one comes last.
         if any((self.unfinished / name).exists() for name in RESULTS[:-1]):
             (Path(self.path) / "run.json").unlink(missing_ok=True)
         for name in RESULTS:  # repeatable: what was moved already is no longer here
@@ -278,24 +272,24 @@ def raise_if_diverged(row: EpochRecord) -> None:
 
 
 def divergence(path: str | Path, since: str) -> str:
-    """Why the run in the folder `path` that was started at or after `since` (ISO, UTC) diverged; empty if it did not."""
+    """Why the run in folder `path`, started at or after `since` (ISO, UTC), diverged; empty if it did not."""
     record = _read_record(Path(path) / "unfinished" / "run.json") or {}
     return str(record.get("diverged", "")) if str(record.get("started", "")) >= since else ""
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Why an interrupted run cannot go on as the one described by `now` (a `RunFolder.identity`): a phrase for each entry."""
-    now = json.loads(json.dumps(now, default=str))  # as it will read when it comes back from run.json
-    found = []
+    """The entries in which a run differs from `now` (a `RunFolder.identity`), a phrase for each."""
+    now = json.loads(json.dumps(now, default=str))  # as json reads it back from run.json
+    differing = []
     for key, value in now.items():
         if key == "parameters":
             old = before.get(key) or {}
             for name in sorted({*old, *value}):
                 if old.get(name) != value.get(name):
-                    found.append(f"{name} {old.get(name)}, not {value.get(name)}")
+                    differing.append(f"{name} {old.get(name)}, not {value.get(name)}")
         elif before.get(key) != value:
-            found.append(f"another {key}" if isinstance(value, dict) else f"{key} {before.get(key)}, not {value}")
-    return found
+            differing.append(f"another {key}" if isinstance(value, dict) else f"{key} {before.get(key)}, not {value}")
+    return differing
 
 
 def assessment_print(*values: object) -> None:
@@ -324,35 +318,22 @@ def read_learning_curve(path: str | Path):
     Raises
     ------
     ValueError
-        One line, when the file is cut short or lacks a column.
+        One line: the file is cut short, lacks a column, or has a time or an accuracy that cannot be.
     """
     import pandas as pd
 
     try:
-        frame = pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path} is no learning curve ({reason}); run the lab again to write it anew") from None
-    missing = {"time", "val_accuracy"} - set(frame.columns)
-    if missing:
-        raise ValueError(
-            f"{path} lacks the column {', '.join(sorted(missing))}; a learning curve has time,val_accuracy"
-        )
-    for column in ("time", "val_accuracy"):
-        numbers = pd.to_numeric(frame[column], errors="coerce")
-        if numbers.isna().any():
-            row = int(numbers.isna().to_numpy().argmax())
-            found = frame[column].iloc[row]
-            told = "nothing; the file is cut short" if pd.isna(found) else repr(str(found)[:40])
-            raise ValueError(f"{path} line {row + 2}: {column} is {told}; run the lab again to write it anew")
-        frame[column] = numbers
+        parse_learning_curve(Path(path).read_text(encoding="utf-8"))
+    except (EvidenceError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no learning curve: {error}") from None
+    frame = pd.read_csv(path)
     if "epoch" not in frame:
         frame.insert(0, "epoch", range(len(frame)))
     return frame
 
 
 def versions() -> dict[str, str]:
-    """What the run ran on, for ``run.json``."""
+    """Versions of the software, for ``run.json``."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -370,7 +351,7 @@ def _read_record(path: Path) -> dict[str, Any] | None:
 
 
 def _epoch_line(row: EpochRecord, epoch_time: float) -> str:
-    return EPOCH_LINE.format(
+    return EPOCH_FORMAT.format(
         row.epoch, row.time, epoch_time, row.images_per_sec, row.train_accuracy, row.val_loss, row.val_accuracy
     )
 

@@ -1,4 +1,4 @@
-"""A training's state in one file, so that a job killed by its wall time goes on where its last epoch ended.
+"""A training's state in one file, so that a job that its wall time ends can resume after its last epoch.
 
 The file is safetensors: tensors as they are, everything else as JSON in its header. Nothing is unpickled on the way
 back. It is replaced whole after every epoch.
@@ -28,27 +28,26 @@ _TENSOR, _ITEMS = "__tensor__", "__items__"
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be gone on from; one line: which, why, what to do."""
+    """A checkpoint from which no training can resume; one line: which, why, what to do."""
 
 
 class Checkpoint:
-    """Where a training's state is kept: model, optimiser, schedule and the epochs so far.
+    """A file for a training's state: model, optimiser, schedule and the epochs so far.
 
     Parameters
     ----------
     path : str or Path
-        ``….safetensors``; its folder must exist when something is saved. On several nodes it must be a file that all of
-        them see.
+        ``….safetensors``; its folder must exist when something is saved. On several nodes all of them must see the file.
     seed : int
-        What dropout draws from: `course_lib.training.loop.fit` reseeds every rank at each epoch by seed, epoch and rank, so
-        that a resumed training draws what an uninterrupted one draws.
+        For dropout: `course_lib.training.loop.fit` reseeds every rank at each epoch from seed, epoch and rank, so that a
+        resumed training draws what an uninterrupted one draws.
     """
 
     def __init__(self, path: str | Path, seed: int = 0) -> None:
         self.path, self.seed = Path(path), seed
 
     def exists(self) -> bool:
-        """Whether there is something to go on from."""
+        """Whether there is a checkpoint to resume from."""
         return self.path.is_file()
 
     def save(
@@ -119,16 +118,16 @@ class Checkpoint:
     def restore_on_every_rank(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any
     ) -> tuple[list[EpochRecord], list[float]]:
-        """`restore`, called by all ranks of a process group, which then see that they go on from the same epoch.
+        """`restore`, called by all ranks of a process group; they check that all resume from the same epoch.
 
         Raises
         ------
         CheckpointError
-            As `restore`; and on every rank where some have found other epochs than the rest, or none.
+            As `restore`; and on every rank if not all have restored the same number of epochs.
         """
         records, epoch_times = self.restore(model, optimizer, scheduler)
         if dist.is_initialized():
-            self._see_that_all_go_on(len(records), next(model.parameters()).device)
+            self._check_same_epoch(len(records), next(model.parameters()).device)
         return records, epoch_times
 
     def seed_epoch(self, epoch: int) -> None:
@@ -138,7 +137,7 @@ class Checkpoint:
         torch.manual_seed(seed % 2**63)  # manual_seed takes 64 bits
 
     def contents(self) -> dict[str, tuple[int, int]]:
-        """Model, optimiser and schedule → how many tensors of it the file holds, and their bytes."""
+        """For model, optimiser and schedule: the number of tensors in the file, and their bytes."""
         with safe_open(self.path, framework="pt") as file:
             state = json.loads(file.metadata()["state"])
             sizes = {
@@ -148,24 +147,24 @@ class Checkpoint:
         return {part: (len(each), sum(each)) for part, each in sizes.items()}
 
     def remove(self) -> None:
-        """Delete the file, once the training is complete, and what a kill in the middle of `save` has left."""
+        """Delete the file, once the training is complete, and temporary files that a kill during `save` has left."""
         self.path.unlink(missing_ok=True)
         for left in self.path.parent.glob(f".{self.path.name}.*"):
             left.unlink(missing_ok=True)
 
-    def _see_that_all_go_on(self, done: int, device: torch.device) -> None:
+    def _check_same_epoch(self, done: int, device: torch.device) -> None:
         fewest_and_most = torch.tensor([-done, done], device=device)
         dist.all_reduce(fewest_and_most, op=dist.ReduceOp.MAX)
         fewest, most = -fewest_and_most[0].item(), fewest_and_most[1].item()
         if fewest != most:
             raise CheckpointError(
                 f"{self.path} holds {most} epochs for some ranks and {fewest} for others; "
-                "it must lie in a folder that all nodes see"
+                "it must be in a folder that all nodes see"
             )
 
 
 def _lay_out_as_parameters(optimizer: torch.optim.Optimizer) -> None:
-    """Give the optimiser's tensors their parameters' memory format: files have none, and fused kernels go by memory."""
+    """Give the optimiser's tensors their parameters' memory format: files have none, and fused kernels index memory."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
@@ -202,7 +201,7 @@ def _unpack(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def _names(value: Any) -> list[str]:
-    """Of the tensors that `_pack` took out of a value."""
+    """Names of the tensors that `_pack` took out of a value."""
     if isinstance(value, dict):
         if _TENSOR in value:
             return [value[_TENSOR]]

@@ -1,4 +1,4 @@
-"""Train and tell it as Keras's ``model.fit(verbose=2)`` does: a line an epoch, with its seconds (the UPC article)."""
+"""Train and report as Keras's ``model.fit(verbose=2)`` does: a line per epoch, with its seconds (the UPC article)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class KerasEpoch:
     Attributes
     ----------
     number, epochs : int
-        Counted from 1, of how many.
+        The epoch, counted from 1, and how many there are.
     steps : int
     seconds : float
         Of training, the slowest rank's.
@@ -75,7 +75,7 @@ def keras_fit(
     """
     device = next(model.parameters()).device
     several = dist.is_initialized()
-    told = []
+    done = []
     for number in range(1, epochs + 1):
         if hasattr(batches, "set_epoch"):
             batches.set_epoch(number - 1)
@@ -83,15 +83,14 @@ def keras_fit(
             dist.barrier()
         start = time.perf_counter()
         totals = train_epoch(model, batches, optimizer, nn.functional.cross_entropy)
-        totals = totals.to(torch.float64)
         totals.tolist()  # waits for the device
         seconds = torch.tensor(time.perf_counter() - start, dtype=torch.float64, device=device)
         if several:
             dist.all_reduce(totals)
             dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
         loss, correct, images = totals.tolist()
-        lasted = seconds.item()
-        told.append(KerasEpoch(number, epochs, len(batches), lasted, images / lasted, loss / images, correct / images))
+        rate = images / seconds.item()
+        done.append(KerasEpoch(number, epochs, len(batches), seconds.item(), rate, loss / images, correct / images))
         if verbose and (not several or dist.get_rank() == 0):
-            print(told[-1], flush=True)
-    return told
+            print(done[-1], flush=True)
+    return done

@@ -60,7 +60,7 @@ def train_epoch(
     step : callable
         `train_step` or one with its signature.
     callbacks : sequence of TrainingListener
-        Told of each batch (``batch_done``).
+        They receive each batch (``batch_done``).
 
     Returns
     -------
@@ -185,7 +185,7 @@ def fit(
 ) -> History:
     """Train for `epochs` epochs, validating after each.
 
-    With a process group up, every rank calls it with its own share of the batches.
+    With a process group up, every rank calls it with its own shard of the batches.
 
     Parameters
     ----------
@@ -198,15 +198,15 @@ def fit(
     run : RunFolder, optional
         A started run folder; rank 0 writes the learning curve after each epoch and the weights at the end.
     checkpoint : Checkpoint, optional
-        Where the training's state is kept after each epoch, by rank 0. If there is one already, training goes on from it,
-        to the weights and the curve that it would have had without the interruption.
+        Rank 0 saves the training's state to it after each epoch. If it exists already, training resumes from it, and ends
+        with the weights and the curve that it would have had without the interruption.
     step, evaluation : callable
         Drop-in replacements for `train_step` and `evaluate` (the labs put the student's here).
     quiet : bool
         Print nothing. Else, without a `run`, each epoch is one printed line.
     callbacks : sequence of TrainingListener, optional
-        Hear of each batch and epoch. By default the run's, or `course_lib.live_view.listener.default_callbacks`: a bar and curves
-        below a notebook's cell, nothing elsewhere.
+        They receive each batch and epoch. By default the run's, or `course_lib.live_view.listener.default_callbacks`: a bar
+        and curves below a notebook's cell, nothing elsewhere.
 
     Returns
     -------
@@ -216,7 +216,7 @@ def fit(
     Raises
     ------
     CheckpointError
-        There is a checkpoint that does not fit, or not all ranks see the same.
+        The checkpoint does not fit this training, or not all ranks see the same one.
     TrainingDivergedError
         The loss of an epoch of a recorded training (one with a `run`) is not finite.
     """
@@ -287,7 +287,7 @@ def fit(
                     )
                 listeners.epoch_done(record)
             if run is not None:
-                raise_if_diverged(record)  # on the ranks that do not write; rank 0 has put it on record
+                raise_if_diverged(record)  # on the ranks that do not write; on rank 0 `append` has raised
             if checkpoint is not None and (not distributed or dist.get_rank() == 0):
                 checkpoint.save(bare, optimizer, scheduler, records, epoch_times)
             if stopped_early:
@@ -336,7 +336,7 @@ def warmup_then_decay(
         `warmup_steps` not below `total_steps`.
     """
     if not 0 <= warmup_steps < max(total_steps, 1):
-        raise ValueError(f"warmup_steps must lie in 0…{total_steps - 1}, got {warmup_steps}")
+        raise ValueError(f"warmup_steps must be in 0…{total_steps - 1}, got {warmup_steps}")
 
     def factor(step: int) -> float:
         rising = (step + 1) / warmup_steps if warmup_steps else 1.0

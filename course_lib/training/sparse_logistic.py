@@ -207,35 +207,36 @@ def train_sparse(data: SparseData, processes: int, *, locked: bool = False, **op
     return _train(data, processes, locked, **options)
 
 
+@dataclass(frozen=True)
+class _Options:
+    epochs: int = 1
+    batch_size: int = 64
+    lr: float = 0.1
+    seed: int = 0
+    dense: bool = False
+    count_lost: bool = False
+
+
 def _train(
-    data: SparseData,
-    processes: int,  # 0: this one
-    locked: bool,
-    *,
-    epochs: int = 1,
-    batch_size: int = 64,
-    lr: float = 0.1,
-    seed: int = 0,
-    dense: bool = False,
-    count_lost: bool = False,
-    timeout: float | None = 1800.0,
+    data: SparseData, processes: int, locked: bool, timeout: float | None = 1800.0, **settings: Any
 ) -> SparseRun:
+    """Train in so many processes; 0: in this one."""
+    options = _Options(**settings)
     if processes > len(data):
         raise ValueError(f"{processes} processes cannot share {len(data)} samples; use fewer processes")
-    if epochs < 1 or batch_size < 1:
-        raise ValueError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}")
+    if options.epochs < 1 or options.batch_size < 1:
+        raise ValueError(f"epochs and batch_size must be at least 1, got {options.epochs} and {options.batch_size}")
     weights = torch.zeros(data.features, dtype=torch.float64)
     ready = share(torch.zeros(max(processes, 1), dtype=torch.uint8))
-    work = (ready, epochs, batch_size, lr, seed, dense, count_lost)
     if processes:
         share(data.indices)
         share(data.labels)
-        reports = hogwild(_worker, weights, processes, (data, *work), locked=locked, timeout=timeout)
+        reports = hogwild(_worker, weights, processes, (data, ready, options), locked=locked, timeout=timeout)
     else:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            reports = [_worker(weights, 0, contextlib.nullcontext(), data, *work)]
+            reports = [_worker(weights, 0, contextlib.nullcontext(), data, ready, options)]
         finally:
             torch.set_num_threads(threads)
     starts, ends, processor, samples, added, absolute = zip(*reports, strict=True)
@@ -244,7 +245,7 @@ def _train(
         seconds=max(ends) - min(starts),
         processor_seconds=sum(processor),
         samples=list(samples),
-        lost=measure_lost_updates(torch.zeros_like(weights), weights, added, absolute) if count_lost else None,
+        lost=measure_lost_updates(torch.zeros_like(weights), weights, added, absolute) if options.count_lost else None,
     )
 
 
@@ -254,22 +255,18 @@ def _worker(
     lock: contextlib.AbstractContextManager,
     data: SparseData,
     ready: torch.Tensor,
-    epochs: int,
-    batch_size: int,
-    lr: float,
-    seed: int,
-    dense: bool,
-    count_lost: bool,
+    options: _Options,
 ) -> tuple[float, float, float, int, torch.Tensor | None, float]:
-    added = torch.zeros_like(weights) if count_lost else None
+    added = torch.zeros_like(weights) if options.count_lost else None
     absolute, samples = 0.0, 0
+    batch_size, lr, dense = options.batch_size, options.lr, options.dense
     spare = (dense_update if dense else sparse_update)(weights, data.indices[:batch_size], data.labels[:batch_size], lr)
     if not dense:
         weights.clone().index_add_(0, *spare)
     meet(ready, rank)
     start, processor = time.monotonic(), time.process_time()
-    for epoch in range(epochs):
-        mine = share_of_epoch(len(data), len(ready), rank, epoch, seed)
+    for epoch in range(options.epochs):
+        mine = share_of_epoch(len(data), len(ready), rank, epoch, options.seed)
         # Gathered at once: row by row in random order, the data's pages are looked up again for every batch.
         batches = zip(data.indices[mine].split(batch_size), data.labels[mine].split(batch_size), strict=True)
         for indices, labels in batches:

@@ -12,7 +12,7 @@ from course_lib.runs.records import EpochRecord, RunFolder, TrainingDivergedErro
 
 @pytest.fixture
 def judge(tmp_path, folder_rubric):
-    """What the rubric says of a run folder's text files; what needs the weights is left out (see test_held_out.py)."""
+    """The verdict on a run folder's text files; criteria that need the weights are left out (see test_held_out.py)."""
 
     def judge(lab):
         submission = tmp_path / "submitted" / "ada" / lab
@@ -117,7 +117,7 @@ def test_time_and_epochs_must_grow(grade, make_run, row, column, value, expected
     ("accuracies", "stopped_early", "asked", "expected"),
     [
         ([0.5] * 8, False, 8, None),
-        ([0.5] * 7, False, 8, "7 of 8 epochs, and run.json tells of no early stop"),
+        ([0.5] * 7, False, 8, "7 of 8 epochs, and run.json records no early stop"),
         ([0.5] * 9, False, 8, "has 9 epochs, run.json asked for 8"),
         ([0.9, 0.9], True, 8, None),
         ([0.5], False, 0, "epochs is 0"),
@@ -146,7 +146,7 @@ def test_the_number_of_epochs(grade, make_run, accuracies, stopped_early, asked,
         ([0.86] * 8, False, "should have stopped after epoch 2"),
         ([0.8, 0.86], True, "stopped too soon, after epoch 2"),
         ([0.8, 0.86], False, "ended after epoch 2 of 8"),
-        ([0.86, 0.86], False, "run.json tells of no early stop"),
+        ([0.86, 0.86], False, "run.json records no early stop"),
         ([0.8499, 0.86], True, "stopped too soon"),
     ],
 )
@@ -174,7 +174,7 @@ def test_an_early_stop_without_a_usable_rule_has_no_points(grade, make_run, name
     assert expected in result.reason
 
 
-def test_best_and_final_accuracy_are_told_apart(grade, make_run):
+def test_best_and_final_accuracy_differ(grade, make_run):
     results = grade(make_run([0.9, 0.8, 0.9, 0.8, 0.9, 0.8, 0.9, 0.8499], stopped_early=False))
     assert results["best_accuracy"].passed
     assert "(epoch 1)" in results["best_accuracy"].reason

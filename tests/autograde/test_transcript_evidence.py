@@ -140,8 +140,8 @@ def test_the_tutorial_s_rounded_curve_agrees_with_its_transcript():
         total += seconds
         rows.append(f"{round(total, 1)},{round(accuracy, 4)}")
         lines.append(DOCUMENT_001.format(epoch, total, seconds, 100.0, accuracy, 0.5, accuracy))
-    told, curve = parse_transcript("\n".join(lines)), parse_learning_curve("\n".join(rows))
-    assert disagreement(told, curve) is None
+    transcript, curve = parse_transcript("\n".join(lines)), parse_learning_curve("\n".join(rows))
+    assert disagreement(transcript, curve) is None
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
-"""Writes run folders for ever, for `test_run_folder` to kill: python run_folder_writer.py FOLDER."""
+"""Writes run folders for ever, for `test_run_folder` to kill."""
 
 import itertools
-import json
-import sys
 
 import torch
 
@@ -26,6 +24,8 @@ def write_run(folder, number, epochs=3):
     return run.finish(False)
 
 
-if __name__ == "__main__":
-    for number in itertools.count(json.loads(sys.argv[2])):
-        write_run(sys.argv[1], number)
+def write_for_ever(folder, first, begun):
+    """Run after run, until this process is killed; says through `begun` that it begins."""
+    begun.send(True)
+    for number in itertools.count(first):
+        write_run(folder, number)

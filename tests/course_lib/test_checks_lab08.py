@@ -17,7 +17,7 @@ from course_lib.distributed.launching.errors import RankFailedError
 from course_lib.distributed.launching.process_comm import run_ranks
 from course_lib.distributed.local_sgd.parallel_sgd import WorkerReport, critical_path
 from course_lib.plots.parallel_sgd import accuracy_against_workers, loss_between, speedups, two_landscapes
-from course_lib.training.loss_line import loss_along_line
+from course_lib.training.linear_interpolation import loss_along_line
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as from a cell; a rank would import this file
 REFERENCE = answers("08_parallel_sgd_mpi")

@@ -82,7 +82,7 @@ def on_a_rank(model, x, y):
             "history": history,
             "names": list(kfac.layers),
             "messages": [(message.kind, message.nbytes) for message in trace.messages],
-            "said": kfac.message_bytes(),
+            "formula": kfac.message_bytes(),
             "memory": kfac.memory_bytes(),
             "owners": kfac.owners,
             "clip": kfac.clip_factor,
@@ -183,7 +183,7 @@ def test_the_bytes_sent_are_those_of_the_formula(ranks, inverse, distribution):
         broadcast = inverse_updates * inverses if distribution == "comm-opt" else STEPS * gradients
         assert sent == {"all_reduce": factor_updates * triangles, "broadcast": broadcast}
         quiet = "step" if distribution == "comm-opt" else "inverses"
-        assert answer["said"] == {"factors": triangles, "inverses": inverses, "step": gradients} | {quiet: 0}
+        assert answer["formula"] == {"factors": triangles, "inverses": inverses, "step": gradients} | {quiet: 0}
         owned = [
             n for (name, side), rank in answer["owners"].items() if rank == 0 for n in [sizes[name]["AG".index(side)]]
         ]

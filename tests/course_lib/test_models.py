@@ -1,4 +1,7 @@
-"""The wide residual network against the multi-GPU tutorial's list of layers, and the sparse dropout against its distribution."""
+"""The wide residual network against the multi-GPU tutorial's list of layers, the small CNN, the sparse dropout.
+
+And what no network can be built from.
+"""
 
 import copy
 import math
@@ -7,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib.models import SparseDropout, WideResNet
+from course_lib.models import ResNetV2, SmallCNN, SparseDropout, WideResNet, cifar_resnet
+from course_lib.models.upsampled_resnet18 import upsampled_resnet18
 
 
 def parameters_by_hand(widths, in_channels, classes):
@@ -25,8 +29,7 @@ def parameters_by_hand(widths, in_channels, classes):
 
 
 @pytest.mark.parametrize(
-    "widths, channels, classes",
-    [((160, 320, 640), 1, 10), ((160, 320, 640), 3, 100), ((16, 32, 64), 1, 10), ((16, 5, 7), 2, 3)],
+    "widths, channels, classes", [((160, 320, 640), 3, 100), ((16, 32, 64), 1, 10), ((16, 5, 7), 2, 3)]
 )
 def test_parameters_are_those_of_the_documents_layers(widths, channels, classes):
     with torch.device("meta"):
@@ -46,27 +49,14 @@ def test_the_default_is_the_documents_network():
 
 
 @pytest.mark.parametrize("channels, size, classes", [(1, 28, 10), (3, 32, 100)])
-def test_shapes(channels, size, classes):
-    model = WideResNet((4, 6, 8), channels, classes)
-    assert model(torch.randn(3, channels, size, size)).shape == (3, classes)
-    maps = []
-    model.stage3.register_forward_hook(lambda module, args, output: maps.append(tuple(output.shape)))
-    model(torch.randn(2, channels, size, size))
-    assert maps == [(2, 8, size // 4, size // 4)]  # two poolings: the tutorial's 7×7 map for 28×28
-
-
-@pytest.mark.parametrize("size", [28, 32])
-def test_forward_is_the_documents_written_out(size):
+def test_forward_is_the_documents_written_out(channels, size, classes):
     """conv-BN-ReLU, six blocks with the shortcut added after the last ReLU, pooled after the second and fourth."""
     torch.manual_seed(0)
-    model = WideResNet((4, 6, 8)).eval()
-    for buffer_name, buffer in model.named_buffers():
-        if "running" in buffer_name:
+    model = WideResNet((4, 6, 8), channels, classes).eval()
+    for name, buffer in model.named_buffers():
+        if "running" in name:
             buffer.uniform_(0.5, 1.5)
-    modules = iter([m for m in model.modules() if isinstance(m, nn.Conv2d | nn.BatchNorm2d)])
-    state = list(modules)
-    convolutions = {(c.in_channels, c.out_channels, c.kernel_size[0]): [] for c in state if isinstance(c, nn.Conv2d)}
-    x = torch.randn(2, 1, size, size)
+    x = torch.randn(2, channels, size, size)
 
     def conv_bn_relu(layers, x):
         conv, norm = layers
@@ -75,33 +65,53 @@ def test_forward_is_the_documents_written_out(size):
         x = (x - norm.running_mean.view(shape)) / (norm.running_var.view(shape) + norm.eps).sqrt()
         return (x * norm.weight.view(shape) + norm.bias.view(shape)).relu()
 
-    def layers_of(module, kernel):
-        return [
-            m
-            for m in module.modules()
-            if isinstance(m, nn.BatchNorm2d) or getattr(m, "kernel_size", None) == (kernel, kernel)
-        ]
+    def layers_of(module):
+        """3×3 convolutions and batch norms, in order."""
+        return [m for m in module.modules() if isinstance(m, nn.BatchNorm2d) or getattr(m, "kernel_size", 0) == (3, 3)]
 
-    assert convolutions
-    out = conv_bn_relu(layers_of(model.stem, 3), x)
+    out = conv_bn_relu(layers_of(model.stem), x)
     for number, stage in enumerate((model.stage1, model.stage2, model.stage3)):
         for block in stage:
-            inner = [m for m in layers_of(block, 3) if not isinstance(m, nn.MaxPool2d)]
+            inner = layers_of(block)
             assert len(inner) == 4
             shortcut = [m for m in block.modules() if getattr(m, "kernel_size", None) == (1, 1)]
             skipped = nn.functional.conv2d(out, shortcut[0].weight, shortcut[0].bias) if shortcut else out
             out = conv_bn_relu(inner[2:], conv_bn_relu(inner[:2], out)) + skipped
         if number < 2:
             out = nn.functional.max_pool2d(out, 2)
+    assert out.shape == (2, 8, size // 4, size // 4)  # the tutorial's 7×7 map for 28×28
     out = out.mean((2, 3)) @ model.classifier.weight.T + model.classifier.bias
     torch.testing.assert_close(model(x), out, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("widths", [(16, 32), (16, 32, 64, 128), (16, 0, 64), (16, -1, 64), ()])
-def test_bad_widths_are_one_line(widths):
-    with pytest.raises(ValueError) as raised:
-        WideResNet(widths)
-    assert "widths" in str(raised.value) and "\n" not in str(raised.value)
+def test_the_small_networks_parameters_are_those_counted_by_hand():
+    convolutions = 9 * (1 * 16 + 16 * 32 + 32 * 64)
+    norms = 2 * (16 + 32 + 64)
+    linear = 64 * 4 * 4 * 10 + 10  # 28 → 14 → 7 → 4
+    assert sum(p.numel() for p in SmallCNN().parameters()) == convolutions + norms + linear == 33_658
+
+
+@pytest.mark.parametrize("channels, size, classes", [(1, 28, 10), (3, 32, 100), (3, 33, 7)])
+def test_the_small_networks_logits_for_other_images(channels, size, classes):
+    model = SmallCNN((4, 8), channels, classes, size)
+    assert model(torch.randn(2, channels, size, size)).shape == (2, classes)
+
+
+@pytest.mark.parametrize(
+    "make, wrong, words",
+    [
+        *((WideResNet, widths, "widths") for widths in ((16, 32), (16, 32, 64, 128), (16, 0, 64), (16, -1, 64), ())),
+        *((SmallCNN, widths, "positive channel counts") for widths in ((), (16, 0))),
+        *((cifar_resnet, depth, "6n") for depth in (2, 7, 18, 49, 0, -4)),
+        *((ResNetV2, blocks, "blocks") for blocks in ((3, 4, 6), (3, 1, 6, 3))),
+        (lambda size: ResNetV2((2, 2, 2, 2), image_size=size), 31, "image_size"),
+        (lambda size: upsampled_resnet18(10, size), 16, "at least 32"),
+    ],
+)
+def test_a_network_that_cannot_be_is_one_line(make, wrong, words):
+    with pytest.raises(ValueError, match=words) as raised:
+        make(wrong)
+    assert "\n" not in str(raised.value)
 
 
 # Dropout. n trials of probability p: the count lies within 5 standard deviations but once in two million tests.

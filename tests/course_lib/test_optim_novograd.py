@@ -1,23 +1,17 @@
-"""NovoGrad against the paper written out in NumPy, geometric series, and timm."""
+"""NovoGrad against the paper written out in NumPy, and against timm."""
 
 import copy
 import gc
 import io
-import sys
 import weakref
 
-import cloudpickle
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from course_lib.distributed import launch
 from course_lib.optim import NovoGrad
 from course_lib.system.torchvision_import import import_torchvision
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SHAPES = [(3, 4), (5,), (), (2, 3, 2, 2), (0,)]
 both_paths = pytest.mark.parametrize("foreach", [False, True])
@@ -71,12 +65,18 @@ def paper(w, gradients, lr, betas=(0.95, 0.98), eps=1e-8, weight_decay=0.0, grad
 def test_it_is_the_papers_algorithm(options, foreach):
     params = parameters()
     start, gradients = [p.detach().numpy().copy() for p in params], [[] for _ in params]
-    optimizer = NovoGrad(params, lr=0.03, foreach=foreach, **options)
+    lr = torch.tensor(0.03, dtype=torch.float64) if foreach else 0.03  # either may be a tensor or a number
+    optimizer = NovoGrad(params, lr=lr, foreach=foreach, **options)
     for step in range(12):
-        give_gradients(params, step, scale=1 + step % 3)
-        for seen, param in zip(gradients, params, strict=True):
-            seen.append(param.grad.numpy().copy())
-        optimizer.step()
+
+        def closure(step=step):
+            give_gradients(params, step, scale=1 + step % 3)
+            for seen, param in zip(gradients, params, strict=True):
+                seen.append(param.grad.numpy().copy())
+            return torch.is_grad_enabled()
+
+        assert optimizer.step(closure) is True
+        assert all(np.array_equal(param.grad, seen[-1]) for param, seen in zip(params, gradients, strict=True))
     for param, w, seen in zip(params, start, gradients, strict=True):
         np.testing.assert_allclose(param.detach().numpy(), paper(w, seen, 0.03, **options), rtol=1e-12, atol=1e-14)
 
@@ -97,23 +97,6 @@ def test_it_is_timms_novograd(options, foreach):
         reference.step()
         for mine, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(mine, other, rtol=2e-5, atol=2e-6)
-
-
-@both_paths
-@pytest.mark.parametrize("grad_averaging", [False, True])
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
-def test_steps_on_a_constant_gradient_are_a_geometric_series(grad_averaging, scale, foreach):
-    # v stays ‖g‖², so each bracket is the unit vector u, and m_t = u Σ_{i<t} β1ⁱ = u (1 − β1ᵗ)/(1 − β1).
-    param = nn.Parameter(torch.zeros(7, dtype=torch.float64))
-    param.grad = torch.linspace(-1, 2, 7, dtype=torch.float64) * scale
-    optimizer = NovoGrad([param], lr=0.1, grad_averaging=grad_averaging, foreach=foreach)
-    for t in range(1, 120):
-        before = param.detach().clone()
-        optimizer.step()
-        limit = 0.1 if grad_averaging else 0.1 * 20
-        assert (param.detach() - before).norm().item() == pytest.approx(limit * (1 - 0.95**t), rel=1e-4)
-        assert torch.nn.functional.cosine_similarity(before - param.detach(), param.grad, dim=0) > 1 - 1e-12
-    assert (param.detach() - before).norm().item() == pytest.approx(limit, rel=3e-3)
 
 
 def test_the_loop_and_foreach_agree_over_mixed_dtypes():
@@ -150,17 +133,6 @@ def test_default_path_is_foreach_for_plain_tensors_only(monkeypatch):
             param.grad = torch.ones(2)
         NovoGrad(params, lr=1.0, foreach=foreach).step()
     assert calls == ["_update_together", "_update_one_by_one", "_update_one_by_one", "_update_together"]
-
-
-@both_paths
-def test_gradients_are_not_changed(foreach):
-    params = parameters()
-    give_gradients(params, 0)
-    before = [param.grad.clone() for param in params]
-    optimizer = NovoGrad(params, lr=0.1, weight_decay=0.1, grad_averaging=True, foreach=foreach)
-    for _ in range(3):
-        optimizer.step()
-        assert all(torch.equal(param.grad, g) for param, g in zip(params, before, strict=True))
 
 
 @both_paths
@@ -216,29 +188,6 @@ def test_zero_gradients_move_nothing_and_do_not_count_as_the_first(eps, foreach)
     param.grad = torch.full((4,), 3.0, dtype=torch.float64)
     optimizer.step()
     assert (param.detach() - 1).norm().item() == pytest.approx(0.1)
-
-
-@both_paths
-def test_it_finds_the_minimum_of_a_quadratic(foreach):
-    stiffness = torch.logspace(-1, 1, 6)
-    target = torch.arange(6.0)
-    param = nn.Parameter(torch.zeros(6))
-    optimizer = NovoGrad([param], lr=0.05, foreach=foreach)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 600)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = 0.5 * (stiffness * (param - target) ** 2).sum()
-        loss.backward()
-        return loss
-
-    first = optimizer.step(closure).item()
-    schedule.step()
-    for _ in range(599):
-        last = optimizer.step(closure).item()
-        schedule.step()
-    assert first == pytest.approx((0.5 * stiffness * target**2).sum().item()) and last < 1e-5 * first
-    torch.testing.assert_close(param.detach(), target, rtol=0, atol=0.05)
 
 
 @both_paths
@@ -314,49 +263,6 @@ def test_loading_keeps_no_hold_on_what_was_loaded():
     assert alive() is None
 
 
-def test_a_copied_optimizer_goes_on_as_the_first_would():
-    model = nn.Linear(3, 2)
-    optimizer = NovoGrad(model.parameters(), lr=0.1)
-    give_gradients(list(model.parameters()), 0)
-    optimizer.step()
-    twin_model, twin = copy.deepcopy((model, optimizer))
-    for m, o in ((model, optimizer), (twin_model, twin)):
-        give_gradients(list(m.parameters()), 1)
-        o.step()
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin_model.parameters(), strict=True))
-
-
-def test_hooks_schedulers_and_loss_scaling_work():
-    param = nn.Parameter(torch.ones(3))
-    optimizer, calls = NovoGrad([param], lr=0.5), []
-    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
-    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    plain = nn.Parameter(torch.ones(3))
-    reference = NovoGrad([plain], lr=0.5)
-    for gradient in ([1.0, 2.0, 2.0], [float("inf"), 0.0, 0.0], [0.0, 3.0, 4.0]):
-        optimizer.zero_grad()
-        scaler.scale((param * torch.tensor(gradient)).sum()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        if gradient[0] != float("inf"):  # the scaler leaves that step out
-            plain.grad = torch.tensor(gradient)
-            reference.step()
-        torch.testing.assert_close(param, plain)
-    assert calls == ["before", "after"] * 2
-    schedule.step()
-    assert optimizer.param_groups[0]["lr"] == 0.25
-
-
-def test_lr_may_be_a_tensor():
-    ours, theirs = parameters(), parameters()
-    for params, lr in ((ours, 0.1), (theirs, torch.tensor(0.1, dtype=torch.float64))):
-        give_gradients(params, 0)
-        NovoGrad(params, lr=lr).step()
-    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
 @pytest.mark.parametrize(
     "options, words",
     [
@@ -391,27 +297,3 @@ def test_sparse_and_complex_are_refused_before_anything_changes():
     with pytest.raises(ValueError, match="complex"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2, dtype=torch.complex64))]})
     assert len(optimizer.param_groups) == 1
-
-
-def trained(steps=4):
-    """Weights after a few steps: of the whole batches on one process, of a share of each on several."""
-    rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    torch.manual_seed(0)
-    model = bare = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
-    if size > 1:
-        model = nn.parallel.DistributedDataParallel(model)
-    optimizer = NovoGrad(bare.parameters(), lr=0.05, weight_decay=0.01)
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(steps):
-        images = torch.randn(12, 6, generator=generator).double()[rank::size]
-        labels = torch.randint(3, (12,), generator=generator)[rank::size]
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-    return torch.cat([param.detach().flatten() for param in bare.parameters()])
-
-
-def test_two_ranks_stay_equal_and_follow_one_process():
-    first, second = launch(trained, 2, timeout=600)
-    assert torch.equal(first, second)
-    torch.testing.assert_close(first, trained(), rtol=1e-9, atol=1e-12)

@@ -2,24 +2,23 @@
 
 import csv
 import json
+import multiprocessing
 import os
 import random
 import re
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import run_folder_writer
 import torch
-from run_folder_writer import write_run
+from run_folder_writer import Weights, write_for_ever, write_run
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
+from course_lib.distributed import launch
+from course_lib.distributed.launching.launch import warm_up
 from course_lib.runs.records import EpochRecord, RunFolder, TrainingDivergedError, assessment_print, read_learning_curve
 from course_lib.system import atomic
 from course_lib.system.atomic import write_atomically
@@ -81,19 +80,18 @@ def test_a_finished_run(tmp_path, capsys):
         DOCUMENT_LINE.format(2, 5.0, 2.5, 1234.5678, 0.71, 0.8125, 0.9),
         "Early stopping after epoch 2",
     ]
-    number = r" *\d+\.\d{3}"
-    assert re.fullmatch(
-        rf"Epoch =  1: Cumulative Time = {number}, Epoch Time = {number}, Images/sec = [\d.e+]+, "
-        rf"Training Accuracy = {number}, Validation Loss = {number}, Validation Accuracy = {number}",
-        lines[0],
-    )
     assert capsys.readouterr().out.splitlines() == lines  # printed as well
 
-    said = json.loads((folder / "run.json").read_text())
-    assert (said["lab"], said["world_size"], said["backend"], said["device"]) == ("01_single_gpu", 2, "gloo", "cpu")
-    assert said["parameters"] == {"seed": 3} and said["stopped_early"] is True
-    assert said["data"]["provenance"] == "synthetic" and said["versions"]["torch"] == torch.__version__
-    assert said["started"] <= said["ended"]
+    written = json.loads((folder / "run.json").read_text())
+    assert (written["lab"], written["world_size"], written["backend"], written["device"]) == (
+        "01_single_gpu",
+        2,
+        "gloo",
+        "cpu",
+    )
+    assert written["parameters"] == {"seed": 3} and written["stopped_early"] is True
+    assert written["data"]["provenance"] == "synthetic" and written["versions"]["torch"] == torch.__version__
+    assert written["started"] <= written["ended"]
 
     with safe_open(folder / "model.safetensors", "pt") as file:
         assert set(file.keys()) == set(model.state_dict())
@@ -110,8 +108,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_is_on_record(tmp_path, which
     run.append(record(1), 2.5)
     with pytest.raises(TrainingDivergedError, match=f"{loss:g} in epoch 2; take a lower base_lr") as raised:
         run.append(replace(record(2), **{which: loss}), 2.5)
-    said = json.loads((tmp_path / "unfinished" / "run.json").read_text())
-    assert said["diverged"] == str(raised.value) and said["ended"] is None and visible(tmp_path) == {}
+    written = json.loads((tmp_path / "unfinished" / "run.json").read_text())
+    assert written["diverged"] == str(raised.value) and written["ended"] is None and visible(tmp_path) == {}
     assert len((tmp_path / "unfinished" / "learning_curve.csv").read_text().splitlines()) == 4
     started(tmp_path)
     assert "diverged" not in json.loads((tmp_path / "unfinished" / "run.json").read_text())
@@ -158,7 +156,7 @@ def test_a_publication_cut_short_is_completed_by_the_next_start(tmp_path, monkey
     write_run(str(tmp_path), 1)
     run = RunFolder(str(tmp_path), "01_single_gpu", {"seed": 2}, {"name": "none"}).start(1, None, "cpu")
     run.append(EpochRecord(1, 1.0, 2.0, 1.0, 0.5, 1.0, 0.5, 0.1), 1.0)
-    run.save_model(run_folder_writer.Weights(2))
+    run.save_model(Weights(2))
 
     class Killed(BaseException):
         pass
@@ -183,45 +181,47 @@ def test_a_publication_cut_short_is_completed_by_the_next_start(tmp_path, monkey
 
 def numbers(folder):
     """Which run each visible file is of; raises where one does not parse."""
-    found = {}
+    result = {}
     for name in visible(folder):
         path = Path(folder) / name
         if name == "learning_curve.csv":
             rows = list(csv.DictReader(path.read_text().splitlines()))
             assert all(None not in row and None not in row.values() for row in rows)
-            found[name] = int(float(rows[1]["images_per_sec"]))
+            result[name] = int(float(rows[1]["images_per_sec"]))
         elif name == "assessment.out":
             text = path.read_text()
             assert text.endswith("\n")
-            (found[name],) = {int(float(re.search(r"Images/sec = ([\d.]+),", line)[1])) for line in text.splitlines()}
+            (result[name],) = {int(float(re.search(r"Images/sec = ([\d.]+),", line)[1])) for line in text.splitlines()}
         elif name == "run.json":
-            found[name] = json.loads(path.read_text())["parameters"]["seed"]
+            result[name] = json.loads(path.read_text())["parameters"]["seed"]
         elif name == "model.safetensors":
             (value,) = set(load_file(path)["w"].tolist())
-            found[name] = int(value)
+            result[name] = int(value)
         else:
             raise AssertionError(f"{name} does not belong there")
-    return found
+    return result
 
 
 def kill_and_look(folder, kills, seed):
     chance = random.Random(seed)
-    script = Path(run_folder_writer.__file__)
-    first = 1
+    warm_up()  # each writer is a fork of a process that has imported PyTorch
+    context, first = multiprocessing.get_context("forkserver"), 1
     for _ in range(kills):
-        process = subprocess.Popen([sys.executable, str(script), str(folder), str(first)], stdout=subprocess.PIPE)
-        process.stdout.readline()  # PyTorch is imported and the first run has begun
+        begun, signal = context.Pipe(duplex=False)
+        writer = context.Process(target=write_for_ever, args=(str(folder), first, signal))
+        writer.start()
+        begun.recv()
         time.sleep(chance.uniform(0, 0.2))
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
-        found = numbers(folder)
-        if found:
+        writer.kill()
+        writer.join()
+        result = numbers(folder)
+        if result:
             # A folder with a run.json is one run's. Without it, a publication was cut short, and waits to be completed.
-            if "run.json" in found:
-                assert len(set(found.values())) == 1, found
+            if "run.json" in result:
+                assert len(set(result.values())) == 1, result
             else:
                 assert json.loads((folder / "unfinished" / "run.json").read_text())["ended"]
-            first = max(found.values()) + 10
+            first = max(result.values()) + 10
         write_run(str(folder), first)
         assert numbers(folder) == {name: first for name in FILES}  # the next run goes through, and is whole
         first += 10
@@ -236,20 +236,13 @@ def test_many_kills_leave_whole_files(tmp_path):
     kill_and_look(tmp_path, 40, seed=2)
 
 
-@pytest.mark.parametrize("folder", ["/dev/null/run", "/proc/nothing/run"])
-def test_an_output_that_cannot_be_written_is_one_line(folder):
-    with pytest.raises(OSError) as raised:
+@pytest.mark.parametrize("folder", ["/dev/null/run", "/proc/nothing/run", "a file"])
+def test_an_output_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    Path("a file").write_text("not a folder")
+    with pytest.raises(OSError, match=f"output_dir .*{folder} cannot be written") as raised:
         started(folder)
-    text = str(raised.value)
-    assert folder in text and "output_dir" in text and "\n" not in text
-
-
-def test_a_file_where_the_folder_should_be_is_one_line(tmp_path):
-    (tmp_path / "run").write_text("not a folder")
-    with pytest.raises(OSError) as raised:
-        started(tmp_path / "run")
-    assert "output_dir" in str(raised.value) and "\n" not in str(raised.value)
-    assert (tmp_path / "run").read_text() == "not a folder"
+    assert "\n" not in str(raised.value) and Path("a file").read_text() == "not a folder"
 
 
 def test_write_atomically_writes_all_or_nothing(tmp_path, monkeypatch):
@@ -283,8 +276,6 @@ def test_assessment_print_as_in_the_document(tmp_path, monkeypatch, capsys):
 
 
 def test_ranks_print_into_the_runs_file(tmp_path):
-    from course_lib.distributed import launch
-
     run = started(tmp_path)
     row = record(1)
 
@@ -311,23 +302,18 @@ def test_learning_curves_that_can_be_read(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    "content, says",
+    "content, words",
     [
-        (b"", "no learning curve"),
-        (b"time,accuracy\n0.0,0.0\n", "val_accuracy"),
-        (b"epoch,val_accuracy\n0,0.0\n", "time"),
+        (b"epoch,val_accuracy\n0,0.0\n", "column time is missing"),
         (b"time,val_accuracy\n0.0,0.0\n2.5\n", "line 3"),
-        (b"time,val_accuracy\n0.0,0.0\n2.5,0.5\n3.5,\n", "line 4"),
-        (b"time,val_accuracy\n0.0,0.0\n1.0,0.5,7,8\n", "no learning curve"),
-        (b"\x89PNG\r\n\x1a\n\xff\xfe\xff", "no learning curve"),
         (b"time,val_accuracy\n0.0,0.0\n2.5,high\n", "high"),
+        (b"\x89PNG\r\n\x1a\n\xff\xfe\xff", "utf-8"),
     ],
-    ids=["empty", "no accuracy", "no time", "cut", "cut after the comma", "too long", "binary", "not a number"],
+    ids=["no time", "cut", "not a number", "binary"],
 )
-def test_learning_curves_that_cannot(tmp_path, content, says):
+def test_learning_curves_that_cannot(tmp_path, content, words):
     path = tmp_path / "curve.csv"
     path.write_bytes(content)
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=f"{path} is no learning curve: ") as raised:
         read_learning_curve(path)
-    text = str(raised.value)
-    assert says in text and str(path) in text and "\n" not in text.strip()
+    assert words in str(raised.value) and "\n" not in str(raised.value)

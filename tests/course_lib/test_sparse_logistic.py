@@ -56,7 +56,7 @@ def test_a_sparse_update_reads_and_writes_its_features_only():
     assert not amounts.isnan().any() and not others[coordinates].any()
 
 
-def test_the_data_are_the_same_everywhere_and_skewed_as_told():
+def test_the_data_are_the_same_everywhere_and_as_skewed_as_asked():
     data = make_sparse_data(3000, 2**10, 8, words=50_000, seed=4)
     again = make_sparse_data(3000, 2**10, 8, words=50_000, seed=4)
     assert torch.equal(data.indices, again.indices) and torch.equal(data.labels, again.labels)

@@ -3,7 +3,6 @@
 import copy
 import math
 import os
-import random
 import sys
 
 import cloudpickle
@@ -67,23 +66,6 @@ def test_train_epoch_is_the_loop_by_hand():
     assert model.training
 
 
-def test_train_step_is_pytorchs_own_step_exactly():
-    (images, labels), loss_fn = batches_of(8)[0], nn.CrossEntropyLoss()
-    model, other = network(), network()
-    optimizer, reference = (torch.optim.Adam(m.parameters(), lr=0.01) for m in (model, other))
-    for _ in range(3):
-        torch.manual_seed(0)
-        loss, logits = train_step(model, images, labels, optimizer, loss_fn)
-        torch.manual_seed(0)
-        reference.zero_grad()
-        expected_logits = other(images)
-        expected = loss_fn(expected_logits, labels)
-        expected.backward()
-        reference.step()
-        assert same_weights(model, other) and torch.equal(loss, expected) and torch.equal(logits, expected_logits)
-        assert not loss.requires_grad and not logits.requires_grad
-
-
 def test_evaluate_weighs_a_short_last_batch_by_its_images():
     batches = batches_of(9, 9, 3)
     model, loss_fn = network(), nn.CrossEntropyLoss()
@@ -107,21 +89,7 @@ def test_no_batches_is_one_line():
         evaluate(network(), [], nn.CrossEntropyLoss())
 
 
-def test_early_stopping_is_the_documents_rule():
-    chance = random.Random(2)
-    stops = 0
-    for _ in range(500):
-        patience, target = chance.randint(1, 4), chance.choice([0.5, 0.85])
-        rule, seen = EarlyStopping(target, patience), []
-        for _ in range(10):
-            seen.append(chance.choice([target - 1e-9, target, target + 0.1, 0.0]))
-            # The multi-GPU tutorial: len(val_accuracy) >= patience and all(acc >= target for acc in val_accuracy[-patience:])
-            expected = len(seen) >= patience and all(accuracy >= target for accuracy in seen[-patience:])
-            assert rule.update(seen[-1]) is expected, (seen, target, patience)
-            if expected:
-                stops += 1
-                break
-    assert 100 < stops < 500
+def test_without_a_target_nothing_stops_early():  # with one: tests/autograde/test_early_stop_rule.py
     for off in (0, None):
         assert not any(EarlyStopping(off, 1).update(1.0) for _ in range(5))
     with pytest.raises(ValueError, match="patience"):
@@ -167,8 +135,8 @@ def test_fits_history_and_its_hooks(capsys):
     schedule = warmup_then_decay(optimizer, 10)
 
     def step(*arguments):
-        steps.append(arguments[1].shape)
-        return train_step(*arguments)
+        steps.append(train_step(*arguments))
+        return steps[-1]
 
     evaluation = Scripted(0.2, 0.9, 0.4, 0.8, 0.85)
     history = fit(
@@ -176,6 +144,7 @@ def test_fits_history_and_its_hooks(capsys):
         early_stopping=EarlyStopping(0.8, 2), quiet=True,
     )  # fmt: skip
     assert history.stopped_early and evaluation.calls == 5 and len(steps) == 10
+    assert not any(tensor.requires_grad for step in steps for tensor in step)  # no graph outlives its step
     assert [record.epoch for record in history.epochs] == [1, 2, 3, 4, 5]
     assert [record.val_accuracy for record in history.epochs] == pytest.approx([0.2, 0.9, 0.4, 0.8, 0.85])
     assert [record.lr for record in history.epochs] == pytest.approx([0.05 * (10 - 2 * i) / 10 for i in range(5)])

@@ -1,7 +1,8 @@
 """The course's own criteria of a lab's runs, from ``LAB.toml`` beside this file.
 
 A line is a criterion: its kind, and its points or a table with the points and the kind's settings. Those at the top are
-of the notebook's own run, those of a table ``[ID]`` of a program's. What all labs have in common is written here once.
+of the notebook's own run, those of a table ``[ID]`` of a program's. The descriptions, the same for all labs, are in
+`criteria.KINDS`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 from typing import Any
+
+from course_lib.runs.run_evidence.criteria import KINDS
 
 __all__ = ["course_criteria", "full_name", "known_labs"]
 
@@ -28,20 +31,6 @@ def full_name(lab: str) -> str:
     return names[0]
 
 
-# What a kind of criterion asks for, where the lab's file says nothing else.
-_DESCRIPTIONS = {
-    "run_record": "run.json tells of a finished run of {run} on real data",
-    "world_size": "The run used at least two ranks",
-    "curve_schema": "learning_curve.csv has its columns, finite values, and starts from a row of zeros",
-    "monotone": "Time and epochs grow from row to row",
-    "epochs": "One row per epoch asked for, fewer only after an early stop",
-    "early_stop": "Training stopped exactly where the early-stopping rule says",
-    "best_accuracy": "Best validation accuracy reaches {threshold:.2f}",
-    "final_accuracy": "Final validation accuracy reaches {threshold:.2f}",
-    "held_out_accuracy": "The submitted weights reach {threshold:.2f} on held-out images",
-    "time_budget": "The training took at most 15 minutes on a CPU, 10 on a GPU",
-    "transcript": "assessment.out is in the assessment's format and agrees with the learning curve",
-}
 _SETTINGS = {"run_record": {"provenance": ["official", "copy"]}}
 _IDS = {"held_out_accuracy": "held-out"}
 
@@ -69,6 +58,6 @@ def _criterion(kind: str, entry: dict[str, Any], run: str) -> dict[str, Any]:
     common = {
         "id": _IDS.get(kind, kind.replace("_", "-")),
         "kind": kind,
-        "description": _DESCRIPTIONS.get(kind, kind).format(**words),
+        "description": KINDS[kind].description.format(**words) if kind in KINDS else kind,
     }
     return common | _SETTINGS.get(kind, {}) | entry

@@ -1,13 +1,13 @@
-"""The kinds of criterion a rubric may use: each looks at the evidence and says yes or no, and why.
+"""The kinds of criterion that a rubric may use: each examines the evidence and says yes or no, and why.
 
-A kind is a function of the evidence and its settings. It returns `Finding`; an `EvidenceError` on the way (a file that
-is missing or broken) is a "no" with that error's reason, which the caller writes down.
+A kind is a function of the evidence and its settings. It returns a `Finding`. Where it raises `EvidenceError` (a file
+is missing or broken), the answer is no, and that error is the reason; the caller sees to that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -20,17 +20,21 @@ from course_lib.runs.run_evidence.transcript import disagreement
 
 __all__ = ["KINDS", "NEEDS_MODEL", "Finding", "Kind"]
 
-# Kinds that look at what the submitted weights predict.
+# Kinds that need the predictions of the submitted weights.
 NEEDS_MODEL = ("held_out_accuracy",)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Whether a criterion holds, the one-line reason, and how a student looks at it (else the kind's own remedy)."""
+    """Whether a criterion holds, the one-line reason, and a remedy where the kind's own does not fit."""
 
     passed: bool
     reason: str
     remedy: str = ""
+
+
+Check = Callable[["Evidence", Mapping[str, Any]], Finding]
+Settings = Mapping[str, tuple[Callable[[Any], bool], str]]
 
 
 @dataclass(frozen=True)
@@ -41,20 +45,57 @@ class Kind:
     ----------
     check : callable
         ``check(evidence, settings) -> Finding``; may raise `EvidenceError`.
+    description : str
+        What it asks for, where a rubric says nothing else. ``{run}`` stands for the program or for "this lab",
+        ``{threshold}`` for that setting.
     remedy : str
-        How a student looks at what went wrong; ``{run}`` stands for the run folder.
+        How a student finds what went wrong; ``{run}`` stands for the run folder.
     settings : mapping
-        Name of each setting a rubric must give, to a test of its value and what the test expects in words.
+        Name of each setting that a rubric must give, to a test of its value and what the test expects in words.
     optional : mapping
-        The same, of those that it may give.
+        The same, of the settings that a rubric may give.
     """
 
-    check: Callable[[Evidence, Mapping[str, Any]], Finding]
+    check: Check
+    description: str
     remedy: str
-    settings: Mapping[str, tuple[Callable[[Any], bool], str]]
-    optional: Mapping[str, tuple[Callable[[Any], bool], str]] = field(default_factory=dict)
+    settings: Settings
+    optional: Settings
 
 
+KINDS: dict[str, Kind] = {}
+
+
+def _kind(
+    description: str, remedy: str, settings: Settings | None = None, optional: Settings | None = None
+) -> Callable[[Check], Check]:
+    """Enter the function below into `KINDS`, under its own name."""
+
+    def enter(check: Check) -> Check:
+        KINDS[check.__name__] = Kind(check, description, remedy, settings or {}, optional or {})
+        return check
+
+    return enter
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+_PROVENANCE = (
+    lambda v: isinstance(v, list) and v and all(p in ("official", "copy", "synthetic") for p in v),
+    'a list of "official", "copy", "synthetic"',
+)
+_MINIMUM = (lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 1, "a whole number from 1")
+_SECONDS = (lambda v: _is_number(v) and 0 < v < float("inf"), "a number of seconds above 0")
+_THRESHOLD = (lambda v: _is_number(v) and 0 < v <= 1, "a number above 0 and at most 1")
+
+
+@_kind(
+    "run.json records a finished run of {run} on real data",
+    "open {run}/run.json: `ended` holds a time once the notebook has run to its end, and `data` says what it ran on",
+    {"provenance": _PROVENANCE},
+)
 def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """The record is complete, of this lab, of a finished run, on data of an accepted provenance."""
     record = evidence.record
@@ -71,12 +112,21 @@ def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     return Finding(True, f"finished, on {record.data_provenance} data")
 
 
+@_kind(
+    "The run used at least two ranks",
+    "set the notebook's parameter num_gpus to 2 or more (on a machine without GPUs these are CPU processes)",
+    {"minimum": _MINIMUM},
+)
 def world_size(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
-    """At least so many ranks took part."""
+    """At least `minimum` ranks took part."""
     ranks, minimum = evidence.record.world_size, settings["minimum"]
     return Finding(ranks >= minimum, f"the run used {ranks} rank{'s' * (ranks != 1)}, at least {minimum} are asked for")
 
 
+@_kind(
+    "learning_curve.csv has its columns, finite values, and starts from a row of zeros",
+    "open {run}/learning_curve.csv in a text editor; the notebook's training loop writes it, an editor should not",
+)
 def curve_schema(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """The CSV has its columns and only finite values, and starts at zero."""
     problems = evidence.curve.problems
@@ -85,6 +135,10 @@ def curve_schema(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     return Finding(True, f"{len(evidence.curve.epochs)} epochs, all values finite")
 
 
+@_kind(
+    "Time and epochs grow from row to row",
+    "look at the columns epoch and time of {run}/learning_curve.csv; time adds up the epochs, it is not one epoch's",
+)
 def monotone(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """Cumulative time grows strictly, epochs by one."""
     rows = evidence.curve.rows
@@ -101,16 +155,24 @@ def monotone(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     return Finding(True, f"{len(rows)} rows in order")
 
 
+@_kind(
+    "One row per epoch asked for, fewer only after an early stop",
+    "compare the last row of {run}/learning_curve.csv with parameters.epochs in {run}/run.json; run the lab to its end",
+)
 def epochs(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """As many epochs as ``parameters.epochs``, or fewer after an early stop."""
-    asked, found = evidence.record.count("epochs"), len(evidence.curve.epochs)
-    if found > asked:
-        return Finding(False, f"the learning curve has {found} epochs, run.json asked for {asked}")
-    if found < asked and not evidence.record.stopped_early:
-        return Finding(False, f"the learning curve has {found} of {asked} epochs, and run.json tells of no early stop")
-    return Finding(True, f"{found} of {asked} epochs" + (", stopped early" if found < asked else ""))
+    asked, done = evidence.record.count("epochs"), len(evidence.curve.epochs)
+    if done > asked:
+        return Finding(False, f"the learning curve has {done} epochs, run.json asked for {asked}")
+    if done < asked and not evidence.record.stopped_early:
+        return Finding(False, f"the learning curve has {done} of {asked} epochs, and run.json records no early stop")
+    return Finding(True, f"{done} of {asked} epochs" + (", stopped early" if done < asked else ""))
 
 
+@_kind(
+    "Training stopped exactly where the early-stopping rule says",
+    "write down val_accuracy epoch by epoch and mark where the last `patience` values all reach target_accuracy",
+)
 def early_stop(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """Training ended at the first epoch at which the last `patience` epochs all reached the target."""
     record, accuracies = evidence.record, evidence.curve.accuracies
@@ -128,22 +190,39 @@ def early_stop(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     if last > due:
         return Finding(False, f"should have stopped after epoch {due} ({rule}) and went on to epoch {last}")
     if due < asked and not record.stopped_early:
-        return Finding(False, f"ended after epoch {due} as the rule asks, but run.json tells of no early stop")
+        return Finding(False, f"ended after epoch {due} as the rule asks, but run.json records no early stop")
     return Finding(True, f"stopped after epoch {due}: {rule}")
 
 
+@_kind(
+    "Best validation accuracy reaches {threshold:.2f}",
+    "plot val_accuracy over epochs: is it still rising at the end, or was the step too large?",
+    {"threshold": _THRESHOLD},
+)
 def best_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """The best epoch reaches the threshold."""
     best = max(evidence.curve.accuracies)
     return _compare("best", best, evidence.curve.accuracies.index(best) + 1, settings["threshold"])
 
 
+@_kind(
+    "Final validation accuracy reaches {threshold:.2f}",
+    "compare the last epoch with the best: a late drop points at a learning rate too large",
+    {"threshold": _THRESHOLD},
+)
 def final_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """The last epoch reaches the threshold."""
     accuracies = evidence.curve.accuracies
     return _compare("final", accuracies[-1], len(accuracies), settings["threshold"])
 
 
+@_kind(
+    "The training took at most 15 minutes on a CPU, 10 on a GPU",
+    "look at the last row of {run}/learning_curve.csv, and at started and ended in {run}/run.json: fewer epochs, "
+    "an earlier stop or a larger learning rate save time",
+    {"seconds": _SECONDS},
+    {"seconds_gpu": _SECONDS},
+)
 def time_budget(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """The cumulative training time of the curve's last row is within the budget, and fits transcript and record."""
     curve, record = evidence.curve, evidence.record
@@ -157,107 +236,40 @@ def time_budget(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     if reason := more_than_wall_clock(curve, record):
         return Finding(False, reason)
     relation = "at most" if last.time <= budget else "more than"
-    told = f"training took {last.time:g} s until epoch {last.epoch}, the last row of learning_curve.csv"
-    return Finding(last.time <= budget, f"{told}: {relation} the {budget:g} s allowed on {quote(device)}")
+    summary = f"training took {last.time:g} s until epoch {last.epoch}, the last row of learning_curve.csv"
+    return Finding(last.time <= budget, f"{summary}: {relation} the {budget:g} s allowed on {quote(device)}")
 
 
+@_kind(
+    "assessment.out is in the assessment's format and agrees with the learning curve",
+    "print through assessment_print with the given format, unchanged, and hand in all files from the same run",
+)
 def transcript(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
-    """The transcript parses and tells of the same run as the learning curve and the record."""
-    told, curve, record = evidence.transcript, evidence.curve, evidence.record
-    if reason := disagreement(told, curve):
+    """The transcript parses and is of the same run as the learning curve and the record."""
+    printed, curve, record = evidence.transcript, evidence.curve, evidence.record
+    if reason := disagreement(printed, curve):
         return Finding(False, reason)
-    if record.stopped_early and told.stopped_after is None:
-        return Finding(False, "run.json tells of an early stop, assessment.out has no early-stopping line")
-    if told.stopped_after is not None and not record.stopped_early and len(curve.epochs) < record.count("epochs"):
-        return Finding(False, "assessment.out tells of an early stop, run.json does not")
-    return Finding(True, f"{len(told.rows)} epochs, in agreement with the learning curve")
+    if record.stopped_early and printed.stopped_after is None:
+        return Finding(False, "run.json records an early stop, assessment.out has no early-stopping line")
+    if printed.stopped_after is not None and not record.stopped_early and len(curve.epochs) < record.count("epochs"):
+        return Finding(False, "assessment.out has an early-stopping line, run.json does not")
+    return Finding(True, f"{len(printed.rows)} epochs, in agreement with the learning curve")
 
 
+@_kind(
+    "The submitted weights reach {threshold:.2f} on held-out images",
+    "load {run}/model.safetensors into the lab's network and evaluate it on the test images yourself",
+    {"threshold": _THRESHOLD},
+)
 def held_out_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """The submitted weights reach the threshold on held-out images, but for what so few images leave open."""
     held = evidence.held_out
-    told = f"{held.accuracy:.3f} ± {held.uncertainty:.3f} on {held.images:,} held-out images"
+    score = f"{held.accuracy:.3f} ± {held.uncertainty:.3f} on {held.images:,} held-out images"
     passed = meets(held.accuracy + held.uncertainty, settings["threshold"])
-    return Finding(passed, f"the submitted weights score {told}, asked for {settings['threshold']:g}")
+    return Finding(passed, f"the submitted weights score {score}, asked for {settings['threshold']:g}")
 
 
 def _compare(which: str, accuracy: float, epoch: int, threshold: float) -> Finding:
     passed = meets(accuracy, threshold)
     relation = "reaches" if passed else "is below"
     return Finding(passed, f"{which} validation accuracy {accuracy:.4f} (epoch {epoch}) {relation} {threshold:g}")
-
-
-_SECONDS = (lambda v: _is_number(v) and 0 < v < float("inf"), "a number of seconds above 0")
-_THRESHOLD = {
-    "threshold": (lambda v: _is_number(v) and 0 < v <= 1, "a number above 0 and at most 1"),
-}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-KINDS: dict[str, Kind] = {
-    "run_record": Kind(
-        run_record,
-        "open {run}/run.json: `ended` holds a time once the notebook has run to its end, and `data` says what it ran on",
-        {
-            "provenance": (
-                lambda v: isinstance(v, list) and v and all(p in ("official", "copy", "synthetic") for p in v),
-                'a list of "official", "copy", "synthetic"',
-            )
-        },
-    ),
-    "world_size": Kind(
-        world_size,
-        "set the notebook's parameter num_gpus to 2 or more (on a machine without GPUs these are CPU processes)",
-        {"minimum": (lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 1, "a whole number from 1")},
-    ),
-    "curve_schema": Kind(
-        curve_schema,
-        "open {run}/learning_curve.csv in a text editor; the notebook's training loop writes it, an editor should not",
-        {},
-    ),
-    "monotone": Kind(
-        monotone,
-        "look at the columns epoch and time of {run}/learning_curve.csv; time adds up the epochs, it is not one epoch's",
-        {},
-    ),
-    "epochs": Kind(
-        epochs,
-        "compare the last row of {run}/learning_curve.csv with parameters.epochs in {run}/run.json; run the lab to its end",
-        {},
-    ),
-    "early_stop": Kind(
-        early_stop,
-        "write down val_accuracy epoch by epoch and mark where the last `patience` values all reach target_accuracy",
-        {},
-    ),
-    "best_accuracy": Kind(
-        best_accuracy,
-        "plot val_accuracy over epochs: is it still rising at the end, or was the step too large?",
-        _THRESHOLD,
-    ),
-    "final_accuracy": Kind(
-        final_accuracy,
-        "compare the last epoch with the best: a late drop points at a learning rate too large",
-        _THRESHOLD,
-    ),
-    "held_out_accuracy": Kind(
-        held_out_accuracy,
-        "load {run}/model.safetensors into the lab's network and evaluate it on the test images yourself",
-        _THRESHOLD,
-    ),
-    "time_budget": Kind(
-        time_budget,
-        "look at the last row of {run}/learning_curve.csv, and at started and ended in {run}/run.json: fewer epochs, "
-        "an earlier stop or a larger learning rate save time",
-        {"seconds": _SECONDS},
-        {"seconds_gpu": _SECONDS},
-    ),
-    "transcript": Kind(
-        transcript,
-        "print through assessment_print with the given format, unchanged, and hand in all files from the same run",
-        {},
-    ),
-}

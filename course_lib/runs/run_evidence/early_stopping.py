@@ -1,6 +1,6 @@
 """The multi-GPU tutorial's early-stopping rule, as a function of the accuracies alone.
 
-``len(val_accuracy) >= patience and all(acc >= target for acc in val_accuracy[-patience:])``, asked after every epoch.
+``len(val_accuracy) >= patience and all(acc >= target for acc in val_accuracy[-patience:])``, checked after every epoch.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 __all__ = ["FLOAT32_SLACK", "meets", "stopping_epoch"]
 
-# The lab compares float32 tensors: 0.7 is 0.69999999 in float32, and PyTorch finds it >= 0.7. What the CSV shows of it
-# must be found so too. A test set would need a million images for two accuracies to lie this close.
+# The lab compares float32 tensors: 0.7 is 0.69999999 in float32, and to PyTorch that is >= 0.7. The number in the CSV
+# must pass, too. A test set would need a million images for two accuracies to be this close.
 FLOAT32_SLACK = 1e-6
 
 

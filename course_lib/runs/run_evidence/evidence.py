@@ -1,4 +1,4 @@
-"""What a run folder says: its three text files, each parsed or the error that says why not."""
+"""The evidence of a run folder: its three text files, each parsed, or the error that says why not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RunFiles = dict[str, "bytes | EvidenceError"]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What submitted weights scored: `correct` of `images`, on the data set `data` of that provenance."""
+    """The score of submitted weights: `correct` of `images`, on the data set `data` of that provenance."""
 
     correct: int
     images: int
@@ -41,7 +41,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The files of a run folder, each parsed or the error that says why not, and what its weights scored."""
+    """The files of a run folder, each parsed, or the error that says why not; and the score of its weights."""
 
     lab: str
     record_or_error: RunRecord | EvidenceError
@@ -66,7 +66,7 @@ class Evidence:
 
     @property
     def held_out(self) -> HeldOut:
-        """What the weights scored; raises `EvidenceError` where they were not tried."""
+        """The score of the weights; raises `EvidenceError` where they were not tried."""
         if self.held_out_or_error is None:
             raise EvidenceError("the submitted weights were not tried")
         return _unwrap(self.held_out_or_error)
@@ -86,7 +86,7 @@ def parse_evidence(lab: str, files: RunFiles) -> Evidence:
         except UnicodeDecodeError as error:
             where = f"{name} is not UTF-8 text (byte {error.start})"
             return EvidenceError(f"{where}: hand in the file as the lab wrote it")
-        except Exception as error:  # fails closed: what we did not think of earns nothing and stops nothing
+        except Exception as error:  # fails closed: an unforeseen error earns no points and stops no grading
             what = type(error).__name__
             return EvidenceError(f"{name} could not be read ({what}): hand in the file as the lab wrote it")
 

@@ -1,7 +1,7 @@
 """``learning_curve.csv``: one row per epoch, after a row of zeros.
 
-Any CSV with at least ``time,val_accuracy`` is read, since the multi-GPU tutorial wrote just those two; the other columns of the
-labs' own files are checked where they are there.
+Any CSV with at least ``time,val_accuracy`` is read, since the multi-GPU tutorial wrote just those two; the other columns
+of the labs' own files are checked where they exist.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def parse_learning_curve(text: str) -> LearningCurve:
 def _check_header(header: tuple[str, ...]) -> None:
     for name in ("time", "val_accuracy"):
         if header.count(name) != 1:
-            found = "is there twice" if name in header else "is missing"
-            raise _bad(1, f"column {name} {found}; found {quote(','.join(header))}", f"expected {','.join(COLUMNS)}")
+            trouble = "is there twice" if name in header else "is missing"
+            raise _bad(1, f"column {name} {trouble}; found {quote(','.join(header))}", f"expected {','.join(COLUMNS)}")
     if len(set(header)) != len(header):
         raise _bad(1, "a column is there twice", f"expected {','.join(COLUMNS)}")
 

@@ -1,4 +1,4 @@
-"""How text from a submission is shown: short, printable ASCII, in quotes.
+"""Show text from a submission: short, printable ASCII, in quotes.
 
 Escaping for HTML is done once more, where a page is written; this keeps a line a line in a terminal, a log and a
 gradebook comment, whatever bytes a student put in a file.

@@ -25,7 +25,7 @@ class RunRecord:
     ----------
     lab : str
     parameters : dict
-        As written; ask for a number with `number`.
+        As written; `number` and `count` return a checked one.
     world_size : int
     device : str
     data_name, data_provenance, data_source : str
@@ -60,8 +60,8 @@ class RunRecord:
         """
         value = self.parameters.get(name, _MISSING)
         if value is _MISSING or isinstance(value, bool) or not isinstance(value, (int, float)):
-            found = "is missing" if value is _MISSING else f"is {quote(value)}"
-            raise EvidenceError(f"run.json: parameters.{name} {found}, a number was expected: run the lab again")
+            state = "is missing" if value is _MISSING else f"is {quote(value)}"
+            raise EvidenceError(f"run.json: parameters.{name} {state}, a number was expected: run the lab again")
         if not abs(value) <= LARGEST:  # 1e999 is infinity to Python, and an integer may have thousands of digits
             raise EvidenceError(f"run.json: parameters.{name} is beyond {LARGEST:g}: run the lab again")
         return value

@@ -1,4 +1,4 @@
-"""Whether the training time that a learning curve adds up to fits into the run's wall clock."""
+"""Compare the training time of a learning curve with the run's wall-clock time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WHOLE_SECONDS = 1.0  # run.json's times are cut to seconds
 
 
 def more_than_wall_clock(curve: LearningCurve, record: RunRecord) -> str | None:
-    """Why the cumulative training time of the curve's last row cannot be, by ``started`` and ``ended``; else None.
+    """Why the cumulative training time of the curve's last row is impossible, by ``started`` and ``ended``; else None.
 
     Training is a part of the run, so its time is at most ``ended - started``, but for what the files round away: whole
     seconds in ``run.json``, six significant digits in the CSV, tenths of a second in the multi-GPU tutorial's.

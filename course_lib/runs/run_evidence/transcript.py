@@ -1,7 +1,7 @@
 """``assessment.out``: what `assessment_print` wrote, in the multi-GPU tutorial's format and no other.
 
-A line is taken apart, put together again by the multi-GPU tutorial's own format string and compared, so "exactly" means what the
-document's program would have printed, padding included. Rewritten figures are caught by comparing with the CSV.
+A line is parsed, formatted again by the multi-GPU tutorial's own format string, and compared. So "exactly" means what
+the tutorial's program would have printed, padding included. The comparison with the CSV finds rewritten figures.
 
 `assessment_print` appends: a file may hold several runs, each of which begins at epoch 1. The last one counts.
 """
@@ -69,7 +69,7 @@ def parse_transcript(text: str) -> Transcript:
     Raises
     ------
     EvidenceError
-        A line is not in the multi-GPU tutorial's format, or out of place; quotes it with its number and what was expected.
+        A line is not in the multi-GPU tutorial's format, or out of place; gives its number, its text and the expected one.
     """
     lines = text.split("\n")
     if lines and lines[-1] == "":
@@ -128,7 +128,7 @@ def _parse_epoch(number: int, line: str) -> TranscriptRow:
 
 
 def disagreement(transcript: Transcript, curve: LearningCurve) -> str | None:
-    """The first place where transcript and learning curve tell of different runs, or None.
+    """The first place where transcript and learning curve disagree, or None.
 
     Figures may differ by half a unit of the format's last place and by what the CSV rounds away: the labs write six
     significant digits, the multi-GPU tutorial wrote seconds to one place and accuracies to four.
@@ -142,27 +142,32 @@ def disagreement(transcript: Transcript, curve: LearningCurve) -> str | None:
             f"learning_curve.csv has {len(curve.epochs)}: hand in both files from the same run"
         )
     earlier = 0.0
-    for said, row in zip(transcript.rows, curve.epochs, strict=True):
+    for printed_row, row in zip(transcript.rows, curve.epochs, strict=True):
         checks = [
-            ("epoch", said.epoch, row.epoch, 0),
-            ("cumulative time", said.time, row.time, seconds),
-            ("epoch time", said.epoch_time, row.time - earlier, 2 * seconds + SIX_DIGITS * (row.time + earlier)),
-            ("images/sec", said.images_per_sec, row.images_per_sec, TENSOR_DIGITS * abs(said.images_per_sec)),
-            ("training accuracy", said.train_accuracy, row.train_accuracy, fraction),
-            ("validation loss", said.val_loss, row.val_loss, fraction),
-            ("validation accuracy", said.val_accuracy, row.val_accuracy, fraction),
+            ("epoch", printed_row.epoch, row.epoch, 0),
+            ("cumulative time", printed_row.time, row.time, seconds),
+            ("epoch time", printed_row.epoch_time, row.time - earlier, 2 * seconds + SIX_DIGITS * (row.time + earlier)),
+            (
+                "images/sec",
+                printed_row.images_per_sec,
+                row.images_per_sec,
+                TENSOR_DIGITS * abs(printed_row.images_per_sec),
+            ),
+            ("training accuracy", printed_row.train_accuracy, row.train_accuracy, fraction),
+            ("validation loss", printed_row.val_loss, row.val_loss, fraction),
+            ("validation accuracy", printed_row.val_accuracy, row.val_accuracy, fraction),
         ]
         earlier = row.time
         for name, printed, written, tolerance in checks:
             if written is not None and abs(printed - written) > tolerance + SIX_DIGITS * abs(written):
-                return _differ(said, row, name, printed, written)
+                return _differ(printed_row, row, name, printed, written)
     return None
 
 
-def _differ(said: TranscriptRow, row: CurveRow, name: str, printed: float, written: float) -> str:
+def _differ(printed_row: TranscriptRow, row: CurveRow, name: str, printed: float, written: float) -> str:
     return (
-        f"epoch {said.epoch}: {name} is {printed:.6g} in assessment.out (line {said.line}) and {written:.6g} "
-        f"in learning_curve.csv (line {row.line}): hand in both files from the same run"
+        f"epoch {printed_row.epoch}: {name} is {printed:.6g} in assessment.out (line {printed_row.line}) and "
+        f"{written:.6g} in learning_curve.csv (line {row.line}): hand in both files from the same run"
     )
 
 

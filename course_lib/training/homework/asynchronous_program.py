@@ -1,4 +1,4 @@
-"""From a hand-in program's options to its run folder, with a parameter server: rank 0 serves, the others train."""
+"""Train a hand-in program with a parameter server: rank 0 serves, the others compute gradients."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.data import batches as course_data
-from course_lib.data.augment import CropAndFlip
 from course_lib.data.batches import Batches, ImageData
 from course_lib.distributed import rank_device
 from course_lib.distributed.parameter_server import ParameterServerWorker, Update, serve
 from course_lib.runs.records import EpochRecord, RunFolder
 from course_lib.system.hardware import machine_line
 from course_lib.training.checkpoint import Checkpoint
-from course_lib.training.homework.progressive_resize import ProgressiveResize
 from course_lib.training.homework.recipe import Recipe, one_cycle_recipe
-from course_lib.training.homework.train_program import TEST_BATCH, already_stands, joined_ranks
+from course_lib.training.homework.train_program import (
+    TEST_BATCH,
+    already_finished,
+    finish,
+    joined_ranks,
+    open_run,
+    training_batches,
+)
 from course_lib.training.loop import evaluate
 from course_lib.training.precision import accelerate_model
 
@@ -31,20 +35,20 @@ __all__ = ["train_asynchronously"]
 def train_asynchronously(
     name: str,
     options: Namespace,
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     make_model: Callable[[ImageData], nn.Module],
     make_recipe: Callable[[nn.Module, Mapping[str, Any], int, int], Recipe] = one_cycle_recipe,
     *,
     lab: str,
     more: Mapping[str, Any] | None = None,
 ) -> Path | None:
-    """Train as the options say by asynchronous SGD; the run folder is the result, as of `train_program`.
+    """Train as the options say by asynchronous SGD; the result is the run folder, as of `train_program`.
 
-    An epoch is as many updates as the training set has batches, whichever worker they come from; the schedule goes by
-    updates. After each epoch the server evaluates and keeps a checkpoint, while the workers wait (their time stands
-    still). A worker in the middle of a gradient goes on with it meanwhile, so each evaluation gives every worker up to
-    one gradient for nothing. A training that is started again goes on from the server's last epoch. It takes the same number of updates as
-    without the interruption, to other weights: in which order gradients arrive is nobody's choice.
+    An epoch is as many updates as the training set has batches, whichever worker they come from; the schedule counts
+    updates. After each epoch the server evaluates and saves a checkpoint. The workers wait meanwhile, and this time is
+    not counted. A worker that is in the middle of a gradient finishes it, so each evaluation gives every worker up to one
+    gradient outside the measured time. A training that is started again resumes from the server's last epoch. It takes
+    as many updates as without the interruption, to other weights, because the order of the gradients is left to chance.
 
     Parameters and errors are those of `train_program`; `ValueError` where there is no rank for a worker.
     """
@@ -56,46 +60,36 @@ def train_asynchronously(
             )
         if ranks == 2 and rank == 0:
             print(f"{name}: 1 worker: this is plain SGD; asynchronous SGD begins with two (--ranks 3)", flush=True)
-        folder = RunFolder(str(options.output_dir), lab, given, {}, {"program": name, **(more or {})})
-        checkpoint = Checkpoint(Path(folder.path) / "checkpoint.safetensors", seed=given["seed"])
-        data = course_data.load(given["dataset"], options.root, given["train_samples"], given["test_samples"])
-        folder.data = data.describe()
-        updates_per_epoch = len(data.train) // given["batch_size"]
+        folder, checkpoint, data = open_run(name, options, values, lab, more)
+        updates_per_epoch = len(data.train) // values["batch_size"]
         if updates_per_epoch == 0:
-            raise ValueError(f"batch_size {given['batch_size']} exceeds the {len(data.train)} training images")
-        if already_stands(folder, checkpoint, ranks, options.restart, rank):
+            raise ValueError(f"batch_size {values['batch_size']} exceeds the {len(data.train)} training images")
+        if already_finished(folder, checkpoint, ranks, options.restart, rank):
             return Path(folder.path) if rank == 0 else None
-        torch.manual_seed(given["seed"])
+        torch.manual_seed(values["seed"])
         model = accelerate_model(make_model(data), rank_device())
-        recipe = make_recipe(model, given, updates_per_epoch, given["batch_size"])
+        recipe = make_recipe(model, values, updates_per_epoch, values["batch_size"])
         if rank == 0:
-            return _serve(name, folder, checkpoint, data, model, recipe, given, updates_per_epoch)
-        _work(data, model, recipe.loss_fn, given, updates_per_epoch)
+            return _serve(name, folder, checkpoint, data, model, recipe, values, updates_per_epoch)
+        _work(data, model, recipe.loss_fn, values, updates_per_epoch)
         return None
 
 
 def _work(
-    data: ImageData, model: nn.Module, loss_fn: nn.Module, given: Mapping[str, Any], updates_per_epoch: int
+    data: ImageData, model: nn.Module, loss_fn: nn.Module, values: Mapping[str, Any], updates_per_epoch: int
 ) -> None:
-    """Send gradients until the server says stop. The server's version tells which epoch it is."""
-    share, shares = dist.get_rank() - 1, dist.get_world_size() - 1
-    batches = ProgressiveResize(
-        Batches(
-            data.train, given["batch_size"], rank_device(), mean=data.mean, std=data.std, shuffle=True,
-            seed=given["seed"], augment=CropAndFlip(given["padding"]), rank=share, world_size=shares,
-        ),
-        given.get("small_epochs", 0),
-        given.get("small_size", 0),
-    )  # fmt: skip
+    """Send gradients until the server says stop. The epoch follows from the server's version."""
+    index, workers = dist.get_rank() - 1, dist.get_world_size() - 1
+    batches = training_batches(data, values, index, workers)
     worker = ParameterServerWorker(model)
-    torch.manual_seed(given["seed"] * shares + share + 1)  # dropout differs from worker to worker
+    torch.manual_seed(values["seed"] * workers + index + 1)  # dropout differs from worker to worker
     model.train()
     epoch, passes = -1, 0
     while worker.active:
         now = worker.versions[0] // updates_per_epoch
         epoch, passes = now, passes + 1 if now == epoch else 0
-        # A worker that is through with its share before the epoch ends goes through it in an order that no epoch has.
-        batches.set_epoch(epoch, order=epoch + passes * given["epochs"])
+        # A worker that finishes its shard before the epoch ends starts it again, in an order that no epoch has.
+        batches.set_epoch(epoch, order=epoch + passes * values["epochs"])
         for images, labels in batches:
             logits = model(images)
             loss = loss_fn(logits, labels)
@@ -115,7 +109,7 @@ def _serve(
     data: ImageData,
     model: nn.Module,
     recipe: Recipe,
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     updates_per_epoch: int,
 ) -> Path:
     """Serve until all epochs are done; write the run folder."""
@@ -165,18 +159,11 @@ def _serve(
         model,
         recipe.optimizer,
         scheduler=recipe.scheduler,
-        updates=given["epochs"] * updates_per_epoch,
+        updates=values["epochs"] * updates_per_epoch,
         version=len(records) * updates_per_epoch,
         on_update=count,
     )
     run.save_model(model)
-    run.finish(stopped_early=False)
-    checkpoint.remove()
     mean = f"{sum(staleness) / len(staleness):.2f}" if staleness else "unknown"
     since = " since the restart" if resumes else ""
-    print(
-        f"done: test accuracy {records[-1].val_accuracy:.2%} after {given['epochs']} epochs, mean staleness {mean}{since}; "
-        f"{folder.path}",
-        flush=True,
-    )
-    return Path(folder.path)
+    return finish(run, checkpoint, records[-1].val_accuracy, values["epochs"], f", mean staleness {mean}{since}")

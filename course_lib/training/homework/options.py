@@ -11,7 +11,7 @@ from course_lib.runs.parameters import ParameterError, Rule, check_values
 
 __all__ = ["check_options", "program_options"]
 
-_NOT_THE_RUN = ("output_dir", "root", "restart", "ranks")  # where and how, which is said elsewhere in run.json
+_NOT_THE_RUN = ("output_dir", "root", "restart", "ranks")  # where and how it runs; run.json has other entries for that
 
 _OPTIONS: dict[str, tuple[type, str, str]] = {  # type, rule (see course_lib.runs.parameters), meaning
     "dataset": (str, "{data}", "staged data set (`lab data list`)"),
@@ -73,16 +73,16 @@ def program_options(
 
 def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, Any]:
     """The options that make the run what it is, as ``run.json`` keeps them; exits with code 2 where one cannot work."""
-    given = {name: value for name, value in vars(options).items() if name not in _NOT_THE_RUN}
-    if "small_epochs" in given and given["small_epochs"] is None:
-        given["small_epochs"] = given["epochs"] // 2
+    values = {name: value for name, value in vars(options).items() if name not in _NOT_THE_RUN}
+    if "small_epochs" in values and values["small_epochs"] is None:
+        values["small_epochs"] = values["epochs"] // 2
     try:
-        check_values(given, {name: Rule(rule) for name, (_, rule, _) in _OPTIONS.items()})
+        check_values(values, {name: Rule(rule) for name, (_, rule, _) in _OPTIONS.items()})
     except ParameterError as error:
         name, _, why = str(error).partition(" ")
         parser.exit(2, f"{parser.prog}: error: --{name.replace('_', '-')} {why}\n")
-    if given.get("small_epochs", 0) > given["epochs"]:
+    if values.get("small_epochs", 0) > values["epochs"]:
         parser.exit(
-            2, f"{parser.prog}: error: --small-epochs {given['small_epochs']} exceeds --epochs {given['epochs']}\n"
+            2, f"{parser.prog}: error: --small-epochs {values['small_epochs']} exceeds --epochs {values['epochs']}\n"
         )
-    return given
+    return values

@@ -1,4 +1,4 @@
-"""Pre-trained weights for ResNet-18: looked for where torchvision and a cluster's staff leave them, never downloaded."""
+"""Find pre-trained weights for ResNet-18 where torchvision or a cluster's staff put them; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class WeightsError(ValueError):
 def find_imagenet_weights(root: str | None = None) -> Path | None:
     """torchvision's ResNet-18 weights (``IMAGENET1K_V1``), or None.
 
-    They are looked for in torch hub's cache (``$TORCH_HOME/hub/checkpoints``), where torchvision leaves what it has
-    downloaded, and in ``weights/`` of the data root.
+    The function looks in torch hub's cache (``$TORCH_HOME/hub/checkpoints``), where torchvision stores its downloads,
+    and in ``weights/`` of the data root.
 
     Raises
     ------
     WeightsError
-        The file's SHA-256 is not the one in its name, torchvision's mark of the original.
+        The file's SHA-256 is not the one in its name, by which torchvision marks the original.
     """
     import_torchvision()
     from torchvision.models import ResNet18_Weights
@@ -45,7 +45,7 @@ def find_imagenet_weights(root: str | None = None) -> Path | None:
 
 
 def load_body(model: nn.Module, path: Path) -> None:
-    """Load weights into everything of a ResNet but its head, ``fc``, whose classes are others.
+    """Load weights into all layers of a ResNet but its head, ``fc``, which is for other classes.
 
     Parameters
     ----------

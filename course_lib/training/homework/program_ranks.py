@@ -1,4 +1,4 @@
-"""A program that is about several ranks starts them itself where `torchrun` has not."""
+"""Start a program's ranks on this machine, unless `torchrun` has started them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ProgramError", "on_ranks"]
 
 
 class ProgramError(RuntimeError):
-    """What a rank had to say in one line, or that it was lost."""
+    """A rank's one-line error, or the loss of a rank."""
 
 
 def on_ranks(ranks: int, train: Callable[..., Any], *args: Any, known: tuple[type[Exception], ...] = ()) -> None:
@@ -22,14 +22,14 @@ def on_ranks(ranks: int, train: Callable[..., Any], *args: Any, known: tuple[typ
     Parameters
     ----------
     known : tuple of exception types
-        Those whose message is enough: it comes back as a `ProgramError`.
+        Errors whose message is enough; they become a `ProgramError`.
 
     Raises
     ------
     ProgramError
         A rank raised one of `known`, or was killed.
     RankFailedError
-        A rank raised something else; its traceback is told.
+        A rank raised another error; its traceback is in the message.
     """
     if dist.is_torchelastic_launched():
         train(*args)
@@ -37,9 +37,9 @@ def on_ranks(ranks: int, train: Callable[..., Any], *args: Any, known: tuple[typ
     try:
         launch(_in_one_line, ranks, (train, args, known), timeout=None)
     except RankFailedError as error:
-        before, _, told = error.reason.partition(f"{ProgramError.__name__}: ")
-        if told and before.endswith("."):
-            raise ProgramError(told) from None
+        before, _, message = error.reason.partition(f"{ProgramError.__name__}: ")
+        if message and before.endswith("."):
+            raise ProgramError(message) from None
         if error.rank_traceback:
             raise
         raise ProgramError(

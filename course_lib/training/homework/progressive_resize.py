@@ -1,4 +1,4 @@
-"""Smaller images in the first epochs: most of what they teach, for a part of the price."""
+"""Progressive resizing: the first epochs train on smaller images, which cost less."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ProgressiveResize:
         self.epoch = 0
 
     def set_epoch(self, epoch: int, order: int | None = None) -> None:
-        """Choose the epoch, counted from 0; `order` is that of the images, where it is to be another's."""
+        """Choose the epoch, counted from 0; `order`, where given, is the epoch whose order of images is used."""
         self.epoch = epoch
         self.batches.set_epoch(epoch if order is None else order)
 
@@ -47,5 +47,5 @@ class ProgressiveResize:
             return
         size = (self.small_size, self.small_size)
         for images, labels in self.batches:
-            # antialias averages over the pixels that fall together, as a photograph taken smaller would
+            # antialias averages over the pixels that become one, as a camera with fewer pixels would
             yield F.interpolate(images, size=size, mode="bilinear", antialias=True), labels

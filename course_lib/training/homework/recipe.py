@@ -13,12 +13,12 @@ from course_lib.optim import linear_scaling, no_decay_groups
 
 __all__ = ["REFERENCE_BATCH", "Recipe", "one_cycle_options", "one_cycle_recipe", "one_cycle_sgd"]
 
-REFERENCE_BATCH = 128  # images a step that base_lr is meant for
+REFERENCE_BATCH = 128  # images per step for which base_lr is meant
 
 
 @dataclass
 class Recipe:
-    """What `course_lib.training.loop.fit` trains with."""
+    """Optimiser, schedule and loss for `course_lib.training.loop.fit`."""
 
     optimizer: torch.optim.Optimizer
     scheduler: Any
@@ -45,8 +45,8 @@ def one_cycle_sgd(
     Parameters
     ----------
     groups : nn.Module or sequence of dict
-        A model, whose weights decay and whose biases and norms do not; or parameter groups, each may carry
-        ``lr_factor``, a share of the learning rate.
+        A model, whose weights decay and whose biases and norms do not; or parameter groups, each of which may have
+        ``lr_factor``, a factor of its learning rate.
     steps_per_epoch, epochs, images_per_step : int
         The schedule's length, and the images of one step on all ranks together.
     """
@@ -73,14 +73,14 @@ def one_cycle_sgd(
     return Recipe(optimizer, scheduler, nn.CrossEntropyLoss(label_smoothing=label_smoothing))
 
 
-def one_cycle_recipe(model: nn.Module, given: Mapping[str, Any], steps_per_epoch: int, images_per_step: int) -> Recipe:
+def one_cycle_recipe(model: nn.Module, values: Mapping[str, Any], steps_per_epoch: int, images_per_step: int) -> Recipe:
     """`one_cycle_sgd` for a whole model, by a program's options."""
     return one_cycle_sgd(
-        model, steps_per_epoch=steps_per_epoch, images_per_step=images_per_step, **one_cycle_options(given)
+        model, steps_per_epoch=steps_per_epoch, images_per_step=images_per_step, **one_cycle_options(values)
     )
 
 
-def one_cycle_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a program's options that `one_cycle_sgd` takes."""
+def one_cycle_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a program that `one_cycle_sgd` takes."""
     names = ("epochs", "base_lr", "momentum", "weight_decay", "label_smoothing", "warmup_epochs")
-    return {name: given[name] for name in names}
+    return {name: values[name] for name in names}

@@ -1,4 +1,4 @@
-"""From a hand-in program's options to its run folder, on one rank or many, with an end in sight after a kill."""
+"""Train a hand-in program: join the process group, resume from a checkpoint, train, write the run folder."""
 
 from __future__ import annotations
 
@@ -32,15 +32,18 @@ from course_lib.training.loop import Step, fit, train_step
 from course_lib.training.precision import accelerate_model
 from data_prep.errors import DataError
 
-__all__ = ["KNOWN_ERRORS", "RunMismatchError", "already_stands", "exit_in_one_line", "joined_ranks", "train_program"]
+__all__ = [
+    "KNOWN_ERRORS", "RunMismatchError", "already_finished", "exit_in_one_line", "finish", "joined_ranks", "open_run",
+    "train_program", "training_batches",
+]  # fmt: skip
 
 LAB = "05_resnet_hw"
 TEST_BATCH = 500
-GROUP_TIMEOUT = timedelta(minutes=10)  # that a rank waits for another, which may have died with its node
+GROUP_TIMEOUT = timedelta(minutes=10)  # how long a rank waits for another, which may have died with its node
 
 
 class RunMismatchError(RuntimeError):
-    """An interrupted run with other options lies where this one wants to write."""
+    """The run folder holds an interrupted run with other options."""
 
 
 KNOWN_ERRORS = (
@@ -52,7 +55,7 @@ KNOWN_ERRORS = (
 def train_program(
     name: str,
     options: Namespace,
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     make_model: Callable[[ImageData], nn.Module],
     make_recipe: Callable[[nn.Module, Mapping[str, Any], int, int], Recipe] = one_cycle_recipe,
     *,
@@ -60,23 +63,23 @@ def train_program(
     step: Step | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> Path | None:
-    """Train as the options say; the run folder, with curve, weights, transcript and ``run.json``, is the result.
+    """Train as the options say; the result is the run folder, with curve, weights, transcript and ``run.json``.
 
-    It joins the process group where `torchrun` started it. What an interrupted run of the same options left is gone on
-    from; a finished run is left alone. Both are trained anew with ``--restart``.
+    It joins the process group where `torchrun` started it. An interrupted run of the same options is resumed, a finished
+    run is left alone; with ``--restart`` both are trained anew.
 
     Parameters
     ----------
     name : str
         The program's, for ``run.json``.
     options : Namespace
-        As parsed: ``output_dir``, ``root``, ``restart`` and what `given` has.
-    given : mapping
+        As parsed: ``output_dir``, ``root``, ``restart`` and what `values` has.
+    values : mapping
         The options that make the run what it is (`check_options`).
     make_model : callable
         ``make_model(data)``, the same on every rank.
     make_recipe : callable
-        ``make_recipe(model, given, steps_per_epoch, images_per_step)``.
+        ``make_recipe(model, values, steps_per_epoch, images_per_step)``.
     lab : str
         The lab that the program belongs to, for ``run.json``.
     step : callable, optional
@@ -103,29 +106,17 @@ def train_program(
                 "1 rank: synchronous SGD needs at least two; --ranks 2, torchrun --nproc-per-node=2, or RANKS_PER_NODE=2 "
                 "for the job scripts"
             )
-        folder = RunFolder(str(options.output_dir), lab, given, {}, {"program": name, **(more or {})})
-        checkpoint = Checkpoint(Path(folder.path) / "checkpoint.safetensors", seed=given["seed"])
-        data = course_data.load(given["dataset"], options.root, given["train_samples"], given["test_samples"])
-        folder.data = data.describe()
-        if already_stands(folder, checkpoint, ranks, options.restart, rank):
+        folder, checkpoint, data = open_run(name, options, values, lab, more)
+        if already_finished(folder, checkpoint, ranks, options.restart, rank):
             return Path(folder.path) if rank == 0 else None
         device = rank_device()
-        torch.manual_seed(given["seed"])
+        torch.manual_seed(values["seed"])
         model = accelerate_model(make_model(data), device)
-        common = {"mean": data.mean, "std": data.std, "rank": rank, "world_size": ranks}
-        train_batches = ProgressiveResize(
-            Batches(
-                data.train, given["batch_size"], device, shuffle=True, seed=given["seed"],
-                augment=CropAndFlip(given["padding"]), **common,
-            ),
-            given.get("small_epochs", 0),
-            given.get("small_size", 0),
-        )  # fmt: skip
-        test_batches = Batches(data.test, TEST_BATCH, device, **common)
-        recipe = make_recipe(model, given, len(train_batches), given["batch_size"] * ranks)
+        train_batches = training_batches(data, values, rank, ranks)
+        test_batches = Batches(data.test, TEST_BATCH, device, mean=data.mean, std=data.std, rank=rank, world_size=ranks)
+        recipe = make_recipe(model, values, len(train_batches), values["batch_size"] * ranks)
         resumes = checkpoint.exists()
-        if ranks > 1:
-            dist.barrier()  # nobody begins, and rank 0 writes nothing, before all have looked for the checkpoint
+        _barrier(ranks)  # rank 0 writes nothing before all have looked for the checkpoint
         run = None
         if rank == 0:
             run = folder.start(ranks, dist.get_backend() if ranks > 1 else None, device.type, resume=resumes)
@@ -141,22 +132,40 @@ def train_program(
             train_batches,
             test_batches,
             recipe.optimizer,
-            epochs=given["epochs"],
+            epochs=values["epochs"],
             loss_fn=recipe.loss_fn,
             scheduler=recipe.scheduler,
             run=run,
             checkpoint=checkpoint,
             step=step or train_step,
         )
-        if rank != 0:
-            return None
-        run.finish(history.stopped_early)
-        checkpoint.remove()
-        print(
-            f"done: test accuracy {history.final_accuracy:.2%} after {given['epochs']} epochs; {folder.path}",
-            flush=True,
-        )
-        return Path(folder.path)
+        return finish(run, checkpoint, history.final_accuracy, values["epochs"]) if rank == 0 else None
+
+
+def open_run(
+    name: str, options: Namespace, values: Mapping[str, Any], lab: str, more: Mapping[str, Any] | None
+) -> tuple[RunFolder, Checkpoint, ImageData]:
+    """A program's run folder, the checkpoint in it, and its data; parameters as of `train_program`."""
+    data = course_data.load(values["dataset"], options.root, values["train_samples"], values["test_samples"])
+    folder = RunFolder(str(options.output_dir), lab, values, data.describe(), {"program": name, **(more or {})})
+    return folder, Checkpoint(Path(folder.path) / "checkpoint.safetensors", seed=values["seed"]), data
+
+
+def training_batches(data: ImageData, values: Mapping[str, Any], rank: int, ranks: int) -> ProgressiveResize:
+    """A rank's training batches on its device, augmented, smaller in the first epochs where `values` say so."""
+    batches = Batches(
+        data.train, values["batch_size"], rank_device(), mean=data.mean, std=data.std, shuffle=True,
+        seed=values["seed"], augment=CropAndFlip(values["padding"]), rank=rank, world_size=ranks,
+    )  # fmt: skip
+    return ProgressiveResize(batches, values.get("small_epochs", 0), values.get("small_size", 0))
+
+
+def finish(run: RunFolder, checkpoint: Checkpoint, accuracy: float, epochs: int, more: str = "") -> Path:
+    """Publish a run that is complete, remove its checkpoint, and print the result; returns the run folder."""
+    run.finish(stopped_early=False)
+    checkpoint.remove()
+    print(f"done: test accuracy {accuracy:.2%} after {epochs} epochs{more}; {run.path}", flush=True)
+    return Path(run.path)
 
 
 @torch.no_grad()
@@ -168,22 +177,19 @@ def _lay_out_gradients(model: nn.Module) -> None:
             p.grad = torch.empty_like(p).copy_(p.grad)
 
 
-def already_stands(folder: RunFolder, checkpoint: Checkpoint, ranks: int, restart: bool, rank: int) -> bool:
-    """Whether the folder holds this very run, finished; settles what happens to an interrupted one."""
+def already_finished(folder: RunFolder, checkpoint: Checkpoint, ranks: int, restart: bool, rank: int) -> bool:
+    """Whether the folder holds this very run, finished; decides what happens to an interrupted one."""
     now = folder.identity(ranks)
     if rank == 0:
-        folder.publish_if_complete()  # a run that was killed in its last moment needs no other training
-    if ranks > 1:
-        dist.barrier()
+        folder.publish_if_complete()  # a run that was killed in its last moment needs no further training
+    _barrier(ranks)
     finished, unfinished = folder.finished_run(), folder.unfinished_run()
-    if ranks > 1:
-        dist.barrier()  # all have read before rank 0 removes anything
+    _barrier(ranks)  # all have read before rank 0 removes anything
     if restart:
         if rank == 0:
             checkpoint.remove()
     elif unfinished is not None and checkpoint.exists():
-        other = differences(unfinished, now)
-        if other:
+        if other := differences(unfinished, now):
             raise RunMismatchError(
                 f"{folder.path} holds an interrupted run with {', '.join(other)}; give its options to go on with it, "
                 "another --output-dir, or --restart to train anew"
@@ -196,17 +202,21 @@ def already_stands(folder: RunFolder, checkpoint: Checkpoint, ranks: int, restar
             )
         return True
     elif rank == 0:
-        checkpoint.remove()  # of nobody's: what it belongs to is not known
+        checkpoint.remove()  # it belongs to no run that is known
+    _barrier(ranks)
+    return False
+
+
+def _barrier(ranks: int) -> None:
     if ranks > 1:
         dist.barrier()
-    return False
 
 
 @contextlib.contextmanager
 def joined_ranks() -> Iterator[tuple[int, int]]:
     """This rank and the number of ranks, with the process group up where `torchrun` has started several.
 
-    Inside of itself it joins nothing: a program that trains twice keeps one process group.
+    Where the process group is up already it joins nothing: a program that trains twice keeps one process group.
     """
     if dist.is_initialized() or not dist.is_torchelastic_launched():
         yield (dist.get_rank(), world_size()) if dist.is_initialized() else (0, 1)
@@ -228,7 +238,7 @@ def _local_ranks() -> int:
 
 @contextlib.contextmanager
 def exit_in_one_line(name: str) -> Iterator[None]:
-    """Turn what can be mended by the caller into one line on stderr and exit code 1."""
+    """Turn an error that the caller can correct into one line on stderr and exit code 1."""
     try:
         yield
     except KNOWN_ERRORS as error:

@@ -53,8 +53,8 @@ def test_the_file_is_what_the_cell_says(source, tmp_path):
     ids=["in the body", "in a comprehension", "a decorator", "a default"],
 )
 def test_what_the_file_lacks_is_named_in_one_line(source, missing, tmp_path):
-    told = write_own_function(written_in_a_cell(source), tmp_path / "own.py", HEAD)
-    assert missing in told and "own.py" in told and "\n" not in told
+    line = write_own_function(written_in_a_cell(source), tmp_path / "own.py", HEAD)
+    assert missing in line and "own.py" in line and "\n" not in line
 
 
 def test_no_text_is_one_line_too(tmp_path):

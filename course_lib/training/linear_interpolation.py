@@ -1,4 +1,4 @@
-"""The loss along the straight line between two sets of weights: what lies between two trained networks."""
+"""The loss along the straight line between the weights of two networks (Goodfellow, Vinyals and Saxe 2015)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def loss_along_line(
 
     Notes
     -----
-    As Goodfellow, Vinyals and Saxe (2015) look at a loss. Running statistics of batch norm lie on the line like weights, which is
-    not what they would be there; the course's network has none.
+    Running statistics of batch norm are interpolated like weights. They would be other numbers there; the course's
+    network has none.
     """
-    found = []
+    losses = []
     for t in points:
         model.load_state_dict(interpolate(first, second, t))
         loss, correct, images = evaluate(model, batches, nn.functional.cross_entropy)
-        found.append((loss / images, correct / images))
-    return found
+        losses.append((loss / images, correct / images))
+    return losses

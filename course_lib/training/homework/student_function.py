@@ -1,12 +1,10 @@
-"""A function from a notebook's cell, written out as a module of its own."""
+"""Save a function that a student wrote in a notebook's cell as a module of its own."""
 
 from __future__ import annotations
 
-import ast
 import builtins
 import dis
 import inspect
-import linecache
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -24,17 +22,18 @@ def write_own_function(function: Any, path: str | Path, head: str) -> str:
     function : callable
         Defined at the top level of a cell; it may be decorated.
     head : str
-        What stands above it: the imports.
+        The text above it: the imports.
 
     Returns
     -------
     str
-        Empty, or one line that says what the module lacks, such as a helper from another cell.
+        Empty, or one line that names what the module lacks, such as a function from another cell.
     """
     path = Path(path)
     plain = inspect.unwrap(function)
-    text = _text_of(plain)
-    if text is None:
+    try:
+        text = inspect.getsource(plain)
+    except OSError:
         return (
             f"{plain.__name__} has no text in a cell of this notebook: run its cell again; {path.name} is not written"
         )
@@ -50,17 +49,7 @@ def write_own_function(function: Any, path: str | Path, head: str) -> str:
     return ""
 
 
-def _text_of(function: Any) -> str | None:
-    lines = linecache.getlines(function.__code__.co_filename)
-    found = [node for node in ast.parse("".join(lines)).body if getattr(node, "name", None) == function.__name__]
-    if not found:
-        return None
-    last = found[-1]
-    first = min(part.lineno for part in (last, *last.decorator_list))
-    return "".join(lines[first - 1 : last.end_lineno])
-
-
 def _globals_of(code: CodeType) -> set[str]:
-    """Names that a function, and the functions in it, look up outside of themselves."""
+    """Names that a function and the functions inside it look up in the module."""
     names = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
     return names.union(*(_globals_of(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
