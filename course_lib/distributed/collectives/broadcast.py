@@ -54,17 +54,7 @@ def tree_broadcast(tensor: torch.Tensor, src: int = 0, *, check: bool = True) ->
     ⌈log₂ N⌉ rounds; in each, the number of ranks that have the tensor doubles. As MPI does it for short messages
     (Thakur, Rabenseifner and Gropp 2005, section 4.1).
 
-    Parameters
-    ----------
-    tensor, src, check
-        As in `linear_broadcast`.
-
-    Raises
-    ------
-    ValueError
-        There is no rank `src`.
-    CollectiveMismatchError
-        The ranks do not make the same call.
+    Parameters and errors as for `linear_broadcast`.
     """
     require_rank("tree_broadcast", src=src)
     if check:

@@ -85,10 +85,7 @@ def linear_all_gather(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> No
 
     `ring_all_gather` moves as many bytes over neighbours' links only.
 
-    Parameters
-    ----------
-    tensor, parts
-        As in `gather`, on every rank.
+    Parameters and errors as for `gather`, on every rank.
     """
     rank, size = dist.get_rank(), dist.get_world_size()
     _one_for_each(parts, size, "linear_all_gather")

@@ -53,17 +53,7 @@ def linear_reduce(tensor: torch.Tensor, dst: int = 0, *, check: bool = True) -> 
 def tree_reduce(tensor: torch.Tensor, dst: int = 0, *, check: bool = True) -> None:
     """Add all ranks' tensors to rank `dst`'s along a binomial tree: `tree_broadcast` backwards, ⌈log₂ N⌉ rounds.
 
-    Parameters
-    ----------
-    tensor, dst, check
-        As in `linear_reduce`.
-
-    Raises
-    ------
-    ValueError
-        There is no rank `dst`.
-    CollectiveMismatchError
-        The ranks do not make the same call.
+    Parameters and errors as for `linear_reduce`.
     """
     require_rank("tree_reduce", dst=dst)
     if check:

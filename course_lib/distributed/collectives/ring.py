@@ -28,10 +28,7 @@ def whole_tensor_all_reduce(tensor: torch.Tensor, *, check: bool = True) -> None
     The result is right, but each rank sends (N−1)·n bytes where the ring below sends 2(N−1)/N·n: twice as many for 4
     ranks, 32 times for 64. It is often taught as "ring all-reduce"; do not use it.
 
-    Parameters
-    ----------
-    tensor, check
-        As in `ring_all_reduce`.
+    Parameters and errors as for `ring_all_reduce`.
     """
     if check:
         check_agreement("whole_tensor_all_reduce", tensor)
