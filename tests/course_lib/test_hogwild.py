@@ -114,7 +114,7 @@ def test_races_lose_increments_and_a_lock_does_not():
     assert count_lost_increments(1, 1001).lost == 0
     raced = count_lost_increments(2, 100_000)
     assert raced.expected == 100_000 and 0 < raced.lost < 100_000
-    assert raced.fraction == (100_000 - raced.found) / 100_000
+    assert raced.fraction == (100_000 - raced.counted) / 100_000
 
 
 def test_lost_updates_are_the_displacement_that_is_not_there():

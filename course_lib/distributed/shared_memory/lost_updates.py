@@ -22,11 +22,11 @@ class LostIncrements:
     """A counter after a race."""
 
     expected: int  # increments made
-    found: int  # what the counter says
+    counted: int  # the counter's value at the end
 
     @property
     def lost(self) -> int:
-        return self.expected - self.found
+        return self.expected - self.counted
 
     @property
     def fraction(self) -> float:
