@@ -23,6 +23,7 @@ from course_lib.distributed.parameter_server import (
     split_by_size,
     staleness_of_order,
 )
+from course_lib.distributed.parameter_server import worker as worker_module
 from course_lib.distributed.parameter_server.messages import Message, Request
 
 
@@ -177,6 +178,13 @@ def train(name, server=serve, delay=0.0, **options):
 
 def cases():
     seen, clock = [], SimpleNamespace(perf_counter=lambda: 1000.0 * (1 + len(seen)))
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        time.sleep(seconds)
+
+    worker_module.time = SimpleNamespace(sleep=sleep, perf_counter=time.perf_counter)
 
     def traced():
         with trace_messages() as trace:
@@ -219,7 +227,7 @@ def cases():
         results[name] = run()
         dist.barrier()
     results["free"], results["bytes"] = results["free"]
-    return results
+    return results | {"slept": slept}
 
 
 class NotGloo:
@@ -309,8 +317,12 @@ def test_bounded_staleness_keeps_workers_together(runs):
     assert max(record.staleness) <= (3 - 1) * (2 * 1 + 1)
     free = list(clocks(runs[0]["free"].order))[:37]
     assert max(max(counts.values()) - min(counts.values()) for counts in free) > 2
-    straggler = runs[STRAGGLER]["bounded"]
-    assert straggler.seconds > DELAY * len(straggler.exchanges) and 0 < straggler.waited < straggler.seconds
+
+
+def test_a_delay_comes_before_each_exchange(runs):
+    cases = ("bounded", "rounds", "uneven", "in turns", "bounded, uneven")
+    assert runs[STRAGGLER]["slept"] == [DELAY] * sum(len(runs[STRAGGLER][case].exchanges) for case in cases)
+    assert runs[1]["slept"] == [] and 0 < runs[1]["free"].waited < runs[1]["free"].seconds
 
 
 def test_a_bound_of_zero_makes_rounds(runs):
