@@ -1,4 +1,4 @@
-"""Ranks and how they talk: launching, process groups, reductions."""
+"""Launching ranks, process groups, collectives, and the parallel training algorithms."""
 
 from course_lib.distributed.collectives.broadcast import linear_broadcast, tree_broadcast
 from course_lib.distributed.collectives.gather_scatter import gather, linear_all_gather, scatter
@@ -26,7 +26,7 @@ from course_lib.distributed.launching.rank import leave_process_group, rank_devi
 from course_lib.distributed.local_sgd.parallel_sgd import (
     WorkerReport,
     critical_path,
-    deal_shares,
+    make_shards,
     parallel_sgd,
     worker_batches,
 )
@@ -55,7 +55,7 @@ from course_lib.distributed.parameter_server import (
     WorkerLostError,
     serve,
 )
-from course_lib.distributed.shared_memory.hogwild import hogwild, meet, share_of_epoch
+from course_lib.distributed.shared_memory.hogwild import barrier, hogwild, shard_indices
 from course_lib.distributed.shared_memory.hogwild_sgd import SharedRun, train_hogwild, train_serial
 from course_lib.distributed.shared_memory.lost_updates import (
     LostIncrements,
@@ -63,7 +63,7 @@ from course_lib.distributed.shared_memory.lost_updates import (
     count_lost_increments,
     measure_lost_updates,
 )
-from course_lib.distributed.shared_memory.tensors import share
+from course_lib.distributed.shared_memory.tensors import share_memory
 from course_lib.system.mpi_command import MPINotFoundError
 
 __all__ = [
@@ -96,11 +96,11 @@ __all__ = [
     "average_gradients",
     "average_on_master",
     "average_parameters",
+    "barrier",
     "check_agreement",
     "convert_sync_batchnorm",
     "count_lost_increments",
     "critical_path",
-    "deal_shares",
     "default_backend",
     "environment_group",
     "file_group",
@@ -111,8 +111,8 @@ __all__ = [
     "linear_all_gather",
     "linear_broadcast",
     "linear_reduce",
+    "make_shards",
     "measure_lost_updates",
-    "meet",
     "mpi_launch",
     "mpi_run",
     "parallel_sgd",
@@ -122,8 +122,8 @@ __all__ = [
     "ring_reduce_scatter",
     "scatter",
     "serve",
-    "share",
-    "share_of_epoch",
+    "shard_indices",
+    "share_memory",
     "store_on_free_port",
     "synchronise_initial_state",
     "tcp_group",

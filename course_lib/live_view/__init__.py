@@ -1,1 +1,1 @@
-"""The notebook's display of a training and of ranks: a listener, and what `launch` shows. Training code imports none of it."""
+"""Display of a training and of ranks in a notebook. Training code imports only the listener's interface."""

@@ -1,7 +1,7 @@
-"""The trainings of a cell in one output below it, replaced in place: a bar, learning curves, the transcript.
+"""One output below the cell for all its trainings, updated in place: a bar, learning curves, the transcript.
 
-Styles are in the elements and the curves in an image: both survive JupyterLab's sanitising of notebooks that it does
-not trust. Text takes the page's colour and the image has no background: readable in light and dark themes.
+Styles are inline and the curves are an image: both survive JupyterLab's sanitising of untrusted notebooks. The text has
+the page's colour and the image has no background, so that both are readable in light and dark themes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["PRE", "CellOutput", "CellTrainings", "cell_display", "cell_trainings
 PRE = "margin:4px 0 0 0; padding:0; background:transparent; font-size:12px; line-height:1.4; white-space:pre-wrap;"
 EARLIER = 20  # lines of earlier trainings shown
 GREY = "#808080"  # readable on white and on black
-FIRST = 4.0  # seconds until the first curves, unless the training is over before
-DRAWING = 60  # times as long as a drawing took, at least, is the pause before the next: 2 % of the time
+FIRST = 4.0  # seconds until the first curves, unless the training ends before
+DRAWING = 60  # the pause between two drawings, in multiples of a drawing's time: 2 % of the time
 
 
 def cell_display() -> ProgressListener:
@@ -33,7 +33,7 @@ def cell_display() -> ProgressListener:
 
 
 def cell_trainings() -> CellTrainings:
-    """The same for all trainings of one execution of a cell; the shell keeps it, and closes it when the cell has run."""
+    """One object for all trainings of one execution of a cell; the shell keeps it, and closes it after the cell."""
     shell, cell = running_shell(), running_cell()
     kept = shell.meta.get("trainings")
     if kept is None or kept[0] != cell:
@@ -67,7 +67,7 @@ class CellOutput:
 
 
 class CellTrainings:
-    """Shows the training under way; those before it become text."""
+    """Shows the current training; earlier ones become text."""
 
     keeps_lines = True
 
@@ -94,7 +94,7 @@ class CellTrainings:
         self._output.show(training_html(shown, self._curves), "\n".join(text))
 
     def close(self, error: BaseException | None) -> None:
-        """The cell has run; a training that did not say how it ended has ended with it."""
+        """The cell has run; a training that did not report its end has ended with the cell."""
         if self._last is not None and not self._last.phase:
             stopped = isinstance(error, KeyboardInterrupt)
             self._last.phase = "interrupted" if stopped else "failed" if error else "finished"
@@ -126,7 +126,8 @@ def draw_curves(records: Sequence[Mapping[str, float]], epochs: int) -> str:
 
     from course_lib.plots.curves import COLOURS
 
-    style = {"svg.fonttype": "none", "font.size": 8, **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), GREY)}  # fmt: skip
+    grey = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
+    style = {"svg.fonttype": "none", "font.size": 8, **dict.fromkeys(grey, GREY)}
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(700 / 96, 210 / 96))
         figure.subplots_adjust(left=0.06, right=0.98, bottom=0.2, top=0.88)

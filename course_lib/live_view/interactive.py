@@ -1,8 +1,8 @@
-"""Whether a person looks at the output of the running cell, and what IPython knows of that cell.
+"""Whether the running cell was sent from a notebook's page, and other facts that IPython has about the cell.
 
-A notebook that papermill, nbclient or nbgrader executes runs in a kernel like any other. The difference is the request
-that runs the cell: JupyterLab (Notebook 7, VS Code) sends the cell's identifier in its metadata; programs that execute
-notebooks do not. The environment is the same for both: JupyterLab's Validate button starts its own kernel from it.
+papermill, nbclient and nbgrader execute notebooks in kernels like any other. The difference is the request that runs
+the cell: JupyterLab (Notebook 7, VS Code) sends the cell's identifier in its metadata; programs that execute notebooks
+do not. The environment is the same for both: JupyterLab's Validate button starts its own kernel from it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def running_cell() -> str:
 
 
 def in_one_line(error: BaseException, what: str) -> BaseException:
-    """Have IPython show `error` as one line that ends with `what`; other programs show it as always."""
+    """Make IPython show `error` as one line that ends with `what`; other programs show it as usual."""
     error._render_traceback_ = lambda: [f"{type(error).__name__}: {what}"]
     return error
 

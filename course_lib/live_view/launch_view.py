@@ -1,4 +1,4 @@
-"""What a notebook shows of a launch: the training of rank 0, and the lines of every rank."""
+"""Display of a launch in a notebook: the training of rank 0, and the lines of every rank."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from course_lib.live_view.rank_lines import RankLog, ranks_html, ranks_text
 
 __all__ = ["LaunchView"]
 
-BRIEF = 2.0  # seconds: what a shorter launch has printed is shown at its end
-FEW = 40  # lines up to which that is plain text
+BRIEF = 2.0  # seconds: the lines of a shorter launch are shown only at its end
+FEW = 40  # up to this many lines are then plain text
 
 
 class LaunchView:
@@ -28,7 +28,7 @@ class LaunchView:
     Parameters
     ----------
     progress : Path
-        The file in which rank 0 says how far its training is.
+        The file with rank 0's `Progress`.
     logs : callable
         Returns each rank's log, once there are some.
     trainings : CellTrainings, optional
@@ -49,7 +49,7 @@ class LaunchView:
         self._broken = self._unshown = False
 
     def look(self) -> None:
-        """Show what is new, if the last look is long enough ago."""
+        """Show what is new, if the last update is at least `INTERVAL` seconds ago."""
         now = self._clock()
         if now - self._last < INTERVAL or self._broken:
             return
@@ -60,19 +60,19 @@ class LaunchView:
             if self._unshown and now - self._began > BRIEF:
                 self._unshown = False
                 self._output.show(ranks_html(self._logs, over=False), ranks_text(self._logs))
-        except Exception as error:  # a display must not end a launch: the ranks' lines are shown at its end
+        except Exception as error:  # a display must not end a launch; `close` shows the ranks' lines
             self._broken = True
             print(f"no live view ({type(error).__name__}: {error})", flush=True)
 
     def close(self) -> None:
-        """Show how it ended; the ranks are gone by now, the folder is not."""
+        """Show the end of the launch. The ranks have ended; their folder still exists."""
         try:
             self._show_training()
-            if self._progress is not None and not self._progress.phase:  # its rank was ended before it could say so
+            if self._progress is not None and not self._progress.phase:  # rank 0 was ended before it could write it
                 self._progress.phase = "ended"
                 self._trainings.show(self._progress)
-            self._read(to_the_end=True)
-            self._show_lines_for_good()
+            self._read()
+            self._show_all_lines()
         except Exception:
             print("\n".join(f"[rank {rank}] {line}" for rank, log in self._logs.items() for line in log.lines))
         sys.stdout.flush()
@@ -82,12 +82,12 @@ class LaunchView:
             self._progress = new
             self._trainings.show(new)
 
-    def _read(self, to_the_end: bool = False) -> bool:
+    def _read(self) -> bool:
         for rank, path in self._find_logs().items():
             self._logs.setdefault(rank, RankLog(Path(path)))
-        return any([log.read(to_the_end) for log in self._logs.values()])
+        return any([log.read() for log in self._logs.values()])
 
-    def _show_lines_for_good(self) -> None:
+    def _show_all_lines(self) -> None:
         total = sum(log.count for log in self._logs.values())
         if not total:
             return
@@ -99,11 +99,11 @@ class LaunchView:
             self._output.show(ranks_html(self._logs, over=True, note=note), text)
 
     def _keep_logs(self) -> str:
-        """Move the logs to where they can be read while the kernel lives; the launch's folder is removed."""
+        """Move the logs into a folder that lives as long as the kernel; the launch's folder is removed."""
         kept = running_shell().meta.get("rank_output")
         if kept is None or not os.path.isdir(kept.name):
             kept = tempfile.TemporaryDirectory(prefix="rank-output-", ignore_cleanup_errors=True)
-            running_shell().meta["rank_output"] = kept  # goes with the kernel
+            running_shell().meta["rank_output"] = kept  # removed with the kernel
         for rank, log in self._logs.items():
             if log.path.exists():
                 shutil.move(log.path, Path(kept.name) / f"rank-{rank}.txt")

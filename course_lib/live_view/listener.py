@@ -1,4 +1,4 @@
-"""What a training reports while it runs: the listener's methods, and which listeners hear it by default."""
+"""The interface through which a training reports its progress, and the default listeners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from course_lib.live_view.interactive import in_one_line, is_interactive
 
 __all__ = ["PROGRESS_FILE", "Listeners", "TrainingListener", "default_callbacks"]
 
-PROGRESS_FILE = "LAB_PROGRESS_FILE"  # environment variable: where `launch` reads how far rank 0's training is
+PROGRESS_FILE = "LAB_PROGRESS_FILE"  # environment variable: the file in which `launch` reads rank 0's progress
 
 
 class TrainingListener:
@@ -41,12 +41,12 @@ class TrainingListener:
 
 
 class Listeners(TrainingListener):
-    """Several listeners as one; knows which epoch is under way.
+    """Several listeners as one; knows the current epoch.
 
     Attributes
     ----------
     epochs, epoch : int
-        Of the training, at most (0 before it begins), and the one under way, from 1.
+        Maximum number of epochs (0 before the training begins), and the current one, from 1.
     """
 
     def __init__(self, listeners: Sequence[TrainingListener]) -> None:
@@ -102,8 +102,8 @@ class Listeners(TrainingListener):
 def default_callbacks() -> list[TrainingListener]:
     """The listeners of a training that was given none.
 
-    In rank 0 of a launch that a notebook's page follows, the file that `launch` reads; in a cell that a page sent, the
-    display below the cell; elsewhere none: a training prints lines and imports no display.
+    In rank 0 of a launch from a notebook's page, the file that `launch` reads; in a cell that a page sent, the display
+    below the cell; elsewhere none: the training prints lines and imports no display.
     """
     if PROGRESS_FILE in os.environ:
         from course_lib.live_view.progress_file import progress_file

@@ -18,12 +18,12 @@ INTERVAL = 0.5  # seconds between two updates
 
 @dataclass
 class Progress:
-    """How far a training is. All of it is plain data: it travels from a rank to the kernel as JSON."""
+    """The progress of a training. It is plain data, which a rank sends to the kernel as JSON."""
 
     epochs: int  # at most
     ranks: int = 1
     phase: str = ""  # empty while it trains; then finished, interrupted, failed, or ended (by others)
-    epoch: int = 1  # the one under way
+    epoch: int = 1  # the current one
     part: float = 0.0  # of that epoch's batches, 0…1
     restored: int = 0  # epochs that came from a checkpoint
     seconds: float = 0.0  # since it began, in this process
@@ -33,7 +33,7 @@ class Progress:
     earlier: list[str] = field(default_factory=list)  # a text for each training before it in the same cell
 
     def headline(self) -> str:
-        """What the training is at."""
+        """Phase and epoch."""
         done = len(self.records)
         if self.phase == "finished":
             return f"{done} epoch{'s' * (done != 1)}" + (f" of at most {self.epochs}" if done < self.epochs else "")

@@ -1,4 +1,4 @@
-"""How a rank's progress reaches the process that launched it: a JSON file in the launch's folder, replaced whole."""
+"""A rank's progress for the process that launched it: a JSON file in the launch's folder, replaced atomically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def progress_file() -> ProgressListener:
 
 
 class ProgressFile:
-    """Both ends of the file. The rank prints the transcript's lines; they appear with its other output."""
+    """Writes and reads the file. The rank prints the transcript's lines; they appear with its other output."""
 
     keeps_lines = False
 
@@ -27,7 +27,7 @@ class ProgressFile:
         self._path, self._seen = path, None
 
     def begin(self, progress: Progress) -> None:
-        """A training begins; one before it is kept as a line of text."""
+        """A training begins; the one before it is kept as a line of text."""
         before = self.read()
         if before is not None:
             progress.earlier = before.earlier + ([before.text()] if before.records else [])

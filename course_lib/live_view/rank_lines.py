@@ -1,10 +1,8 @@
-"""The lines that ranks print, read from their logs as these grow, and shown rank by rank."""
+"""The lines that ranks print, read from their growing logs, and shown rank by rank."""
 
 from __future__ import annotations
 
-import codecs
 import re
-from collections import deque
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -15,7 +13,7 @@ __all__ = ["KEPT", "RankLog", "ranks_html", "ranks_text"]
 
 KEPT = 200  # last lines of a rank
 WIDEST = 2000  # characters of a line
-READ = 1 << 18  # bytes read at a time; of what has piled up beyond two of these only the lines are counted
+READ = 1 << 19  # last bytes of a log that are shown; in what is before them only the lines are counted
 OPEN = 15  # lines up to which a rank's block is shown open
 TAIL = 24  # lines shown while the ranks run, divided between them
 # Okabe–Ito, without those that are hard to see on white.
@@ -25,57 +23,46 @@ CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f
 
 
 class RankLog:
-    """A rank's last lines. What a carriage return has overwritten, as progress bars do, is left out."""
+    """The last lines of a rank's log, read again when it has grown.
+
+    Attributes
+    ----------
+    lines : list of str
+        The last ones as a terminal would show them; the last of them may still be growing.
+    count : int
+        All lines.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lines: deque[str] = deque(maxlen=KEPT)
-        self.count = 0  # lines, those that are no longer kept included
-        self._place = 0
-        self._rest = ""  # of a line whose end has not come
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.lines: list[str] = []
+        self.count = 0
+        self._size = self._ends = 0  # bytes counted, and line ends in them
 
     @property
     def left_out(self) -> int:
+        """Lines that are no longer in `lines`."""
         return self.count - len(self.lines)
 
-    def current(self) -> list[str]:
-        """The lines, and the one that is being written."""
-        begun = _as_seen(self._rest)
-        return [*self.lines, begun] if begun else list(self.lines)
-
-    def read(self, to_the_end: bool = False) -> bool:
-        """Take in what has come; True where something has. `to_the_end`: nothing more will come."""
-        if not self.path.exists():
+    def read(self) -> bool:
+        """Read what is new; True if there is something."""
+        if not self.path.exists() or self.path.stat().st_size == self._size:
             return False
-        size = self.path.stat().st_size
-        changed = size > self._place
         with self.path.open("rb") as file:
-            file.seek(self._place)
-            while size - self._place > 2 * READ:
-                skipped = file.read(READ)
-                self.count += skipped.count(b"\n")
-                self._place += len(skipped)
-                self._rest = ""
-                self._decoder.reset()
-            data = file.read(size - self._place)
-        self._place += len(data)
-        self._take(self._decoder.decode(data, final=to_the_end))
-        if to_the_end and self._rest:
-            self._take("\n")
-        return changed
-
-    def _take(self, text: str) -> None:
-        *whole, rest = (self._rest + text).split("\n")
-        self.lines += map(_as_seen, whole)
-        self.count += len(whole)
-        if len(rest) > 2 * WIDEST:  # a bar that is drawn over and over, or a line without end
-            rest = rest[rest.rfind("\r", 0, -1) + 1 :][: 2 * WIDEST]
-        self._rest = rest
+            file.seek(self._size)
+            while data := file.read(READ):
+                self._size += len(data)
+                self._ends += data.count(b"\n")
+            start = file.seek(max(0, self._size - READ))
+            text = file.read(self._size - start).decode(errors="replace")
+        lines = [_as_seen(line) for line in text.split("\n")[-KEPT - 1 :]]
+        self.lines = lines[-KEPT:] if lines[-1] else lines[:-1]
+        self.count = self._ends + bool(lines[-1])
+        return True
 
 
 def _as_seen(line: str) -> str:
-    """A line as a terminal would show it in the end, without colours."""
+    """A line as a terminal would show it in the end: without colours, and without what a carriage return overwrote."""
     shown = CONTROL.sub("", line.rstrip("\r").rpartition("\r")[2]).expandtabs()
     return shown if len(shown) <= WIDEST else shown[:WIDEST] + " …"
 
@@ -86,14 +73,14 @@ def ranks_html(logs: Mapping[int, RankLog], over: bool, note: str = "") -> str:
     Parameters
     ----------
     over : bool
-        The ranks have ended: all kept lines, longer blocks folded. Else the last few of each.
+        The ranks have ended: show all kept lines, long blocks folded. Else show the last few of each rank.
     note : str
         Where lines that are left out can be read.
     """
     tail = max(2, TAIL // max(1, len(logs)))
     blocks = []
     for rank, log in sorted(logs.items()):
-        if not (lines := log.current()):
+        if not (lines := log.lines):
             continue
         head = f"<b>rank {rank}</b>"
         if not over:
@@ -112,9 +99,7 @@ def ranks_html(logs: Mapping[int, RankLog], over: bool, note: str = "") -> str:
 def ranks_text(logs: Mapping[int, RankLog], note: str = "") -> str:
     """The same as plain lines, each with its rank, in order of rank."""
     return "\n".join(
-        f"[rank {rank}] {line}"
-        for rank, log in sorted(logs.items())
-        for line in [*_left_out(log, note), *log.current()]
+        f"[rank {rank}] {line}" for rank, log in sorted(logs.items()) for line in [*_left_out(log, note), *log.lines]
     )
 
 

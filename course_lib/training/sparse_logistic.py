@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from course_lib.distributed.shared_memory.hogwild import hogwild, meet, share_of_epoch
+from course_lib.distributed.shared_memory.hogwild import barrier, hogwild, shard_indices
 from course_lib.distributed.shared_memory.lost_updates import LostUpdates, measure_lost_updates
-from course_lib.distributed.shared_memory.tensors import share
+from course_lib.distributed.shared_memory.tensors import share_memory
 
 __all__ = [
     "SparseData",
@@ -227,10 +227,10 @@ def _train(
     if options.epochs < 1 or options.batch_size < 1:
         raise ValueError(f"epochs and batch_size must be at least 1, got {options.epochs} and {options.batch_size}")
     weights = torch.zeros(data.features, dtype=torch.float64)
-    ready = share(torch.zeros(max(processes, 1), dtype=torch.uint8))
+    ready = share_memory(torch.zeros(max(processes, 1), dtype=torch.uint8))
     if processes:
-        share(data.indices)
-        share(data.labels)
+        share_memory(data.indices)
+        share_memory(data.labels)
         reports = hogwild(_worker, weights, processes, (data, ready, options), locked=locked, timeout=timeout)
     else:
         threads = torch.get_num_threads()
@@ -263,10 +263,10 @@ def _worker(
     spare = (dense_update if dense else sparse_update)(weights, data.indices[:batch_size], data.labels[:batch_size], lr)
     if not dense:
         weights.clone().index_add_(0, *spare)
-    meet(ready, rank)
+    barrier(ready, rank)
     start, processor = time.monotonic(), time.process_time()
     for epoch in range(options.epochs):
-        mine = share_of_epoch(len(data), len(ready), rank, epoch, options.seed)
+        mine = shard_indices(len(data), len(ready), rank, epoch, options.seed)
         # Gathered at once: row by row in random order, the data's pages are looked up again for every batch.
         batches = zip(data.indices[mine].split(batch_size), data.labels[mine].split(batch_size), strict=True)
         for indices, labels in batches:

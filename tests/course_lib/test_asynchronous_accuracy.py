@@ -1,16 +1,14 @@
 """What staleness costs on real images: asynchronous against synchronous SGD, two workers, the same number of images."""
 
 import statistics
-import sys
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
+from gloo_ranks import on_ranks
 from torch import nn
 
 from course_lib.data.batches import Batches, load
-from course_lib.distributed import launch
 from course_lib.distributed.data_parallel.synchronous_sgd import (
     average_buffers,
     average_gradients,
@@ -19,8 +17,6 @@ from course_lib.distributed.data_parallel.synchronous_sgd import (
 from course_lib.distributed.parameter_server import ParameterServerWorker, serve
 from course_lib.models import SmallCNN
 from course_lib.training.loop import evaluate, warmup_then_decay
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SEEDS = (0, 1)
 BATCH, RATE = 32, 0.02
@@ -39,7 +35,7 @@ def accuracies(dataset, samples, epochs):
     workers = 2
     asynchronous = dist.get_world_size() == workers + 1
     share = dist.get_rank() - asynchronous
-    data, loss_fn, found = load(dataset, train_samples=samples), nn.CrossEntropyLoss(), []
+    data, loss_fn, results = load(dataset, train_samples=samples), nn.CrossEntropyLoss(), []
     common = {"mean": data.mean, "std": data.std}
     updates = epochs * samples // BATCH
     for seed in SEEDS:
@@ -76,16 +72,13 @@ def accuracies(dataset, samples, epochs):
             worker.finish()
         if dist.get_rank() == 0:
             _, correct, images = evaluate(model, Batches(data.test, 500, **common), loss_fn)
-            found.append(correct / images)
-    return found
+            results.append(correct / images)
+    return results
 
 
 def compared(dataset, samples, epochs):
     synchronous, asynchronous = (
-        statistics.fmean(
-            launch(accuracies, ranks, (dataset, samples, epochs), timeout=900, backend="gloo", threads=1)[0]
-        )
-        for ranks in (2, 3)
+        statistics.fmean(on_ranks(accuracies, ranks, dataset, samples, epochs, timeout=None)[0]) for ranks in (2, 3)
     )
     print(f"{dataset}: synchronous {synchronous:.2%}, asynchronous {asynchronous:.2%}")
     return synchronous, asynchronous

@@ -1,20 +1,18 @@
 """Collectives built from messages: values as torch.distributed's own, bytes and rounds as the closed forms say."""
 
 import math
-import sys
 
 import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
+from gloo_ranks import error_of, on_ranks
 from torch.distributed import distributed_c10d
 
 from course_lib import distributed as ours
-from course_lib.distributed import launch, trace_messages
+from course_lib.distributed import trace_messages
 from course_lib.distributed.messages.message_rounds import message_rounds
 from course_lib.metrics.communication_cost import ALL_REDUCE_COSTS
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.bfloat16)
 
@@ -67,18 +65,18 @@ def all_cases(length, dtype, root):
         yield name, *in_place(getattr(ours, name), root), theirs(dist.broadcast, root)
     for name in ("linear_reduce", "tree_reduce"):  # PyTorch leaves other ranks' tensors undefined, ours as they were
         yield name, *in_place(getattr(ours, name), root), total if rank == root else [mine]
-    output, given = torch.full_like(parts[rank], -9), [part.clone() for part in parts]
-    yield "ring_reduce_scatter", [output, *given], lambda: ours.ring_reduce_scatter(output, given), [sums[rank], *parts]
+    output, inputs = torch.full_like(parts[rank], -9), [part.clone() for part in parts]
+    yield (
+        "ring_reduce_scatter",
+        [output, *inputs],
+        lambda: ours.ring_reduce_scatter(output, inputs),
+        [sums[rank], *parts],
+    )
     for name in ("linear_all_gather", "ring_all_gather"):
         places = empty(own)
         yield name, places, lambda p=places, n=name: getattr(ours, n)(own[rank], p), own
-    places = empty(own)
-    yield (
-        "gather",
-        places,
-        lambda: ours.gather(own[rank], places if rank == root else None, root),
-        (own if rank == root else empty(own)),
-    )
+    places, root_places = empty(own), own if rank == root else empty(own)
+    yield "gather", places, lambda: ours.gather(own[rank], places if rank == root else None, root), root_places
     got, dealt = torch.full_like(own[rank], -9), own if rank == root else None
     yield "scatter", [got], lambda: ours.scatter(got, dealt, root), [own[rank]]
 
@@ -126,7 +124,7 @@ ROUNDS = {
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
 def test_values_bytes_and_rounds(size):
-    results = launch(compare, size, (DTYPES,), timeout=600, backend="gloo", threads=1)
+    results = on_ranks(compare, size, DTYPES)
     cases = list(zip(*results, strict=True))
     assert len(cases) == len(DTYPES) * len(lengths(size)) * 11
     for case in cases:
@@ -183,20 +181,13 @@ def odd_layouts():
     ours.ring_all_reduce(whole[::2].fill_(1))
     if whole.tolist() != [dist.get_world_size(), 0.0] * 5:
         wrong.append("neighbours in memory")
-    errors = []
-    for tensor in (torch.eye(3).to_sparse(), [1.0]):
-        try:
-            ours.ring_all_reduce(tensor, check=False)
-        except TypeError as error:
-            errors.append(str(error))
-    return wrong, errors
+    refused = (torch.eye(3).to_sparse(), [1.0])
+    return wrong, [error_of(lambda t=t: ours.ring_all_reduce(t, check=False), kind=TypeError) for t in refused]
 
 
 def test_any_layout_is_summed_in_place_and_sparse_ones_are_refused():
-    for wrong, errors in launch(odd_layouts, 3, timeout=600, backend="gloo", threads=1):
-        assert wrong == []
-        assert len(errors) == 2 and "sparse" in errors[0] and "list" in errors[1]
-        assert all("\n" not in error for error in errors)
+    for wrong, errors in on_ranks(odd_layouts, 3):
+        assert wrong == [] and "sparse" in errors[0] and "list" in errors[1]
 
 
 def wrong_parts():
@@ -220,25 +211,17 @@ def wrong_parts():
             lambda: ours.gather(torch.zeros(2), [torch.zeros(4)[::2]] * size),
             lambda: ours.scatter(torch.zeros(2, dtype=torch.int64), three),
         ]
-    told = []
-    for call in calls:
-        try:
-            call()
-            told.append("nothing")
-        except ValueError as error:
-            told.append(str(error))
-    return told
+    return [error_of(call) for call in calls]
 
 
 def test_parts_that_do_not_fit_are_refused_in_one_line():
-    first, second = launch(wrong_parts, 2, timeout=600, backend="gloo", threads=1)
-    assert len(first) == 13 and len(second) == 10
     expected = ["got 1", "got 1", "contiguous", "shape (3,)", "shape (1,)", "shape (1,)"]
     expected += ["src must lie in 0…1, got 2", "got -1", "dst must lie in 0…1, got 2", "got 7"]
     expected += ["got none", "contiguous", "int64"]
-    for told in (first, second):
-        for text, words in zip(told, expected, strict=False):
-            assert words in text and "\n" not in text, text
+    first, second = on_ranks(wrong_parts, 2)
+    assert (len(first), len(second)) == (13, 10)
+    for errors in (first, second):
+        assert all(words in error for error, words in zip(errors, expected, strict=False)), errors
 
 
 # The trace
@@ -279,7 +262,7 @@ def traced_everything():
 
 
 def test_the_trace_counts_every_message_however_it_was_sent():
-    for rank, (outer, inner, restored) in enumerate(launch(traced_everything, 2, timeout=600, backend="gloo")):
+    for rank, (outer, inner, restored) in enumerate(on_ranks(traced_everything, 2)):
         assert (outer.rank, outer.world_size) == (rank, 2)
         p2p = [(m.kind, m.peer, m.nbytes, m.tag) for m in outer.messages if m.kind in ("send", "recv")]
         first = [("send", 1, 40, 0), ("recv", 1, 40, 7)] if rank == 0 else [("recv", 0, 40, 0), ("send", 0, 40, 7)]

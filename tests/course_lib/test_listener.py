@@ -1,13 +1,11 @@
-"""What `fit` and a run folder report to listeners; without a page they import no display."""
+"""Reports of `fit` and of a run folder to listeners; without a page they import no display."""
 
-import os
 import pickle
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from gloo_ranks import on_ranks
 from torch import nn
 
 from course_lib.live_view.listener import PROGRESS_FILE, TrainingListener
@@ -135,14 +133,9 @@ def test_a_rank_that_receives_a_run_begins_its_progress_file(tmp_path, monkeypat
 
 
 def test_without_a_page_no_display_is_imported(tmp_path):
-    code = (
-        "import sys; sys.path.insert(0, '.'); from test_listener import *; run = folder(sys.argv[1]).start(1, None, 'cpu')\n"
-        "train(run=run); train(quiet=True)\n"
-        "print([name for name in ('course_lib.live_view.cell_display', 'IPython', 'matplotlib') if name in sys.modules])"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != PROGRESS_FILE}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parent, env=environment, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout.splitlines()[-1] == "[]"
+    def worker():
+        train(run=folder(tmp_path).start(1, None, "cpu"))
+        train(quiet=True)
+        return [name for name in ("course_lib.live_view.cell_display", "IPython", "matplotlib") if name in sys.modules]
+
+    assert on_ranks(worker, 1) == [[]]

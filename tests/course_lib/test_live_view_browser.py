@@ -60,7 +60,7 @@ launch(talk, 4);
 
 @pytest.fixture(params=["JupyterLab Light", "JupyterLab Dark"])
 def lab(request, tmp_path):
-    """The address of a JupyterLab of its own, with the notebook; its folder."""
+    """A JupyterLab of its own with the notebook: its address, its folder, its theme."""
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(text.strip("\n"), id=name) for name, text in CELLS.items()],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
@@ -114,14 +114,13 @@ def has_run(cell, seconds=90):
     prompt.filter(has_text="]:").filter(has_not_text="*").wait_for(timeout=1000 * seconds)
 
 
-def colours_in(picture, colour):
+def pixels_of(picture, colour):
     """How many pixels have (about) a colour."""
     import matplotlib.image
-    import numpy as np
 
-    pixels = np.round(matplotlib.image.imread(io.BytesIO(picture))[..., :3] * 255)
-    wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-    return int((abs(pixels - wanted).max(axis=-1) < 12).sum())
+    pixels = matplotlib.image.imread(io.BytesIO(picture))[..., :3] * 255
+    channels = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return int((abs(pixels - channels).max(axis=-1) < 12).sum())
 
 
 def test_bar_and_curves_while_it_trains_and_after(lab, chromium, tmp_path):
@@ -149,8 +148,8 @@ def test_bar_and_curves_while_it_trains_and_after(lab, chromium, tmp_path):
     end = keep(cell, "trained")
     assert cell.locator(".jp-OutputArea-output").count() == 2  # the printed line of the cell itself, and the view
     for colour in ("#0072B2", "#D55E00"):
-        assert colours_in(middle, colour) > 20, "a curve, drawn by now"
-        assert colours_in(middle, colour) < colours_in(end, colour), "the curves, and the bar, grow"
+        assert pixels_of(middle, colour) > 20, "a curve, drawn by now"
+        assert pixels_of(middle, colour) < pixels_of(end, colour), "the curves, and the bar, grow"
     size = cell.locator("img").evaluate("image => [image.naturalWidth, image.clientWidth]")
     assert size[0] == 700 and size[1] > 400
 
@@ -193,7 +192,7 @@ def test_bar_and_curves_while_it_trains_and_after(lab, chromium, tmp_path):
     assert [output.output_type for output in outputs["train"]] == ["stream", "display_data"]
     assert outputs["train"][1].data["text/plain"].count("images/s") == 8
 
-    # Another's eyes: the notebook is not trusted when it comes from elsewhere, and is sanitised.
+    # A notebook from elsewhere is not trusted, and its outputs are sanitised.
     saved.cells[3].outputs[0].metadata, other = {}, folder / "other.ipynb"
     nbformat.write(saved, other)
     page.goto(address.replace("live", "other"))

@@ -1,8 +1,8 @@
 """The harness: each strategy against the arithmetic that it stands for, its bytes against closed forms, its files."""
 
+import functools
 import json
 import math
-import threading
 from dataclasses import replace
 
 import pytest
@@ -10,22 +10,21 @@ import torch
 from torch.nn import functional as F
 
 from course_lib.data.batches import Batches
-from course_lib.distributed import meet
 from course_lib.training.loop import evaluate
 from course_lib.training.strategies import (
     STRATEGIES,
-    Condition,
     CurvePoint,
     StrategyResult,
     Task,
+    WeightHealth,
+    check_weight_health,
     compare,
-    condition_of,
     results_table,
     run_strategy,
     state_vector,
 )
 from course_lib.training.strategies.clock import Clock
-from course_lib.training.strategies.share import Share, load_state_vector
+from course_lib.training.strategies.worker_shard import WorkerShard, load_state_vector
 
 TASK = Task(
     dataset="fashion-mnist-small", workers=2, epochs=2, batch_size=16, lr=0.05, train_samples=200, test_samples=100,
@@ -38,6 +37,12 @@ STEPS = 2 * (192 // 32)  # of each of two workers: 200 images are cut to 192
 @pytest.fixture(scope="module")
 def data():
     return TASK.data()
+
+
+@functools.cache
+def records_of(name):
+    """The records of one run, seed 3; several tests look at them."""
+    return STRATEGIES[name](TASK, 3)
 
 
 def fresh(data, seed):
@@ -103,7 +108,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_weights_are_those_of_the_algorithm(name, data):
-    records = STRATEGIES[name](TASK, 3)
+    records = records_of(name)
     assert len(records) == (1 if name == "single" else 2)
     for record in records:
         assert record.seconds > 0 and record.cpu_seconds > 0
@@ -123,7 +128,7 @@ def test_the_weights_are_those_of_the_algorithm(name, data):
 
 
 def test_points_passed_over_share_a_copy():
-    """Whoever comes late, as a process that had no core for a while, leaves as many points as the others."""
+    """A late process, which had no core for a while, leaves as many points as the others."""
     model = torch.nn.Linear(2, 1)
     clock = Clock(total=100, points=4)
     for samples in (10, 30, 80, 90, 100):
@@ -131,13 +136,6 @@ def test_points_passed_over_share_a_copy():
     assert [point.samples for point in clock.snapshots] == [30, 80, 80, 100]
     clock.take(110, model)
     assert len(clock.stop().snapshots) == 4
-
-
-def test_parallel_sgd_keeps_each_workers_weights_on_the_way(data):
-    first, second = STRATEGIES["parallel SGD"](TASK, 3)
-    for place in range(3):
-        assert not torch.equal(first.snapshots[place].weights, second.snapshots[place].weights)
-        assert first.snapshots[place].samples == second.snapshots[place].samples
 
 
 @pytest.mark.parametrize("name, processes", [("parameter server", 2), ("HogWild", 1)])
@@ -160,13 +158,13 @@ def test_at_a_vanishing_rate_all_take_the_step_of_all_samples(name, data):
     step = -task.lr * torch.cat([torch.stack(parts).sum(0).flatten() for parts in zip(*everything, strict=True)])
     if name in ("parallel SGD", "local SGD"):
         step /= 2  # the mean of two workers, who each took half of the steps
-    found = records[0].snapshots[-1].weights - state_vector(model)
-    apart = ((found - step).norm() / step.norm()).item()
+    moved = records[0].snapshots[-1].weights - state_vector(model)
+    apart = ((moved - step).norm() / step.norm()).item()
     assert apart < (0.1 if name == "HogWild" else 0.01), apart  # a race may lose some
 
 
 def test_the_parameter_servers_messages():
-    server, *workers = STRATEGIES["parameter server"](TASK, 0)
+    server, *workers = records_of("parameter server")
     assert [point.samples for point in server.snapshots] == [96, 192, 288, 384]
     assert not any(worker.snapshots for worker in workers)
     pushes, message, header = STEPS, 4 * PARAMETERS + 48, 48
@@ -179,7 +177,7 @@ def test_the_parameter_servers_messages():
 
 
 def test_hogwild_shares_the_work_and_sends_nothing():
-    records = STRATEGIES["HogWild"](TASK, 0)
+    records = records_of("HogWild")
     assert [record.updates for record in records] == [STEPS, STEPS]
     assert all(record.bytes_sent == record.messages == 0 for record in records)
     points, other = records[0].snapshots, records[1].snapshots
@@ -188,26 +186,27 @@ def test_hogwild_shares_the_work_and_sends_nothing():
     assert not torch.equal(points[0].weights, points[-1].weights)
 
 
-def test_hogwilds_workers_start_together():
-    """Their clocks start when the last of them is ready."""
-    ready = torch.zeros(2, dtype=torch.int64)
-    early = threading.Thread(target=meet, args=(ready, 0), daemon=True)
-    early.start()
-    early.join(0.1)
-    assert early.is_alive()
-    meet(ready, 1)
-    early.join(5)
-    assert not early.is_alive()
+@pytest.fixture
+def recorded(monkeypatch):
+    """`run_strategy` with the records of a run that was made already."""
+    for name in ("single", "synchronous", "parallel SGD"):
+        records = records_of(name)
+        monkeypatch.setitem(STRATEGIES, name, lambda task, seed, records=records: records)
 
 
-def test_a_run_is_scored_outside_and_told_in_full(data):
+def expected_accuracy(vector, data):
+    """The test accuracy of a model with these weights."""
+    model = fresh(data, 0)
+    load_state_vector(model, vector)
+    _, correct, images = evaluate(model, Batches(data.test, 100, mean=data.mean, std=data.std), F.cross_entropy)
+    return pytest.approx(correct / images, abs=0.011)  # rounding may turn one image
+
+
+def test_a_result_has_all_that_was_measured(data, recorded):
     result = run_strategy("synchronous", TASK, 3)
     assert (result.workers, result.processes, result.samples, result.updates) == (2, 2, 384, STEPS)
     assert [point.samples for point in result.curve] == [96, 192, 288, 384]
-    model = fresh(data, 0)
-    load_state_vector(model, together(data, 3))
-    _, correct, images = evaluate(model, Batches(data.test, 100, mean=data.mean, std=data.std), F.cross_entropy)
-    assert result.final_accuracy == pytest.approx(correct / images, abs=0.011)  # rounding may turn one image
+    assert result.final_accuracy == expected_accuracy(together(data, 3), data)
     assert 0 < result.curve[0].seconds <= result.curve[-1].seconds <= result.seconds
     assert 0 < result.busiest_seconds <= result.cpu_seconds
     assert math.isnan(result.staleness)
@@ -218,24 +217,23 @@ def test_a_run_is_scored_outside_and_told_in_full(data):
     assert (alone.workers, alone.processes, alone.samples, alone.updates) == (1, 1, 384, 2 * STEPS)
 
 
-def test_the_curve_of_an_average_is_scored_as_an_average(data):
-    first, second = STRATEGIES["parallel SGD"](TASK, 3)
+def test_the_curve_of_an_average_is_scored_as_an_average(data, recorded):
+    first, second = records_of("parallel SGD")
     result = run_strategy("parallel SGD", TASK, 3)
-    model = fresh(data, 0)
-    load_state_vector(model, (first.snapshots[0].weights + second.snapshots[0].weights) / 2)
-    _, correct, images = evaluate(model, Batches(data.test, 100, mean=data.mean, std=data.std), F.cross_entropy)
-    assert result.curve[0].accuracy == pytest.approx(correct / images, abs=0.011)
-    # Nobody could have stopped there: no time is read from it.
+    for point, mine, other in zip(result.curve[:3], first.snapshots, second.snapshots, strict=False):
+        assert not torch.equal(mine.weights, other.weights) and mine.samples == other.samples
+        assert point.accuracy == expected_accuracy((mine.weights + other.weights) / 2, data)
+    # No training could have stopped there: no time is read from it.
     assert [point.hypothetical for point in result.curve] == [True, True, True, False]
     assert result.points() == [(result.curve[3].seconds, 384, result.final_accuracy)]
     assert result.seconds_to(0.0) == result.curve[3].seconds and math.isnan(result.seconds_to(1.01))
-    assert not any(point.hypothetical for record in STRATEGIES["local SGD"](TASK, 3) for point in record.snapshots)
+    assert not any(point.hypothetical for record in records_of("local SGD") for point in record.snapshots)
 
 
 def test_a_training_that_diverges_says_so(data):
-    """Its accuracy is that of class 0, which tells nobody anything."""
+    """Its accuracy is the share of class 0, which looks like that of a fresh network."""
     result = run_strategy("single", replace(TASK, lr=1e38), 0)
-    assert not result.finite and result.condition.trouble.startswith("diverged")
+    assert not result.finite and result.health.problem.startswith("diverged")
     labels = data.test.labels
     assert result.final_accuracy == pytest.approx((labels == 0).double().mean().item())
 
@@ -245,21 +243,21 @@ def test_the_conditions_of_a_model(data):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 8), torch.nn.ReLU(), torch.nn.Linear(8, 10))
     start = state_vector(model)
-    assert condition_of(model, start, batches) == Condition(True, 0.0, False)
-    assert condition_of(model, start, batches).trouble.startswith("unmoved") and model.training
+    assert check_weight_health(model, start, batches) == WeightHealth(True, 0.0, False)
+    assert check_weight_health(model, start, batches).problem.startswith("unmoved") and model.training
     with torch.no_grad():
         model[3].bias[2] += 0.125
-        found = condition_of(model, start, batches)
-        assert found == Condition(True, pytest.approx(0.125, rel=1e-3), False)
-        assert not found.trouble and str(found) == "the weights moved by 0.12"
+        health = check_weight_health(model, start, batches)
+        assert health == WeightHealth(True, pytest.approx(0.125, rel=1e-3), False)
+        assert not health.problem and str(health) == "the weights moved by 0.12"
         model[1].bias -= 1e6  # all ReLUs at zero
-        dead = condition_of(model, start, batches)
-        assert dead.finite and dead.constant and "one answer for all images" in dead.trouble
+        dead = check_weight_health(model, start, batches)
+        assert dead.finite and dead.constant and "one answer for all images" in dead.problem
         model[3].weight[0, 0] = math.nan
-        assert condition_of(model, start, batches).trouble.startswith("diverged")
+        assert check_weight_health(model, start, batches).problem.startswith("diverged")
         model[3].weight.fill_(3e38)  # finite weights, infinite outputs
         model[1].bias += 2e6
-        assert state_vector(model).isfinite().all() and not condition_of(model, start, batches).finite
+        assert state_vector(model).isfinite().all() and not check_weight_health(model, start, batches).finite
 
 
 def test_batch_norm(monkeypatch):
@@ -274,11 +272,9 @@ def test_batch_norm(monkeypatch):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
     means = [[b for name, b in model.named_buffers() if name.endswith("running_mean")] for model in models]
     assert not torch.equal(means[0][0], means[1][0])  # each rank's own
-    scored = []
+    scored, module = [], "course_lib.training.strategies.run"
     monkeypatch.setitem(STRATEGIES, "synchronous", lambda task, seed: records)
-    monkeypatch.setattr(
-        "course_lib.training.strategies.run.load_state_vector", lambda model, vector: scored.append(vector)
-    )
+    monkeypatch.setattr(f"{module}.load_state_vector", lambda model, vector: scored.append(vector))
     run_strategy("synchronous", task)
     monkeypatch.undo()
     assert torch.equal(scored[-1], (records[0].snapshots[-1].weights + records[1].snapshots[-1].weights) / 2)
@@ -291,7 +287,7 @@ def test_batch_norm(monkeypatch):
 
 def test_getting_ready_leaves_the_model_as_it_was():
     """The first step of a process is made before the clock starts, on a copy."""
-    share = Share(replace(TASK, network="small_cnn"), seed=0, rank=1, workers=2)
+    share = WorkerShard(replace(TASK, network="small_cnn"), seed=0, rank=1, workers=2)
     assert all(parameter.grad is None for parameter in share.model.parameters())
     assert all(int(buffer) == 0 for name, buffer in share.model.named_buffers() if name.endswith("tracked"))
     assert share.model.training and len(share) == STEPS and share.total == 384
@@ -355,11 +351,11 @@ def test_a_comparison_goes_on_where_it_was_interrupted(made, tmp_path, capsys):
     assert raised.value.__notes__ == ["in the strategy local SGD, seed 1"]
     assert len(made) == 4 and len(list((tmp_path / "kept").iterdir())) == 3
     assert "kept" not in capsys.readouterr().out
-    found = compare(TASK, (0, 1), names, tmp_path / "kept")
-    told = f"3 of 4 runs were kept from earlier ({tmp_path / 'kept'}; delete it to measure again)"
-    assert capsys.readouterr().out.count(told) == 1
+    results = compare(TASK, (0, 1), names, tmp_path / "kept")
+    note = f"3 of 4 runs were kept from earlier ({tmp_path / 'kept'}; delete it to measure again)"
+    assert capsys.readouterr().out.count(note) == 1
     assert made[4:] == [("local SGD", 1, 0.05)]
-    assert [(one.strategy, one.seed) for one in found] == [(n, s) for s in (0, 1) for n in names]
+    assert [(one.strategy, one.seed) for one in results] == [(n, s) for s in (0, 1) for n in names]
     compare(replace(TASK, lr=0.06), (0,), ["single"], tmp_path / "kept")
     assert made[-1] == ("single", 0, 0.06)  # another task's runs are not taken for this one's
     assert not capsys.readouterr().err
@@ -387,8 +383,8 @@ def test_runs_that_learned_nothing_are_named(made, monkeypatch, capsys):
     spoilt = result("HogWild", 4, finite=False, moved=math.nan)
     monkeypatch.setattr("course_lib.training.strategies.comparison.run_strategy", lambda name, task, seed: spoilt)
     compare(TASK, (4,), ["HogWild"])
-    told = capsys.readouterr()
-    assert "HogWild, seed 4: diverged" in told.out and not told.err
+    output = capsys.readouterr()
+    assert "HogWild, seed 4: diverged" in output.out and not output.err
 
 
 def test_without_a_folder_nothing_is_kept(made, tmp_path, monkeypatch):

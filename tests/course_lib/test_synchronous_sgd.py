@@ -1,15 +1,12 @@
 """Algorithm 1 against one process that has the whole batch, and against PyTorch's DistributedDataParallel."""
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
+from gloo_ranks import error_of, on_ranks
 from torch import nn
 from torch.nn import functional as F
 
-from course_lib.distributed import launch
 from course_lib.distributed.data_parallel.synchronous_sgd import (
     average_buffers,
     average_gradients,
@@ -17,8 +14,6 @@ from course_lib.distributed.data_parallel.synchronous_sgd import (
     synchronise_initial_state,
 )
 from course_lib.distributed.messages.message_trace import trace_messages
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 RANKS = 3
 UNEVEN = [5, 8, 0]  # images a rank
@@ -57,7 +52,7 @@ def trained(model, batches, average):
 
 
 def worker():
-    rank, found = dist.get_rank(), {}
+    rank, results = dist.get_rank(), {}
 
     model = nn.Sequential(network(rank), nn.BatchNorm1d(4))
     if rank == 0:  # its weights lie in memory otherwise than the others'
@@ -66,111 +61,99 @@ def worker():
     model[1].num_batches_tracked.fill_(rank + 7)
     model[0][0].weight.requires_grad_(False)
     synchronise_initial_state(model, src=1)
-    found["initial"] = [tensor.clone() for tensor in model.state_dict().values()]
+    results["initial"] = [tensor.clone() for tensor in model.state_dict().values()]
 
-    found["uneven"] = trained(network(), [images(UNEVEN, step)[rank] for step in range(5)], average_gradients)
+    results["uneven"] = trained(network(), [images(UNEVEN, step)[rank] for step in range(5)], average_gradients)
 
     def one_by_one(model, samples):
         average_gradients_one_by_one(model)
 
     plain = network().to(memory_format=torch.contiguous_format)
-    found["one by one"] = trained(plain, [images([4] * RANKS, step)[rank] for step in range(5)], one_by_one)
+    results["one by one"] = trained(plain, [images([4] * RANKS, step)[rank] for step in range(5)], one_by_one)
 
     x, y = images([4] * RANKS)[rank]
     theirs = nn.parallel.DistributedDataParallel(network())
     F.cross_entropy(theirs(x), y).backward()
-    found["DDP"] = gradients(theirs)
+    results["DDP"] = gradients(theirs)
     for name, average in (("one message", average_gradients), ("one by one", average_gradients_one_by_one)):
         ours = network().to(memory_format=torch.contiguous_format)
         F.cross_entropy(ours(x), y).backward()
         with trace_messages() as trace:
             average(ours)
-        found[f"gradient, {name}"] = gradients(ours)
-        found[f"messages, {name}"] = [message.kind for message in trace.messages]
+        results[f"gradient, {name}"] = gradients(ours)
+        results[f"messages, {name}"] = [message.kind for message in trace.messages]
 
     partly = network()
     partly[0].weight.requires_grad_(False)
     if rank == 0:  # the others have no gradient for the last layer's weight
         partly[5].weight.grad = torch.full_like(partly[5].weight, 6.0)
-    found["images"] = average_gradients(partly, samples=2 - rank)
-    found["partly"] = gradients(partly)
+    results["images"] = average_gradients(partly, samples=2 - rank)
+    results["partly"] = gradients(partly)
 
     normed = nn.BatchNorm1d(2)
     normed.running_mean.copy_(torch.tensor([rank, 10.0 * rank]))
     normed.num_batches_tracked.fill_(rank)
     average_buffers(normed)
-    found["buffers"] = [normed.running_mean.clone(), normed.num_batches_tracked.clone()]
+    results["buffers"] = [normed.running_mean.clone(), normed.num_batches_tracked.clone()]
 
     for samples in (0, -1):
-        try:
-            average_gradients(network(), samples=samples)
-        except ValueError as error:
-            found[f"samples {samples}"] = str(error)
+        results[f"samples {samples}"] = error_of(average_gradients, network(), samples)
     half = network().bfloat16()
     for p in half.parameters():
         p.grad = torch.full_like(p, float(rank))
-    found["bfloat16"] = average_gradients(half, samples=1001), half[0].weight.grad.unique().tolist()
-    return found
+    results["bfloat16"] = average_gradients(half, samples=1001), half[0].weight.grad.unique().tolist()
+    return results
 
 
 @pytest.fixture(scope="module")
-def found():
-    return launch(worker, RANKS, timeout=600, backend="gloo", threads=1)
+def ranks():
+    return on_ranks(worker, RANKS)
 
 
-def same(found, expected, tolerance=1e-6):
-    return all(torch.allclose(a, b, atol=tolerance, rtol=tolerance) for a, b in zip(found, expected, strict=True))
+def same(tensors, expected, tolerance=1e-6):
+    return all(torch.allclose(a, b, atol=tolerance, rtol=tolerance) for a, b in zip(tensors, expected, strict=True))
 
 
-def test_all_begin_as_one_rank_does(found):
-    torch.manual_seed(1)
+def test_all_begin_as_one_rank_does(ranks):
     expected = list(nn.Sequential(network(1), nn.BatchNorm1d(4)).state_dict().values())
     expected[-3], expected[-1] = torch.full((4,), 2.0), torch.tensor(8)
-    for one in found:
-        assert all(torch.equal(a, b) for a, b in zip(one["initial"], expected, strict=True))
+    for rank in ranks:
+        assert all(torch.equal(a, b) for a, b in zip(rank["initial"], expected, strict=True))
 
 
-def test_five_steps_on_uneven_batches_are_those_of_one_process_on_the_joined_batch(found):
-    joined = [tuple(map(torch.cat, zip(*images(UNEVEN, step), strict=True))) for step in range(5)]
+@pytest.mark.parametrize("how, counts", [("uneven", UNEVEN), ("one by one", [4] * RANKS)])
+def test_five_steps_are_those_of_one_process_on_the_joined_batch(ranks, how, counts):
+    """In one message, also on uneven batches; the HW4 slides' listing on even ones."""
+    joined = [tuple(map(torch.cat, zip(*images(counts, step), strict=True))) for step in range(5)]
     expected = trained(network(), joined, lambda model, samples: None)
-    for one in found:
-        assert same(one["uneven"], expected, 1e-5)
-        assert all(torch.equal(a, b) for a, b in zip(one["uneven"], found[0]["uneven"], strict=True))
+    for rank in ranks:
+        assert same(rank[how], expected, 1e-5)
+        assert all(torch.equal(a, b) for a, b in zip(rank[how], ranks[0][how], strict=True))
 
 
-def test_the_listing_is_right_on_even_batches(found):
-    joined = [tuple(map(torch.cat, zip(*images([4] * RANKS, step), strict=True))) for step in range(5)]
-    expected = trained(network(), joined, lambda model, samples: None)
-    assert all(same(one["one by one"], expected, 1e-5) for one in found)
+@pytest.mark.parametrize("how, messages", [("one message", 1), ("one by one", 6)])
+def test_gradients_are_those_of_ddp(ranks, how, messages):
+    for rank in ranks:
+        assert same(rank[f"gradient, {how}"], rank["DDP"])
+        assert rank[f"messages, {how}"] == ["all_reduce"] * messages
 
 
-def test_gradients_are_those_of_ddp(found):
-    for one in found:
-        for name in ("one message", "one by one"):
-            assert same(one[f"gradient, {name}"], one["DDP"])
-
-
-def test_one_message_where_the_listing_sends_one_a_parameter(found):
-    assert found[0]["messages, one message"] == ["all_reduce"]
-    assert found[0]["messages, one by one"] == ["all_reduce"] * 6
-
-
-def test_missing_gradients_count_as_zero_and_frozen_parameters_are_left_alone(found):
-    for one in found:
-        frozen, *others = one["partly"]
-        assert frozen is None and one["images"] == 3
+def test_missing_gradients_count_as_zero_and_frozen_parameters_are_left_alone(ranks):
+    for rank in ranks:
+        frozen, *others = rank["partly"]
+        assert frozen is None and rank["images"] == 3
         assert torch.allclose(others[-2], torch.full((4, 8), 4.0))  # 6·2 images of 3
         assert all(not gradient.any() for gradient in (*others[:-2], others[-1]))
 
 
-def test_buffers_become_the_mean_and_counters_stay(found):
-    for rank, one in enumerate(found):
-        assert one["buffers"][0].tolist() == [1.0, 10.0] and one["buffers"][1] == rank
+def test_buffers_become_the_mean_and_counters_stay(ranks):
+    for number, rank in enumerate(ranks):
+        assert rank["buffers"][0].tolist() == [1.0, 10.0] and rank["buffers"][1] == number
 
 
-def test_no_images_anywhere_is_said(found):
-    assert "no rank has images" in found[0]["samples 0"] and "at least 0" in found[0]["samples -1"]
+def test_a_step_without_images_is_an_error(ranks):
+    assert "no rank has images" in ranks[0]["samples 0"] and "at least 0" in ranks[0]["samples -1"]
 
 
-def test_half_precision_gradients_do_not_lose_count_of_the_images(found):
-    assert found[0]["bfloat16"] == (3003, [1.0])
+def test_half_precision_gradients_do_not_lose_count_of_the_images(ranks):
+    assert ranks[0]["bfloat16"] == (3003, [1.0])

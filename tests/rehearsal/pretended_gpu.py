@@ -18,7 +18,7 @@ import types
 
 import torch
 from sync_batchnorm_kernels import KERNELS
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
 __all__ = ["DeviceTensor", "install"]
 
@@ -135,7 +135,7 @@ class DeviceTensor(torch.Tensor):
         kwargs = kwargs or {}
         if func.namespace == "c10d":
             return state.collective(func, args, kwargs)
-        flat, _ = tree_flatten((args, kwargs))
+        flat = _flat((*args, *kwargs.values()))
         index = _common_device(func, args, flat)
         device = kwargs.get("device")
         if device is not None:
@@ -143,7 +143,10 @@ class DeviceTensor(torch.Tensor):
             if "pin_memory" not in {argument.name for argument in func._schema.arguments}:
                 del kwargs["pin_memory"]
             index = _index(device)
-        result = KERNELS.get(func, func)(*tree_map(values_of, args), **tree_map(values_of, kwargs))
+        result = KERNELS.get(func, func)(
+            *(_mapped(values_of, value) for value in args),
+            **{name: _mapped(values_of, value) for name, value in kwargs.items()},
+        )
         mine = {id(tensor.values_): tensor for tensor in flat if isinstance(tensor, DeviceTensor)}
         theirs = {id(tensor) for tensor in flat if isinstance(tensor, torch.Tensor)}  # copy_ into a tensor of the host
 
@@ -152,7 +155,7 @@ class DeviceTensor(torch.Tensor):
                 return value
             return mine.get(id(value)) if id(value) in mine else DeviceTensor(value, index)
 
-        return tree_map(wrapped, result)
+        return _mapped(wrapped, result)
 
 
 def _rebuilt(values, index, requires_grad, is_parameter):
@@ -160,6 +163,18 @@ def _rebuilt(values, index, requires_grad, is_parameter):
         raise RuntimeError("Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False")
     tensor = DeviceTensor(values, index) if state.map_location is None else values.to(state.map_location)
     return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
+
+
+def _flat(values):
+    """The values, also those in lists and tuples; an operator's arguments are nested no deeper. Faster than pytree."""
+    flat = []
+    for value in values:
+        flat.extend(value) if isinstance(value, list | tuple) else flat.append(value)
+    return flat
+
+
+def _mapped(function, value):
+    return type(value)(map(function, value)) if isinstance(value, list | tuple) else function(value)
 
 
 def values_of(value):

@@ -47,11 +47,14 @@ def parameters(notebook: Path, gpus: int) -> dict:
     chosen = yaml.safe_load((notebook.parent / "profiles.yaml").read_text())["smoke"]
     batches = [chosen[name] for name in chosen if name.endswith(("batch", "batch_size"))]
     most = 128 if batches and max(batches) <= 32 else 512
+    few = 64 if batches and max(batches) <= 16 else 128  # at least two steps on each of two ranks
     for name, value in chosen.items():
         if name.endswith("epochs"):
             chosen[name] = min(value, 2 if name == "baseline_epochs" else 1)  # the first of a baseline does not count
         elif name == "train_samples":
-            chosen[name] = 128
+            chosen[name] = few
+        elif name == "study_samples":
+            chosen[name] = min(value or most, few if most == 128 else most)
         elif name.endswith(("samples", "images")):
             chosen[name] = min(value or most, most)
         elif name.endswith(("steps", "updates", "rounds", "repeats")):

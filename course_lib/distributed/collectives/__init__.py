@@ -1,1 +1,1 @@
-"""Collectives made of messages, the naive one before the good one."""
+"""Collectives built from point-to-point messages, the naive one before the good one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from course_lib.distributed.collectives.dense import written_through
+from course_lib.distributed.collectives.flat_view import flat_view
 from course_lib.distributed.launching.rank import require_rank
 from course_lib.distributed.messages.agreement import check_agreement
 
@@ -16,7 +16,7 @@ __all__ = ["linear_broadcast", "tree_broadcast"]
 def linear_broadcast(tensor: torch.Tensor, src: int = 0, *, check: bool = True) -> None:
     """Overwrite `tensor` with rank `src`'s, which sends it to every other rank, one after the other.
 
-    N − 1 rounds, all through the root's link: nobody does it so for more than a few ranks.
+    N − 1 rounds, all through the root's link: too slow for more than a few ranks.
 
     Parameters
     ----------
@@ -24,19 +24,19 @@ def linear_broadcast(tensor: torch.Tensor, src: int = 0, *, check: bool = True) 
         The same shape and dtype on every rank; strided, of any memory layout.
     src : int
     check : bool
-        See first whether all ranks make the same call (`check_agreement`); it costs less than a millisecond.
+        Check first that all ranks make the same call (`check_agreement`); this takes less than a millisecond.
 
     Raises
     ------
     ValueError
         There is no rank `src`.
     CollectiveMismatchError
-        They do not.
+        The ranks do not make the same call.
     """
     require_rank("linear_broadcast", src=src)
     if check:
         check_agreement("linear_broadcast", tensor, src=src)
-    with written_through(tensor) as flat:
+    with flat_view(tensor) as flat:
         if not flat.numel():
             return
         if dist.get_rank() != src:
@@ -49,29 +49,19 @@ def linear_broadcast(tensor: torch.Tensor, src: int = 0, *, check: bool = True) 
 
 @torch.no_grad()
 def tree_broadcast(tensor: torch.Tensor, src: int = 0, *, check: bool = True) -> None:
-    """Overwrite `tensor` with rank `src`'s, along a binomial tree: whoever has it sends it on.
+    """Overwrite `tensor` with rank `src`'s, along a binomial tree: each rank that has it sends it on.
 
     ⌈log₂ N⌉ rounds; in each, the number of ranks that have the tensor doubles. As MPI does it for short messages
     (Thakur, Rabenseifner and Gropp 2005, section 4.1).
 
-    Parameters
-    ----------
-    tensor, src, check
-        As in `linear_broadcast`.
-
-    Raises
-    ------
-    ValueError
-        There is no rank `src`.
-    CollectiveMismatchError
-        The ranks do not make the same call.
+    Parameters and errors as for `linear_broadcast`.
     """
     require_rank("tree_broadcast", src=src)
     if check:
         check_agreement("tree_broadcast", tensor, src=src)
     size = dist.get_world_size()
-    position = (dist.get_rank() - src) % size  # the root stands at 0
-    with written_through(tensor) as flat:
+    position = (dist.get_rank() - src) % size  # the root's is 0
+    with flat_view(tensor) as flat:
         distance = 1
         while distance < size and flat.numel():
             if position < distance and position + distance < size:

@@ -1,6 +1,6 @@
-"""Scatter, gather and all-gather: parts of something, dealt out and collected, built from messages.
+"""Scatter, gather and all-gather, built from messages.
 
-Ranks may have parts of different lengths; each knows its own, and the root knows all.
+The parts may have different lengths; each rank knows its own, and the root knows all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from course_lib.distributed.collectives.dense import require_strided, written_through
+from course_lib.distributed.collectives.flat_view import flat_view, require_strided
 
 __all__ = ["gather", "linear_all_gather", "scatter"]
 
@@ -19,7 +19,7 @@ __all__ = ["gather", "linear_all_gather", "scatter"]
 def scatter(tensor: torch.Tensor, parts: Sequence[torch.Tensor] | None = None, src: int = 0) -> None:
     """Overwrite `tensor` with the part that rank `src` has for this rank.
 
-    All messages are started before any is waited for, so that no rank waits for another's to arrive.
+    All messages are started before the first wait, so that no rank waits for another's message.
 
     Parameters
     ----------
@@ -36,13 +36,13 @@ def scatter(tensor: torch.Tensor, parts: Sequence[torch.Tensor] | None = None, s
     """
     rank, size = dist.get_rank(), dist.get_world_size()
     if rank != src:
-        with written_through(tensor) as flat:
+        with flat_view(tensor) as flat:
             if flat.numel():
                 dist.recv(flat, src)
         return
     _one_for_each(parts, size, "scatter")
     require_fit(tensor, parts[rank], "scatter")
-    sent = [part.contiguous() for part in parts]  # held until the messages are gone
+    sent = [part.contiguous() for part in parts]  # kept until the messages have been sent
     works = [dist.isend(sent[peer], peer) for peer in range(size) if peer != src and sent[peer].numel()]
     tensor.copy_(parts[rank])
     for work in works:
@@ -85,10 +85,7 @@ def linear_all_gather(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> No
 
     `ring_all_gather` moves as many bytes over neighbours' links only.
 
-    Parameters
-    ----------
-    tensor, parts
-        As in `gather`, on every rank.
+    Parameters and errors as for `gather`, on every rank.
     """
     rank, size = dist.get_rank(), dist.get_world_size()
     _one_for_each(parts, size, "linear_all_gather")
@@ -104,8 +101,8 @@ def linear_all_gather(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> No
 
 def _one_for_each(parts: Sequence[torch.Tensor] | None, size: int, call: str) -> None:
     if parts is None or len(parts) != size:
-        found = "none" if parts is None else len(parts)
-        raise ValueError(f"{call}: a part for each of the {size} ranks is needed, got {found}")
+        count = "none" if parts is None else len(parts)
+        raise ValueError(f"{call}: a part for each of the {size} ranks is needed, got {count}")
     for peer, part in enumerate(parts):
         require_strided(part)
         if not part.is_contiguous() and call != "scatter":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from course_lib.distributed.collectives.dense import written_through
+from course_lib.distributed.collectives.flat_view import flat_view
 from course_lib.distributed.launching.rank import require_rank
 from course_lib.distributed.messages.agreement import check_agreement
 
@@ -16,7 +16,7 @@ __all__ = ["linear_reduce", "tree_reduce"]
 def linear_reduce(tensor: torch.Tensor, dst: int = 0, *, check: bool = True) -> None:
     """Add all ranks' tensors to rank `dst`'s, in place; the others' stay as they are.
 
-    The root receives N − 1 whole tensors, one after the other: the parameter server's trouble.
+    The root receives N − 1 whole tensors, one after the other: the bottleneck of a parameter server.
 
     Parameters
     ----------
@@ -24,14 +24,14 @@ def linear_reduce(tensor: torch.Tensor, dst: int = 0, *, check: bool = True) -> 
         The same shape and dtype on every rank; strided, of any memory layout.
     dst : int
     check : bool
-        See first whether all ranks make the same call (`check_agreement`).
+        Check first that all ranks make the same call (`check_agreement`).
 
     Raises
     ------
     ValueError
         There is no rank `dst`.
     CollectiveMismatchError
-        They do not.
+        The ranks do not make the same call.
     """
     require_rank("linear_reduce", dst=dst)
     if check:
@@ -41,7 +41,7 @@ def linear_reduce(tensor: torch.Tensor, dst: int = 0, *, check: bool = True) -> 
     if dist.get_rank() != dst:
         dist.send(tensor.contiguous(), dst)
         return
-    with written_through(tensor) as total:
+    with flat_view(tensor) as total:
         part = torch.empty_like(total)
         for peer in range(dist.get_world_size()):
             if peer != dst:
@@ -53,17 +53,7 @@ def linear_reduce(tensor: torch.Tensor, dst: int = 0, *, check: bool = True) -> 
 def tree_reduce(tensor: torch.Tensor, dst: int = 0, *, check: bool = True) -> None:
     """Add all ranks' tensors to rank `dst`'s along a binomial tree: `tree_broadcast` backwards, ⌈log₂ N⌉ rounds.
 
-    Parameters
-    ----------
-    tensor, dst, check
-        As in `linear_reduce`.
-
-    Raises
-    ------
-    ValueError
-        There is no rank `dst`.
-    CollectiveMismatchError
-        The ranks do not make the same call.
+    Parameters and errors as for `linear_reduce`.
     """
     require_rank("tree_reduce", dst=dst)
     if check:
@@ -72,7 +62,7 @@ def tree_reduce(tensor: torch.Tensor, dst: int = 0, *, check: bool = True) -> No
     position = (dist.get_rank() - dst) % size
     if not tensor.numel():
         return
-    # A rank on the way adds up in a place of its own: only the root's tensor is the caller's to see changed.
+    # The other ranks add in a buffer of their own: only the root's tensor may change.
     total = tensor.clone(memory_format=torch.contiguous_format).view(-1)
     part = torch.empty_like(total)
     distance = 1

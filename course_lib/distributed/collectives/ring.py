@@ -1,9 +1,9 @@
 """The ring: reduce-scatter, all-gather, and the all-reduce that the two make (Patarasuk and Yuan 2009).
 
-Rank r sends to rank r + 1 and receives from rank r − 1 only. A tensor of n bytes is cut into N chunks. In the first
-N − 1 rounds every rank passes one chunk on and adds the one that it receives, until each rank holds one chunk's whole
-sum; in N − 1 further rounds the sums go round. Each rank sends 2(N−1)/N · n bytes, less than 2n however many ranks there
-are. Where only ranks add, no way to sum and tell all of them moves fewer; switches that add can do with less.
+Rank r sends only to rank r + 1 and receives only from rank r − 1. A tensor of n bytes is cut into N chunks. In the
+first N − 1 rounds every rank sends one chunk and adds the one that it receives, until each rank holds the complete sum
+of one chunk. In N − 1 further rounds the sums are passed round. Each rank sends 2(N−1)/N · n bytes, less than 2n for
+any number of ranks. No algorithm in which only ranks add sends fewer; switches that add can do with less.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from course_lib.distributed.collectives.dense import require_strided, written_through
+from course_lib.distributed.collectives.flat_view import flat_view, require_strided
 from course_lib.distributed.collectives.gather_scatter import require_fit
 from course_lib.distributed.messages.agreement import check_agreement
 
@@ -23,20 +23,17 @@ __all__ = ["chunks_of", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatt
 
 @torch.no_grad()
 def whole_tensor_all_reduce(tensor: torch.Tensor, *, check: bool = True) -> None:
-    """Sum `tensor` over all ranks, in place: the whole tensor goes round, and everybody adds what comes by.
+    """Sum `tensor` over all ranks, in place: the whole tensor is passed round, and each rank adds what it receives.
 
-    The right values, and (N−1)·n bytes from each rank where the ring below sends 2(N−1)/N·n: twice as many for 4 ranks,
-    32 times for 64. It is often taught as "ring all-reduce"; nobody should use it.
+    The result is right, but each rank sends (N−1)·n bytes where the ring below sends 2(N−1)/N·n: twice as many for 4
+    ranks, 32 times for 64. It is often taught as "ring all-reduce"; do not use it.
 
-    Parameters
-    ----------
-    tensor, check
-        As in `ring_all_reduce`.
+    Parameters and errors as for `ring_all_reduce`.
     """
     if check:
         check_agreement("whole_tensor_all_reduce", tensor)
     rank, size = dist.get_rank(), dist.get_world_size()
-    with written_through(tensor) as total:
+    with flat_view(tensor) as total:
         if not total.numel():
             return
         passing, arriving = total.clone(), torch.empty_like(total)
@@ -56,7 +53,7 @@ def ring_all_reduce(tensor: torch.Tensor, *, check: bool = True) -> None:
         The same shape and dtype on every rank. Any length, shape and memory layout; a layout without a flat view costs
         a copy.
     check : bool
-        See first whether all ranks make the same call (`check_agreement`); it costs less than a millisecond. Without
+        Check first that all ranks make the same call (`check_agreement`); this takes less than a millisecond. Without
         it, ranks whose tensors differ in size hang or fail inside the backend.
 
     Raises
@@ -72,7 +69,7 @@ def ring_all_reduce(tensor: torch.Tensor, *, check: bool = True) -> None:
         check_agreement("ring_all_reduce", tensor)
     if dist.get_world_size() == 1:
         return
-    with written_through(tensor) as flat:
+    with flat_view(tensor) as flat:
         chunks = chunks_of(flat, dist.get_world_size())
         _reduce_scatter(chunks)
         _all_gather(chunks, own=(dist.get_rank() + 1) % dist.get_world_size())
@@ -87,7 +84,7 @@ def ring_reduce_scatter(output: torch.Tensor, parts: Sequence[torch.Tensor], *, 
     output : torch.Tensor
         Of part r's shape and dtype.
     parts : sequence of torch.Tensor
-        One for each rank, on every rank; they stay as they are. Lengths may differ from part to part.
+        One for each rank, on every rank; they are not changed. Their lengths may differ.
     check : bool
 
     Raises
@@ -154,7 +151,7 @@ def _flat_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _reduce_scatter(chunks: list[torch.Tensor]) -> None:
-    """Afterwards rank r's chunk r + 1 is the sum; its other chunks hold parts of sums."""
+    """Leave the sum in rank r's chunk r + 1; its other chunks hold partial sums."""
     rank, size = dist.get_rank(), dist.get_world_size()
     arriving = torch.empty_like(max(chunks, key=torch.Tensor.numel))
     for step in range(size - 1):
@@ -165,7 +162,7 @@ def _reduce_scatter(chunks: list[torch.Tensor]) -> None:
 
 
 def _all_gather(chunks: list[torch.Tensor], own: int) -> None:
-    """Pass chunks round, beginning with the rank's `own`; neighbours' own ones follow each other."""
+    """Pass the chunks round, starting with the rank's `own`; neighbours' own chunks are consecutive."""
     rank, size = dist.get_rank(), dist.get_world_size()
     for step in range(size - 1):
         passed_on, received = chunks[(own - step) % size], chunks[(own - step - 1) % size]
@@ -179,6 +176,6 @@ def _exchange(outgoing: torch.Tensor, to: int, incoming: torch.Tensor, source: i
         operations.append(dist.P2POp(dist.isend, outgoing, to))
     if incoming.numel():
         operations.append(dist.P2POp(dist.irecv, incoming, source))
-    # In one batch: NCCL would otherwise finish the first before it looks at the second.
+    # In one batch: otherwise NCCL would finish the first before it starts the second.
     for work in dist.batch_isend_irecv(operations) if operations else ():
         work.wait()

@@ -1,1 +1,1 @@
-"""One model on all ranks: gradients averaged naively, while backward runs, in buckets."""
+"""Data parallelism: one model on all ranks, gradients averaged after backward, during backward, in buckets."""

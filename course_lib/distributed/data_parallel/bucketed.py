@@ -1,8 +1,8 @@
 """Data parallelism, third rung: average the gradients by the bucket.
 
-A message costs a latency and a time for each byte. Many small gradients in one message pay the latency once; buckets
-that are too large leave nothing to overlap with backward. It is what torch.nn.parallel.DistributedDataParallel does
-(Li et al. 2020, "PyTorch Distributed", section 3.2), with ``gradient_as_bucket_view=True``.
+A message takes a latency and a time for each byte. Many small gradients in one message pay the latency once. Buckets
+that are too large leave nothing to overlap with backward. torch.nn.parallel.DistributedDataParallel works this way (Li
+et al. 2020, "PyTorch Distributed", section 3.2), with ``gradient_as_bucket_view=True``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["BucketedDataParallel"]
 
 
 class BucketedDataParallel(Replica):
-    """Average the gradients by asynchronous all-reduces of buckets, each started when its last gradient is there.
+    """Average the gradients by asynchronous all-reduces of buckets, each started when its last gradient is ready.
 
     Parameters
     ----------
@@ -33,8 +33,8 @@ class BucketedDataParallel(Replica):
     their parameters. Kept by ``zero_grad(set_to_none=False)``, they are summed where backward put them, without a copy;
     after ``zero_grad()`` backward makes new ones, and each is copied into its bucket once.
 
-    A bucket ends with one number for each of its parameters: did this rank use it. The sums tell which parameters
-    no rank used, without a message for that.
+    A bucket ends with one number for each of its parameters: 1 if this rank used it. The sums show which parameters no
+    rank used, without an extra message.
 
     Use and errors as for `OverlappedDataParallel`; ValueError for a `bucket_mb` of 0 or less.
     """
@@ -99,7 +99,7 @@ class _Bucket:
             parameter.grad = view
 
     def collect_the_rest(self) -> None:
-        """Take what was accumulated before the last backward, and zeros for parameters that were not used at all."""
+        """Take the gradients accumulated before the last backward, and zeros for parameters that were not used."""
         for parameter in list(self.missing):
             if parameter.grad is not None:
                 self.collect(parameter)
@@ -117,7 +117,7 @@ class _Bucket:
 
     def finish(self) -> None:
         self.work.wait()
-        if self.missing:  # here; another rank may have used them
+        if self.missing:  # on this rank; another one may have used them
             for parameter, used in zip(self.views, self.used.tolist(), strict=True):
                 if parameter in self.missing and used:
                     parameter.grad = self.views[parameter]
@@ -126,7 +126,7 @@ class _Bucket:
 
 
 def _fill(parameters: list[nn.Parameter], most: float) -> list[list[nn.Parameter]]:
-    """Deal the parameters, in order, to buckets of one dtype and device each and at most `most` bytes."""
+    """Fill buckets with the parameters, in order: one dtype and device each, at most `most` bytes."""
     buckets: list[list[nn.Parameter]] = []
     open_buckets: dict[tuple[torch.dtype, torch.device], tuple[list[nn.Parameter], float]] = {}
     for parameter in parameters:

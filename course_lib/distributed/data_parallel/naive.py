@@ -1,7 +1,8 @@
 """Data parallelism, first rung: average each gradient once backward is over.
 
-Right, and slow: the network waits while the ranks compute, the ranks wait while the network works, and a model of many
-small tensors pays a message's latency for each. `OverlappedDataParallel` cures the first, `BucketedDataParallel` both.
+Right, but slow: the network is idle while the ranks compute, the ranks are idle while the network works, and a model of
+many small tensors pays the latency of a message for each. `OverlappedDataParallel` solves the first problem,
+`BucketedDataParallel` both.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def drop_unused(parameters: list[torch.nn.Parameter], used: list[bool]) -> None:
     counts = torch.tensor(used, dtype=torch.int32, device=parameters[0].device)
     dist.all_reduce(counts)
     if all(used):
-        return  # and spare a GPU the wait for the counts
+        return  # without waiting for the counts on a GPU
     for parameter, count in zip(parameters, counts.tolist(), strict=True):
         if not count:
             parameter.grad = None

@@ -1,7 +1,6 @@
-"""Copies of one model, a copy a rank: alike at the start, checked, with the buffers kept alike.
+"""Base of the three data-parallel wrappers: equal copies of one model on all ranks, checked, with equal buffers.
 
-What the three data-parallel wrappers share. They differ in one thing: when, and in what pieces, the gradients are
-averaged.
+The wrappers differ in one thing: when, and in what pieces, the gradients are averaged.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ class ModelMismatchError(ValueError):
 
 
 class Replica(nn.Module):
-    """This rank's copy of a model, wrapped: `forward` is the model's.
+    """This rank's copy of a model; `forward` is the model's.
 
-    At construction every rank gets rank 0's parameters and buffers. Afterwards
-    `finish_gradient_synchronization`, called between ``backward`` and the optimiser's step, gives every rank the mean
-    of the ranks' gradients, as if the ranks' batches were one (equal shares; the loss a mean over the batch).
+    At construction every rank gets rank 0's parameters and buffers. `finish_gradient_synchronization`, called between
+    ``backward`` and the optimiser's step, gives every rank the mean of the ranks' gradients, as if the ranks' batches
+    were one (equal shares; the loss a mean over the batch).
 
     Parameters
     ----------
     module : nn.Module
         On its device, with its frozen parameters frozen. A parameter that is used in two places is one parameter.
     settings : str
-        What else must be the same on every rank.
+        Further settings that must be the same on every rank.
 
     Raises
     ------
@@ -45,11 +44,12 @@ class Replica(nn.Module):
     Notes
     -----
     *Buffers* (batch norm's running statistics). Each rank's forward changes its own; with every synchronised step all
-    get rank 0's. That is the values of DistributedDataParallel's ``broadcast_buffers``, sent at the end of the step
-    instead of at the start of the next forward. So `forward` sends no message: one rank alone may evaluate.
+    get rank 0's. The values are those of DistributedDataParallel's ``broadcast_buffers``, but they are sent at the end
+    of the step instead of at the start of the next forward. So `forward` sends no message, and one rank may evaluate
+    alone.
 
-    *Unused parameters.* A rank that did not use a parameter contributes zeros to the mean. A parameter that no rank used
-    keeps ``grad`` None, so that weight decay and momentum leave it alone, as on one process.
+    *Unused parameters.* A rank that did not use a parameter contributes zeros to the mean. A parameter that no rank
+    used keeps ``grad`` None, so that weight decay and momentum do not change it, as on one process.
     """
 
     def __init__(self, module: nn.Module, settings: str = "") -> None:
@@ -121,7 +121,7 @@ def broadcast_tensors(tensors: Iterable[torch.Tensor]) -> None:
 def gradient_memory(parameter: nn.Parameter) -> torch.Tensor:
     """The parameter's gradient as a vector over its own memory, zeros where it has none yet.
 
-    Gloo takes a tensor for contiguous (pytorch/pytorch#192920), which a channels-last gradient is not.
+    Gloo assumes a contiguous tensor (pytorch/pytorch#192920); a channels-last gradient is not contiguous.
     """
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
@@ -143,9 +143,9 @@ def _check_same_model(module: nn.Module, wrapper: str) -> None:
             continue
         length = max(len(theirs), len(everyones[0]))
         padded = (entries + ["nothing more"] * (length - len(entries)) for entries in (everyones[0], theirs))
-        expected, found = next((a, b) for a, b in zip(*padded, strict=True) if a != b)
+        expected, other = next((a, b) for a, b in zip(*padded, strict=True) if a != b)
         raise ModelMismatchError(
-            f"the ranks hold different models: rank 0 has {expected}, rank {rank} has {found}; "
+            f"the ranks hold different models: rank 0 has {expected}, rank {rank} has {other}; "
             "build and wrap the same model on every rank"
         )
 

@@ -1,7 +1,7 @@
 """Batch norm over the batches of all ranks, on CPUs too.
 
-`torch.nn.SyncBatchNorm` refuses CPU tensors (PyTorch 2.13). Where each rank has a GPU the stock layer is used; the
-one here does the same with PyTorch's CPU kernels, so that the lesson runs on any machine.
+`torch.nn.SyncBatchNorm` refuses CPU tensors (PyTorch 2.13). Where each rank has a GPU, PyTorch's layer is used. The
+layer in this file does the same with PyTorch's CPU kernels.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class _SynchronisedNorm(torch.autograd.Function):
 class GlooSyncBatchNorm(_BatchNorm):
     """Batch norm whose mean and variance are taken over the batches of all ranks while training.
 
-    Inputs are (B, C, …), as for `nn.SyncBatchNorm`. Ranks may hold batches of different sizes. In evaluation, and without
-    a process group, it is PyTorch's batch norm.
+    Inputs are (B, C, …), as for `nn.SyncBatchNorm`. Ranks may hold batches of different sizes. In evaluation, and
+    without a process group, it is PyTorch's batch norm.
     """
 
     def _check_input_dim(self, x: torch.Tensor) -> None:
@@ -89,9 +89,10 @@ class GlooSyncBatchNorm(_BatchNorm):
 def convert_sync_batchnorm(model: nn.Module, device: torch.device | str) -> nn.Module:
     """Replace every batch norm by a synchronised one, keeping parameters and statistics.
 
-    On a GPU this is ``torch.nn.SyncBatchNorm.convert_sync_batchnorm``, as in the multi-GPU tutorial. On a CPU it follows the same
-    rules: all of `nn.BatchNorm1d`, 2d and 3d and their subclasses are converted, parameters and statistics stay the same
-    tensors. Call it before wrapping the model in DistributedDataParallel, and use what it returns.
+    On a GPU this is ``torch.nn.SyncBatchNorm.convert_sync_batchnorm``, as in the multi-GPU tutorial. On a CPU it
+    follows the same rules: all of `nn.BatchNorm1d`, 2d and 3d and their subclasses are converted, parameters and
+    statistics stay the same tensors. Call it before wrapping the model in DistributedDataParallel, and use what it
+    returns.
     """
     if torch.device(device).type == "cuda":
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)

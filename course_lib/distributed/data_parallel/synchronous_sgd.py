@@ -1,4 +1,4 @@
-"""Synchronous SGD by all_reduce (the HW4 slides, Algorithm 1): one initialisation, and the mean of the gradients at every step.
+"""Synchronous SGD by all_reduce (the HW4 slides, Algorithm 1): one initialisation, averaged gradients at every step.
 
 synchronise_initial_state(model)                      # once
 for images, labels in batches:                        # each rank its own
@@ -21,7 +21,7 @@ __all__ = ["average_buffers", "average_gradients", "average_gradients_one_by_one
 def synchronise_initial_state(model: nn.Module, src: int = 0) -> None:
     """Give every rank rank `src`'s parameters and buffers, in place ("Do synchronous initialization").
 
-    Without it each rank adds the same steps to weights of its own, and the ranks stay as far apart as they began.
+    Without it each rank adds the same steps to its own initial weights, and the ranks never agree.
     """
     for tensor in model.state_dict().values():
         whole = tensor.contiguous()  # a message has no memory format, and channels-last weights are not contiguous
@@ -32,8 +32,8 @@ def synchronise_initial_state(model: nn.Module, src: int = 0) -> None:
 def average_gradients_one_by_one(model: nn.Module) -> None:
     """Replace each gradient by its mean over the ranks, one all_reduce a parameter: the HW4 slides' listing.
 
-    It shows the idea and is not used: a hundred parameters are a hundred messages, each of which waits for the one
-    before, and every rank's mean counts as much as any other's, however few images it was taken over.
+    It shows the idea and is not used. A hundred parameters are a hundred messages, and each waits for the one before.
+    All ranks' means have the same weight, even where they are over different numbers of images.
     """
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
@@ -44,21 +44,20 @@ def average_gradients_one_by_one(model: nn.Module) -> None:
 def average_gradients(model: nn.Module, samples: int = 1) -> int:
     """Replace the gradients by their mean over all ranks' images, in one all_reduce.
 
-    Every rank must call it, with the same model. A rank's gradient is the mean over its own `samples` images; it counts
-    as much as it has images, so that
+    Every rank must call it, with the same model. A rank's gradient is the mean over its own `samples` images and is
+    weighted by their number, so that
 
         g = Σ_r n_r·g_r / Σ_r n_r
 
-    is the gradient of the mean loss over the joined batch, uneven last batches included (but for batch norm, which
-    normalises with each rank's own batch). A rank that has run out of
-    images calls it with 0.
+    is the gradient of the mean loss over the joined batch, also for uneven last batches (except that batch norm
+    normalises with each rank's own batch). A rank that has no images left passes 0.
 
     Parameters
     ----------
     model : nn.Module
-        Parameters that ask for a gradient; where there is none, 0 is sent, and the mean stands there afterwards.
+        Its parameters that require a gradient are averaged; a missing gradient counts as 0.
     samples : int
-        Images of this rank's batch. Left out, all ranks count the same.
+        Images of this rank's batch. By default all ranks have the same weight.
 
     Returns
     -------
@@ -68,13 +67,13 @@ def average_gradients(model: nn.Module, samples: int = 1) -> int:
     Raises
     ------
     ValueError
-        `samples` below 0 (before anything is sent: the others then wait for this rank), or 0 on all ranks.
+        `samples` is below 0 (raised before anything is sent, so the other ranks wait for this one), or 0 on all ranks.
     """
     if samples < 0:
         raise ValueError(f"samples must be at least 0, got {samples}")
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    # The number of images travels at the end of the same message. float32 counts exactly to 16 million.
+    # The number of images is the last element of the same message. float32 counts exactly to 16 million.
     flat = torch.cat([*(gradient.flatten() for gradient in gradients), gradients[0].new_ones(1, dtype=torch.float32)])
     flat *= samples
     dist.all_reduce(flat)
@@ -93,9 +92,9 @@ def average_gradients(model: nn.Module, samples: int = 1) -> int:
 def average_buffers(model: nn.Module) -> None:
     """Replace each floating-point buffer by its mean over the ranks, in place: batch norm's running statistics.
 
-    Ranks that share their weights do not share these: each has them from its own batches. So they classify some images
-    differently, until their buffers are made one. The mean of the running variances leaves out how the ranks' means
-    differ, which is little where every rank draws from the same data.
+    Ranks with equal weights have different buffers, each from its own batches. So they classify some images differently
+    until the buffers are averaged. The mean of the running variances ignores how the ranks' means differ, which is
+    little where every rank draws from the same data.
     """
     for buffer in model.buffers():
         if buffer.is_floating_point():

@@ -1,1 +1,1 @@
-"""Workers that train alone, and average their weights at the end."""
+"""Workers that train independently and average their weights, once or every few steps."""

@@ -1,8 +1,8 @@
 """Parallel SGD (Zinkevich et al. 2010; the parallel SGD lab) and its cure, local SGD.
 
-Each of P workers trains its own copy of the model on its own share of the data, without a word to the others. At the end the
-parameters are averaged, once. For a convex loss that is sound. A network's loss is not convex: the average of two good networks
-may be a bad one. Averaging every H steps, *local SGD*, keeps the copies close enough to be averaged.
+Each of P workers trains its own copy of the model on its own shard of the data, without communication. At the end the
+parameters are averaged once. For a convex loss that is sound. A network's loss is not convex: the average of two good
+networks may be a bad one. Averaging every H steps, *local SGD*, keeps the copies close enough to be averaged.
 
 The workers may be ranks of an MPI communicator or of torch.distributed: see `parameter_averaging`.
 """
@@ -23,22 +23,22 @@ from course_lib.distributed.local_sgd.parameter_averaging import Peers, average_
 __all__ = [
     "WorkerReport",
     "critical_path",
-    "deal_shares",
+    "make_shards",
     "parallel_sgd",
     "worker_batches",
 ]
 
 
-def deal_shares(samples: int, workers: int, *, seed: int = 0, labels: torch.Tensor | None = None) -> list[torch.Tensor]:
-    """Indices ``int64`` of each worker's share: disjoint, together all samples, sizes that differ by 1 at most.
+def make_shards(samples: int, workers: int, *, seed: int = 0, labels: torch.Tensor | None = None) -> list[torch.Tensor]:
+    """Indices ``int64`` of each worker's shard: disjoint, together all samples, sizes that differ by at most 1.
 
     Parameters
     ----------
     seed : int
-        Of the one permutation that is dealt to the workers in turn (Algorithm 3's random partition).
+        Of the permutation that is dealt to the workers in turn (Algorithm 3's random partition).
     labels : Tensor ``(samples,)``, optional
-        Deal by label: the samples are sorted by their label and cut into stretches. So data lie where nobody shuffled
-        them; each worker sees a few classes only.
+        Sort the samples by label and cut them into contiguous shards, as unshuffled data are; each worker sees only a
+        few classes.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def deal_shares(samples: int, workers: int, *, seed: int = 0, labels: torch.Tens
             f"{workers} workers cannot share {samples} samples: take at most {samples} workers, or more samples"
         )
     if labels is not None:
-        return [share.clone() for share in torch.argsort(labels, stable=True).tensor_split(workers)]
+        return [shard.clone() for shard in torch.argsort(labels, stable=True).tensor_split(workers)]
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
     return [order[rank::workers].clone() for rank in range(workers)]
 
@@ -66,15 +66,15 @@ def worker_batches(
     by_label: bool = False,
     device: torch.device | str = "cpu",
 ) -> Batches:
-    """Batches of this worker's share of `split`, in an order of its own, new in each epoch.
+    """Batches of this worker's shard of `split`, in an order of its own, new in each epoch.
 
-    A share smaller than `batch_size` is one batch; of a larger one an incomplete last batch is left out (the next epoch has
-    others in it). Raises as `deal_shares` does.
+    A shard smaller than `batch_size` is one batch. An incomplete last batch of a larger one is left out; each epoch
+    leaves out other samples. Raises as `make_shards` does.
     """
-    mine = deal_shares(len(split), peers.size, seed=seed, labels=split.labels if by_label else None)[peers.rank]
-    share = Split(split.images[mine], split.labels[mine])
+    mine = make_shards(len(split), peers.size, seed=seed, labels=split.labels if by_label else None)[peers.rank]
+    shard = Split(split.images[mine], split.labels[mine])
     order = (seed * 1_000_003 + peers.rank) * 1_000  # epochs are added to it: workers' orders differ, and so do epochs'
-    return Batches(share, min(batch_size, len(share)), device, mean=mean, std=std, shuffle=True, seed=order)
+    return Batches(shard, min(batch_size, len(shard)), device, mean=mean, std=std, shuffle=True, seed=order)
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ class WorkerReport:
     steps, samples : int
         Batches and samples trained on, all epochs.
     seconds : float
-        Wall clock from the common start to the end, without the `after_epoch` calls.
+        Wall-clock time from the common start to the end, without the `after_epoch` calls.
     compute : tuple of float
         Processor seconds of training in each round; a round ends with an averaging.
     averaging : tuple of float
-        Wall clock of each averaging, the waiting for others included.
+        Wall-clock time of each averaging, including the wait for other workers.
     bytes_averaged : int
-        Payload that this worker put into averagings.
+        Payload of this worker's averagings.
     """
 
     rank: int
@@ -128,13 +128,13 @@ def parallel_sgd(
     epochs : int
         At least 1.
     average_every : int
-        H, steps between two averagings; 0: once, at the end (Zinkevich et al., Algorithm 3). With 1, plain SGD and equal
-        batches this is synchronous SGD.
+        H, steps between two averagings; 0: once, at the end (Zinkevich et al., Algorithm 3). With 1, plain SGD and
+        equal batches this is synchronous SGD.
     weight : float
-        Of this worker in the averages: see `average_parameters`.
+        This worker's weight in the averages: see `average_parameters`.
     after_epoch : callable, optional
-        ``after_epoch(epoch, average)``, epochs from 1, on every worker, with a copy that holds the average of all workers
-        as they are; training goes on from the worker's own weights. Its time is not counted.
+        ``after_epoch(epoch, average)``, epochs from 1, on every worker, with a copy of the model that holds the current
+        average of all workers. Training continues from the worker's own weights. Its time is not counted.
 
     Raises
     ------
@@ -194,11 +194,11 @@ def parallel_sgd(
 
 
 def critical_path(reports: Sequence[WorkerReport]) -> float:
-    """Seconds that the run takes where every worker has a core of its own, from what its workers used.
+    """Estimate the seconds that the run takes if every worker has a core of its own.
 
-    In each round the slowest worker's processor time, then the averaging: the last worker to arrive waits for nobody,
-    so the shortest of the workers' averaging times is the averaging's own. Where workers share cores this is an estimate, and
-    the wall clock, the largest of their ``seconds``, is longer.
+    A round takes the slowest worker's processor time plus the averaging. The last worker to arrive does not wait, so
+    the shortest of the workers' averaging times is the averaging's own. If workers share cores, the wall-clock time,
+    the largest of their ``seconds``, is longer.
     """
     rounds = zip(*(zip(report.compute, report.averaging, strict=True) for report in reports), strict=True)
     return sum(max(cpu for cpu, _ in each) + min(averaging for _, averaging in each) for each in rounds)

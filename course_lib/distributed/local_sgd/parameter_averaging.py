@@ -1,4 +1,4 @@
-"""The mean of the workers' models: the parallel SGD lab's way through the master, and one all-reduce.
+"""Average the workers' models: through the master, as the parallel SGD lab does, and by one all-reduce.
 
 The workers may be ranks of an MPI communicator (`MPIPeers`) or of torch.distributed (`TorchPeers`).
 """
@@ -15,23 +15,23 @@ __all__ = ["MPIPeers", "Peers", "TorchPeers", "average_on_master", "average_para
 
 
 class Peers(Protocol):
-    """The workers, as one of them sees them."""
+    """A group of workers, from the view of one of them."""
 
     rank: int
     size: int
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum of all workers' tensors, the same on each; `tensor` itself stays as it is."""
+        """The sum of all workers' tensors, the same on each; `tensor` itself is not changed."""
 
     def gather(self, value: Any) -> list[Any]:
         """All workers' values in the order of ranks, the same list on each."""
 
     def barrier(self) -> None:
-        """Return once all workers are here."""
+        """Wait until all workers have called it."""
 
 
 class MPIPeers:
-    """Ranks of an MPI communicator. It imports no MPI of its own: anything with mpi4py's methods will do."""
+    """Ranks of an MPI communicator. It imports no MPI: any object with mpi4py's methods works."""
 
     def __init__(self, comm: Any) -> None:
         self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
@@ -39,7 +39,7 @@ class MPIPeers:
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         mine = tensor.detach().cpu().contiguous()
         total = torch.empty_like(mine)
-        self.comm.Allreduce(mine.numpy(), total.numpy())  # capital A: the buffers themselves, nothing is pickled
+        self.comm.Allreduce(mine.numpy(), total.numpy())  # capital A: sends the buffers, without pickling
         return total.to(tensor.device)
 
     def gather(self, value: Any) -> list[Any]:
@@ -71,10 +71,10 @@ class TorchPeers:
 
 @torch.no_grad()
 def average_on_master(comm: Any, model: nn.Module) -> None:
-    """The parallel SGD lab's way, to read and not to use: every worker sends rank 0 its parameters, which averages them.
+    """The parallel SGD lab's way, to read and not to use: each worker sends its parameters to rank 0, which averages.
 
-    All of it passes through one rank, pickled, P − 1 models one after the other; only rank 0 has the average afterwards;
-    unequal shares count alike; and what is no parameter (batch norm's running statistics) is forgotten.
+    One rank receives P − 1 pickled models, one after the other. Only rank 0 has the average afterwards. Unequal shards
+    have the same weight, and buffers (batch norm's running statistics) are left out.
     """
     mine = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     if comm.Get_rank() != 0:
@@ -95,24 +95,25 @@ def average_parameters(peers: Peers, model: nn.Module, weight: float = 1.0) -> N
     Parameters
     ----------
     weight : float
-        This worker's: the number of its samples, where shares are uneven. The mean is Σ weight·model / Σ weight.
+        This worker's: the number of its samples, if shards are uneven. The mean is Σ weight·model / Σ weight.
 
     Notes
     -----
-    Parameters are averaged, and buffers too: batch norm's running means and variances like parameters (the mean of the variances
-    leaves out how far the means are apart, little where the shares are alike), counters by their mean, rounded, exact as far
-    as Σ weight·counter is in the precision that is summed in (float32: to about 1e-7 of its value). The state of the optimiser (momentum) stays each worker's own.
+    Parameters and buffers are averaged. Batch norm's running means and variances are averaged like parameters; the mean
+    of the variances ignores how far the means are apart, which is little if the shards are alike. Counters become their
+    rounded mean, exact as far as the precision of the sum allows (float32: about 1e-7 of its value). The optimiser's
+    state (momentum) stays each worker's own.
 
     Raises
     ------
     ValueError
-        A weight that is negative, or weights that are all 0; on every worker.
+        A weight is negative, or all are 0; raised on every worker.
     """
     tensors = list(model.state_dict().values())
     exact = torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
     flat = torch.cat([tensor.detach().reshape(-1).to(exact) for tensor in tensors])
     device = flat.device
-    # The weight travels with the numbers that it weighs: one message.
+    # The weight is part of the same message.
     total = peers.sum(torch.cat([flat * weight, torch.tensor([weight, float(weight < 0)], dtype=exact, device=device)]))
     flat, (weights, negative) = total[:-2], total[-2:].tolist()
     if negative or not weights > 0:

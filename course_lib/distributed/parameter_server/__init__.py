@@ -1,8 +1,8 @@
 """Asynchronous SGD with a parameter server (the HW4 slides, Algorithm 2).
 
-Some ranks serve, the others work. A worker computes a gradient, sends it, and gets the parameters back; the server applies
-gradients in the order in which they come. Nobody waits for anybody else, so a gradient may have been computed on
-parameters that are some updates old: its staleness.
+Some ranks are servers, the others are workers. A worker computes a gradient, sends it, and gets the parameters back.
+The server applies gradients in the order in which they arrive. No worker waits for another, so a gradient may have been
+computed on parameters that are some updates old: its staleness.
 """
 
 from course_lib.distributed.parameter_server.errors import (

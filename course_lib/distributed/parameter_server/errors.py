@@ -1,4 +1,4 @@
-"""What can go wrong between workers and servers, as types."""
+"""Errors between workers and servers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,25 @@ __all__ = ["ModelMismatchError", "ParameterServerError", "ServerLostError", "Wor
 
 
 class ParameterServerError(RuntimeError):
-    """A training with a parameter server that cannot go on; one line: which rank, why, what to do."""
+    """A training with a parameter server cannot continue. The message is one line: which rank, why, what to do."""
 
 
-class WorkerLostError(ParameterServerError):
-    """A worker is gone before it has finished, or has not answered for too long.
+class _RankLostError(ParameterServerError):
+    role = ""
+
+    def __init__(self, rank: int, reason: str) -> None:
+        self.rank, self.reason = rank, reason
+        super().__init__(
+            f"{self.role} rank {rank} {reason}; look for the first error that it printed, and start again from the "
+            "last checkpoint"
+        )
+
+    def __reduce__(self):
+        return type(self), (self.rank, self.reason)
+
+
+class WorkerLostError(_RankLostError):
+    """A worker ended before it called `finish`, or has not answered within the time limit.
 
     Attributes
     ----------
@@ -19,18 +33,11 @@ class WorkerLostError(ParameterServerError):
     reason : str
     """
 
-    def __init__(self, rank: int, reason: str) -> None:
-        self.rank, self.reason = rank, reason
-        super().__init__(
-            f"worker rank {rank} {reason}; look for the first error that it printed, and start again from the last checkpoint"
-        )
-
-    def __reduce__(self):
-        return type(self), (self.rank, self.reason)
+    role = "worker"
 
 
-class ServerLostError(ParameterServerError):
-    """A parameter server is gone, or has not answered for too long.
+class ServerLostError(_RankLostError):
+    """A parameter server ended, or has not answered within the time limit.
 
     Attributes
     ----------
@@ -39,23 +46,23 @@ class ServerLostError(ParameterServerError):
     reason : str
     """
 
-    def __init__(self, rank: int, reason: str) -> None:
-        self.rank, self.reason = rank, reason
-        super().__init__(
-            f"parameter server rank {rank} {reason}; look for the first error that it printed, and start again from the "
-            "last checkpoint"
-        )
-
-    def __reduce__(self):
-        return type(self), (self.rank, self.reason)
+    role = "parameter server"
 
 
 class ModelMismatchError(ParameterServerError):
     """A worker's model has other parameters than the server's."""
 
 
+def model_mismatch(worker: int, server: int) -> ModelMismatchError:
+    """The error that both of them raise."""
+    return ModelMismatchError(
+        f"worker rank {worker} has another model than server rank {server}: the shapes of parameters and buffers must "
+        "agree; make it by the same code, with the same options, on every rank"
+    )
+
+
 def why_lost(error: RuntimeError, timeout: float) -> str:
-    """Gloo's message in a reader's words."""
+    """Gloo's error message in plain words."""
     if "timed out waiting" in str(error).lower():
         return f"has not been heard of for {timeout:g} s"
     return "is gone: its connection closed (killed, out of memory, ended by an error of its own, or without finish())"

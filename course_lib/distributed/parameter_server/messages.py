@@ -1,4 +1,4 @@
-"""What travels between workers and servers: flat float32 buffers, each with a header of six numbers at its front."""
+"""Messages between workers and servers: flat float32 buffers that begin with a header of six numbers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ KIND, VERSION, SAMPLES, CORRECT, LOSS, FINGERPRINT = range(6)
 
 
 class Request(IntEnum):
-    """What a worker wants of a server."""
+    """A worker's request to a server."""
 
-    HELLO = 1  # are our models the same? (a header only)
-    PULL = 2  # the parameters, for a first gradient
-    PUSH = 3  # apply this gradient, and give me the parameters
-    GOODBYE = 4  # I have finished; no answer is awaited
+    HELLO = 1  # are the models the same? (a header only)
+    PULL = 2  # send the parameters, for a first gradient
+    PUSH = 3  # apply this gradient, and send the parameters
+    GOODBYE = 4  # this worker has finished and expects no answer
 
 
 class Answer(IntEnum):
-    """What a server tells a worker."""
+    """A server's answer to a worker."""
 
     WELCOME = 11  # to a HELLO
     MISMATCH = 12  # to a HELLO
     GO = 13  # compute a gradient with these parameters
-    STOP = 14  # the updates asked for are applied, or about to be
+    STOP = 14  # all requested updates are applied, or will be by other workers
 
 
 class Message:
@@ -40,7 +40,7 @@ class Message:
     Attributes
     ----------
     flat : Tensor, float32, 1-D
-        What is sent or received.
+        The whole buffer, as it is sent or received.
     header : Tensor, float64 ``(6,)``
         A view of its first 12 places: kind, version, images, correct ones, sum of losses, fingerprint.
     tensors, buffers : list of Tensor
@@ -73,9 +73,9 @@ class Shard:
     Attributes
     ----------
     parameters : list of nn.Parameter
-        Those that ask for a gradient; frozen ones stay where they are.
+        Those that require a gradient; frozen ones are not sent.
     buffers : list of Tensor
-        Floating-point ones; counters such as ``num_batches_tracked`` do not travel.
+        Floating-point ones; counters such as ``num_batches_tracked`` are not sent.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], buffers: Iterable[torch.Tensor]) -> None:
@@ -83,15 +83,15 @@ class Shard:
 
     @property
     def fingerprint(self) -> int:
-        """A number that two models with the same shapes in the same order share."""
+        """A checksum of the shapes, in order."""
         shapes = [tuple(part.shape) for part in (*self.parameters, *self.buffers)]
         return zlib.crc32(repr(shapes).encode())
 
 
 def split_by_size(sizes: Sequence[int], parts: int) -> list[list[int]]:
-    """Deal items to `parts` piles of about the same total, the largest item first, each to the lightest pile.
+    """Split items into `parts` piles of about the same total: the largest item first, each to the lightest pile.
 
-    Graham (1969): the heaviest pile weighs at most 4/3 − 1/(3·parts) of what it must.
+    Graham (1969): the heaviest pile weighs at most 4/3 − 1/(3·parts) times the best possible one.
 
     Returns
     -------
@@ -115,7 +115,7 @@ def split_by_size(sizes: Sequence[int], parts: int) -> list[list[int]]:
 
 
 def shards_of(model: nn.Module, servers: int) -> list[Shard]:
-    """Cut a model into as many shards as there are servers, whole tensors, by size. The buffers go to the first.
+    """Split a model into one shard for each server, whole tensors, by size. The first server keeps the buffers.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def shards_of(model: nn.Module, servers: int) -> list[Shard]:
 def gloo_group() -> dist.ProcessGroup | None:
     """The group that messages go through: the default one if it is Gloo's, else a new one beside it.
 
-    Messages lie in the host's memory, where NCCL sends nothing from. A new group is a collective: every rank gets here,
-    workers and servers, each once.
+    Messages are in the host's memory, which NCCL cannot send from. Creating a group is a collective: every rank, worker
+    or server, must call this once.
     """
     return None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")

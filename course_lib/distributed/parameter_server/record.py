@@ -1,4 +1,4 @@
-"""What a server writes down of every update."""
+"""A server's record of every update."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Update:
     worker : int
         Rank whose gradient it was.
     staleness : int
-        Updates that came between: the version just before this one, minus the version that the gradient was computed on.
+        Updates in between: the version just before this one, minus the version that the gradient was computed on.
     seconds : float
-        Since the first worker was sent off, less the time spent in `on_update`.
+        Since the first worker got its parameters, without the time spent in `on_update`.
     samples, correct : int
-        Images of the gradient's batch, and how many of them were classified right, if the worker told.
+        Images of the gradient's batch, and how many were classified correctly, if the worker sent it.
     loss_sum : float
-        Sum of their losses, if the worker told.
+        Sum of their losses, if the worker sent it.
     """
 
     version: int
@@ -67,23 +67,19 @@ class ServerRecord:
         """Until the last update."""
         return self.updates[-1].seconds if self.updates else 0.0
 
-    def count(self, worker: int) -> int:
-        """Updates of a worker."""
-        return self.order.count(worker)
-
 
 def staleness_of_order(order: Sequence[int]) -> list[int]:
-    """Staleness of each update, from nothing but the order in which workers' updates were applied.
+    """Staleness of each update, computed only from the order in which the workers' updates were applied.
 
-    A worker computes its gradient on what it was sent after its own last update (or at the start). So the staleness is the
-    number of others' updates since then. It holds where every answer goes out at once (no bound on the staleness).
+    A worker computes its gradient on the parameters that it got after its own last update (or at the start). So the
+    staleness is the number of other workers' updates since then. This holds if every answer is sent at once (no bound).
 
     >>> staleness_of_order([1, 2, 1, 1, 2])
     [0, 1, 1, 0, 2]
     """
     last: dict[int, int] = {}
-    found = []
+    staleness = []
     for place, worker in enumerate(order):
-        found.append(place - last.get(worker, 0))
+        staleness.append(place - last.get(worker, 0))
         last[worker] = place + 1
-    return found
+    return staleness

@@ -13,10 +13,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.distributed.parameter_server.errors import ModelMismatchError, WorkerLostError, why_lost
+from course_lib.distributed.parameter_server.errors import WorkerLostError, model_mismatch, why_lost
 from course_lib.distributed.parameter_server.messages import (
+    CORRECT,
     FINGERPRINT,
     HEADER,
+    KIND,
+    LOSS,
+    SAMPLES,
+    VERSION,
     Answer,
     Message,
     Request,
@@ -58,9 +63,9 @@ class ServedModel:
         self.shard: Shard = self.shards[self.servers.index(self.rank)]
         self.group = gloo_group()
         for parameter in model.parameters():
-            parameter.grad = None  # the optimiser passes over what belongs to other servers
+            parameter.grad = None  # the optimiser skips what belongs to other servers
         for parameter in self.shard.parameters:
-            # In the parameter's own memory format: fused optimisers go by memory, and a message has none.
+            # In the parameter's own memory format: fused optimisers work on memory, and a message has no format.
             parameter.grad = torch.zeros_like(parameter)
         self.inbox = {worker: Message(self.shard) for worker in self.serving}
         self.outbox = {worker: Message(self.shard) for worker in self.serving}
@@ -69,7 +74,7 @@ class ServedModel:
         self.greeted: set[int] = set()
         self.arrivals: queue.SimpleQueue[tuple[int, RuntimeError | None]] = queue.SimpleQueue()
         self.record = ServerRecord(version=version)
-        self.start: float | None = None  # when the first worker is sent off
+        self.start: float | None = None  # when the first worker got its first parameters
         self.paused = 0.0
 
     # Receiving
@@ -81,28 +86,27 @@ class ServedModel:
         return dist.irecv(self.inbox[worker].flat, src=worker, group=self.group)
 
     def wait_for(self, worker: int, receive: dist.Work) -> None:
-        """Return when the message is here."""
+        """Return when the message has arrived."""
         try:
             receive.wait(timedelta(seconds=self.timeout))
         except RuntimeError as error:
             raise WorkerLostError(worker, why_lost(error, self.timeout)) from error
 
-    def listen_aside(self, worker: int) -> None:
-        """Open the receive, and let a thread wait for it.
+    def listen_in_background(self, worker: int) -> None:
+        """Open the receive, and wait for it in a thread.
 
-        A receive from any source would not notice that a worker has died, and a request of Gloo's cannot be asked whether
-        it is done. So there is a receive for each worker; a thread that sleeps costs nothing, and the queue keeps the order
-        of arrival.
+        A receive from any source does not notice that a worker has died, and Gloo's requests cannot be polled. So each
+        worker has a receive of its own. A sleeping thread costs nothing, and the queue keeps the order of arrival.
         """
         receive = self.listen(worker)
 
         def wait() -> None:
+            lost = None
             try:
                 self.wait_for(worker, receive)
             except WorkerLostError as error:
-                self.arrivals.put((worker, error))
-            else:
-                self.arrivals.put((worker, None))
+                lost = error
+            self.arrivals.put((worker, lost))
 
         threading.Thread(target=wait, daemon=True, name=f"waits for rank {worker}").start()
 
@@ -115,9 +119,9 @@ class ServedModel:
     # Applying
 
     def take(self, worker: int) -> Request:
-        """Do what a worker's message asks for; the answer is another matter."""
+        """Handle a worker's message: apply its gradient, or remove a worker that has finished. It sends no answer."""
         message = self.inbox[worker]
-        request = Request(message.number(0))
+        request = Request(message.number(KIND))
         if request is Request.GOODBYE:
             self.serving.remove(worker)
         elif request is Request.PUSH:
@@ -135,15 +139,14 @@ class ServedModel:
             self.latest_buffers[worker] = [buffer.clone() for buffer in message.buffers]
             for buffer, *ones in zip(self.shard.buffers, *self.latest_buffers.values(), strict=True):
                 buffer.copy_(torch.stack(ones).mean(0))
-        computed_on = message.number(1)
         update = Update(
             version=self.record.version + 1,
             worker=worker,
-            staleness=self.record.version - computed_on,
+            staleness=self.record.version - message.number(VERSION),
             seconds=time.perf_counter() - self.start - self.paused,
-            samples=message.number(2),
-            correct=message.number(3),
-            loss_sum=float(message.header[4]),
+            samples=message.number(SAMPLES),
+            correct=message.number(CORRECT),
+            loss_sum=float(message.header[LOSS]),
         )
         self.record.version += 1
         self.record.updates.append(update)
@@ -158,7 +161,8 @@ class ServedModel:
     def answer(self, worker: int, answer: Answer) -> None:
         """Send the parameters as they are now."""
         self.start = self.start or time.perf_counter()
-        message = self._reuse(worker)
+        self._flush(worker)
+        message = self.outbox[worker]
         message.write(answer, self.record.version)
         for place, tensor in zip(
             (*message.tensors, *message.buffers), (*self.shard.parameters, *self.shard.buffers), strict=True
@@ -167,25 +171,19 @@ class ServedModel:
         self.sent[worker] = dist.isend(message.flat, dst=worker, group=self.group)
 
     def answer_hello(self, worker: int) -> None:
-        """Say whether the models fit."""
+        """Answer a worker's greeting: do the models agree?"""
         self.greeted.add(worker)
         fits = self.inbox[worker].number(FINGERPRINT) == self.shard.fingerprint
-        message = self._reuse(worker)
+        self._flush(worker)
+        message = self.outbox[worker]
         message.write(Answer.WELCOME if fits else Answer.MISMATCH, self.record.version)
         self.sent[worker] = dist.isend(message.flat[:HEADER], dst=worker, group=self.group)
         if not fits:
             self._flush(worker)
-            raise ModelMismatchError(
-                f"worker rank {worker} has another model than server rank {self.rank}: the shapes of parameters and "
-                "buffers must agree; make it by the same code, with the same options, on every rank"
-            )
-
-    def _reuse(self, worker: int) -> Message:
-        self._flush(worker)
-        return self.outbox[worker]
+            raise model_mismatch(worker, self.rank)
 
     def _flush(self, worker: int) -> None:
-        """Wait until the last answer has left: a buffer must not be touched before."""
+        """Wait until the last answer has been sent: its buffer must not change before."""
         if worker in self.sent:
             try:
                 self.sent.pop(worker).wait(timedelta(seconds=self.timeout))
@@ -194,7 +192,7 @@ class ServedModel:
 
     @torch.no_grad()
     def assemble(self) -> None:
-        """Bring all shards together on the first server."""
+        """Collect all shards on the first server."""
         for worker in list(self.sent):
             self._flush(worker)
         first = self.servers[0]

@@ -20,8 +20,9 @@ def serve_in_turns(
 ) -> ServerRecord:
     """Serve the workers in the order of their ranks, round after round: what most teaching code does.
 
-    It shows the idea and is not used: whoever is ready waits for the worker whose turn it is, so that every step takes as
-    long as the slowest worker's, as in synchronous SGD, and the gradients are stale besides. Arguments as in `serve`.
+    It shows the idea and is not used. A worker that is ready waits for the worker whose turn it is. So every step takes
+    as long as the slowest worker's, as in synchronous SGD, and the gradients are stale as well. Arguments as in
+    `serve`.
     """
     server = ServedModel(model, optimizer, servers, timeout)
     while server.serving:
@@ -49,41 +50,40 @@ def serve(
     version: int = 0,
     timeout: float = 600.0,
 ) -> ServerRecord:
-    """Serve whoever asks first: apply a worker's gradient, send the parameters back, until all workers have said goodbye.
+    """Serve workers in order of arrival: apply a gradient, send the parameters back, until all workers have finished.
 
-    Every rank of the process group that is no server must make a `ParameterServerWorker`; the first gradients are computed
-    once all have. With several servers each keeps
-    a part of the parameters (`shards_of`), with a version of its own; at the end ``servers[0]`` has the whole model.
+    Every rank of the process group that is not a server must create a `ParameterServerWorker`. The first gradients are
+    computed when all have done so. With several servers, each keeps a part of the parameters (`shards_of`) with a
+    version of its own; at the end ``servers[0]`` has the whole model.
 
     Parameters
     ----------
     model : nn.Module
-        Its parameters are where everybody begins, and it holds the result. Float32; frozen parameters do not travel.
+        All workers start from its parameters, and it holds the result. Float32; frozen parameters are not sent.
     optimizer : torch.optim.Optimizer
-        Over the model's parameters; momentum and the like live here, once. On each server it steps that server's part.
+        Over the model's parameters; its state (momentum) exists only here. On each server it steps that server's part.
     servers : sequence of int
         The servers' ranks, the same on every rank.
     updates : int, optional
-        Apply exactly so many (the version at the end), whoever they come from: a fast worker does more of them. As many
-        workers are sent off as there are updates left, so that no gradient is computed for nothing. Without it, the
-        workers end when they like.
+        Stop at exactly this version. A fast worker makes more of the updates. No more workers compute than there are
+        updates left, so that no gradient is wasted. Without it, the workers decide when they finish.
     scheduler : optional
         Stepped after each update: a learning-rate schedule by the number of updates.
     staleness_bound : int, optional
-        A worker that has made more than so many updates more than the slowest one waits for it (stale synchronous
-        parallel: Ho et al. 2013), and is sent the parameters of when it may go on. 0 makes rounds. With W workers no
+        A worker that is more than this many updates ahead of the slowest one waits for it (stale synchronous parallel:
+        Ho et al. 2013), and gets the parameters of the moment when it may continue. 0 makes rounds. With W workers no
         gradient is then staler than (W − 1)·(2·bound + 1).
     buffers : {"mean", "own"}
-        Batch norm's running statistics: gradients do not carry them. "mean": each worker keeps its own and sends them
-        along, and the server's are the mean of the workers' latest. "own": none travel, and the server's stay as they
-        were at the start, which is of use only where there are none that matter.
+        Batch norm's running statistics, which have no gradient. "mean": each worker keeps its own and sends them with
+        each gradient; the server's are the mean of the workers' latest. "own": none are sent, and the server's stay as
+        they were, which is useful only for a model without batch norm.
     on_update : callable
-        Called with each `Update` once it is applied: to evaluate, to keep a checkpoint. The workers wait meanwhile. (Of
-        several servers, each has only its own part of the parameters up to date.)
+        Called with each `Update` after it is applied, for example to evaluate or to save a checkpoint. The workers wait
+        meanwhile. (Each of several servers has only its own part of the parameters up to date.)
     version : int
-        Updates that `model` and `optimizer` have behind them already, when a training goes on.
+        Number of updates already made, when a training is resumed.
     timeout : float
-        Seconds without a word after which a worker counts as lost.
+        Seconds without a message after which a worker counts as lost.
 
     Returns
     -------
@@ -103,33 +103,33 @@ def serve(
     if staleness_bound is not None and staleness_bound < 0:
         raise ValueError(f"staleness_bound must be at least 0, got {staleness_bound}")
     server = ServedModel(model, optimizer, servers, timeout, scheduler, buffers, on_update, version)
-    # One server keeps the count, or two could send off different workers last. A push goes to all of them.
-    desk = _Desk(server, updates if server.rank == server.servers[0] else None, staleness_bound)
+    # One server counts the updates: two could stop at different workers. A push goes to all servers.
+    queue = _AnswerQueue(server, updates if server.rank == server.servers[0] else None, staleness_bound)
     for worker in sorted(server.serving):
-        server.listen_aside(worker)
+        server.listen_in_background(worker)
     while server.serving:
         worker = server.next_arrival()
         request = server.take(worker)
-        desk.note(worker, request)
-        for released, answer in desk.release():
+        queue.note(worker, request)
+        for released, answer in queue.release():
             server.answer(released, answer)
-            server.listen_aside(released)
+            server.listen_in_background(released)
         if request is Request.HELLO:
             server.answer_hello(worker)
-            server.listen_aside(worker)
+            server.listen_in_background(worker)
     server.assemble()
     return server.record
 
 
-class _Desk:
-    """Who waits for an answer, and who may have one."""
+class _AnswerQueue:
+    """The workers that wait for an answer, and which of them may have one."""
 
     def __init__(self, server: ServedModel, updates: int | None, bound: int | None) -> None:
         self.server, self.updates, self.bound = server, updates, bound
         self.waiting: list[int] = []  # in order of arrival
-        self.absent = set(server.serving)  # nobody is sent off before all are there: they begin together
-        self.computing: set[int] = set()  # sent off to compute a gradient that has not come yet
-        self.clock = dict.fromkeys(server.serving, 0)  # updates that a worker has made; who has finished is not in it
+        self.absent = set(server.serving)  # no worker computes before all have arrived
+        self.computing: set[int] = set()  # workers whose next gradient has not arrived yet
+        self.clock = dict.fromkeys(server.serving, 0)  # updates of each worker that has not finished
 
     def note(self, worker: int, request: Request) -> None:
         self.computing.discard(worker)
@@ -142,7 +142,7 @@ class _Desk:
             self.waiting.append(worker)
 
     def release(self) -> list[tuple[int, Answer]]:
-        """Those who need wait no longer, in order of arrival; who is sent off changes the count, so look again."""
+        """The answers that may be sent now, in order of arrival. Each one changes the count, so the search restarts."""
         released = []
         while (worker := next(filter(self._may_go, self.waiting), None)) is not None:
             self.waiting.remove(worker)

@@ -11,9 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.distributed.parameter_server.errors import ModelMismatchError, ServerLostError, why_lost
+from course_lib.distributed.parameter_server.errors import ServerLostError, model_mismatch, why_lost
 from course_lib.distributed.parameter_server.messages import (
     FINGERPRINT,
+    KIND,
+    VERSION,
     Answer,
     Message,
     Request,
@@ -46,7 +48,7 @@ class Exchange:
 
 @dataclass
 class WorkerRecord:
-    """What a worker has seen: its exchanges in order, and the seconds of its work, waiting included."""
+    """A worker's exchanges in order, and the seconds of its work, waiting included."""
 
     rank: int
     exchanges: list[Exchange] = field(default_factory=list)
@@ -79,15 +81,15 @@ class ParameterServerWorker:
     servers : sequence of int
         The servers' ranks, in the same order everywhere.
     delay : float
-        Seconds to sleep before each exchange: makes this worker a straggler.
+        Seconds to sleep before each exchange. It makes this worker a straggler.
     timeout : float
-        Seconds without an answer after which a server counts as lost. A server that bounds the staleness lets a worker
+        Seconds without an answer after which a server counts as lost. A server that bounds the staleness makes a worker
         wait for the slowest one.
 
     Attributes
     ----------
     active : bool
-        False once a server has said that the updates asked for are made, and after `finish`.
+        False when the server has made the requested number of updates, and after `finish`.
     versions : tuple of int
         Of the parameters that the model has, one a server.
     record : WorkerRecord
@@ -95,7 +97,8 @@ class ParameterServerWorker:
     Raises
     ------
     ServerLostError
-        From here, `exchange` and `finish`: a server's connection has closed, or it has been silent for `timeout` seconds.
+        From here, `exchange` and `finish`: a server's connection has closed, or it has been silent for `timeout`
+        seconds.
     ModelMismatchError
         The server's model has other shapes.
     ValueError
@@ -138,7 +141,7 @@ class ParameterServerWorker:
         """
         if not self.active:
             raise RuntimeError(
-                "the server has said stop, or finish() was called: there is nothing to exchange any more"
+                "the server has told this worker to stop, or finish() was called: no further exchange is possible"
             )
         if self.delay:
             time.sleep(self.delay)
@@ -155,7 +158,7 @@ class ParameterServerWorker:
         return self.active
 
     def finish(self) -> WorkerRecord:
-        """Say goodbye. The servers go on with those who have not; this worker's process may end."""
+        """Tell the servers that this worker has finished; its process may end. The servers continue with the others."""
         self.active = False
         for server, message in zip(self.servers, self.outbox, strict=True):
             message.write(Request.GOODBYE)
@@ -164,15 +167,15 @@ class ParameterServerWorker:
 
     def _ask(self, request: Request, samples: int = 0, correct: int = 0, loss_sum: float = 0.0) -> None:
         """Send to all servers at once, then wait for all answers."""
-        under_way = []
+        pending = []
         for server, out, answer, version in zip(self.servers, self.outbox, self.inbox, self.versions, strict=True):
             out.write(request, version, samples, correct, loss_sum)
-            under_way.append((server, dist.irecv(answer.flat, src=server, group=self.group)))
-            under_way.append((server, dist.isend(out.flat, dst=server, group=self.group)))
-        for server, work in under_way:
+            pending.append((server, dist.irecv(answer.flat, src=server, group=self.group)))
+            pending.append((server, dist.isend(out.flat, dst=server, group=self.group)))
+        for server, work in pending:
             self._wait(server, work)
-        self.versions = tuple(answer.number(1) for answer in self.inbox)
-        self.active = self.inbox[0].number(0) == Answer.GO  # the first server keeps the count
+        self.versions = tuple(answer.number(VERSION) for answer in self.inbox)
+        self.active = self.inbox[0].number(KIND) == Answer.GO  # the first server keeps the count
         with torch.no_grad():
             for shard, answer in zip(self.shards, self.inbox, strict=True):
                 for parameter, value in zip(shard.parameters, answer.tensors, strict=True):
@@ -186,11 +189,8 @@ class ParameterServerWorker:
             received = dist.irecv(answer.flat, src=server, group=self.group)
             self._wait(server, dist.isend(hello.flat, dst=server, group=self.group))
             self._wait(server, received)
-            if answer.number(0) != Answer.WELCOME:
-                raise ModelMismatchError(
-                    f"worker rank {self.rank} has another model than server rank {server}: the shapes of parameters and "
-                    "buffers must agree; make it by the same code, with the same options, on every rank"
-                )
+            if answer.number(KIND) != Answer.WELCOME:
+                raise model_mismatch(self.rank, server)
 
     def _wait(self, server: int, work: dist.Work) -> None:
         try:

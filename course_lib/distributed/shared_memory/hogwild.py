@@ -1,14 +1,14 @@
 """HogWild: processes that train one model in shared memory, without locks (Niu et al. 2011).
 
-Each process reads the weights while others write them, and adds its update without asking. An update is lost when
-two processes read the same number before either has written it back. The paper's proof does not cover that: it assumes
-atomic additions to single components, sparse updates and a strongly convex loss, and bounds what stale reads cost. How
-much is lost is measured (`lost_updates`, `SharedRun.lost`): little, because two processes seldom write the same weight
-at the same moment.
+Each process reads the weights while others write them, and adds its update without synchronisation. An update is lost
+when two processes read the same number before either has written it back. The paper's proof does not cover that: it
+assumes atomic additions to single components, sparse updates and a strongly convex loss, and bounds the cost of stale
+reads. Lost updates are measured (`lost_updates`, `SharedRun.lost`). They are few, because two processes seldom write
+the same weight at the same moment.
 
-The weights may also change between a gradient's forward and its backward: autograd keeps a reference to a shared weight,
-no copy, and does not see what another process writes. Such a gradient belongs to no one point, with a lock around the
-updates or without.
+The weights may also change between a gradient's forward and its backward. Autograd keeps a reference to a shared
+weight, not a copy, and does not notice another process's writes. Such a gradient belongs to no single point, with or
+without a lock around the updates.
 
 The processes come from `launch` and its fork server. torch.multiprocessing's ``spawn`` cannot send a function of a
 notebook; a plain fork of a process that has used OpenMP threads or a GPU hangs.
@@ -29,9 +29,9 @@ import torch
 from torch import nn
 
 from course_lib.distributed.launching.launch import launch
-from course_lib.distributed.shared_memory.tensors import FileLock, pack_shared, share
+from course_lib.distributed.shared_memory.tensors import FileLock, pack_shared, share_memory
 
-__all__ = ["hogwild", "meet", "share_of_epoch"]
+__all__ = ["barrier", "hogwild", "shard_indices"]
 
 
 def hogwild(
@@ -49,7 +49,7 @@ def hogwild(
     ::
 
         def worker(model, rank, lock, images, labels, processes):
-            for batch in share_of_epoch(len(images), processes, rank).split(32):
+            for batch in shard_indices(len(images), processes, rank).split(32):
                 loss = cross_entropy(model(images[batch]), labels[batch])
                 model.zero_grad()
                 loss.backward()
@@ -64,15 +64,15 @@ def hogwild(
     worker : callable
         May be defined in a notebook cell. The workers start together, once all have the model; each has one thread.
     model : nn.Module or Tensor
-        On the CPU. Its parameters and buffers are moved to shared memory and stay there: the caller's model is the
-        trained one afterwards. Gradients are each worker's own.
+        On the CPU. Its parameters and buffers are moved to shared memory and stay there, so that the caller's model is
+        trained. Each worker has its own gradients.
     processes : int
-        At least 1. The work is the caller's to divide: see `share_of_epoch`.
+        At least 1. The caller divides the work: see `shard_indices`.
     args : sequence
         The workers' further arguments. Tensors after ``share_memory_()`` are shared, everything else is copied.
     locked : bool
-        `lock` lets one process at a time into ``with lock:``. Without it `lock` is a context manager that does nothing, so
-        that the same worker serves both.
+        `lock` admits one process at a time into ``with lock:``. Without it, `lock` is a context manager that does
+        nothing, so that the same worker can be used for both.
     timeout, stop
         As for `launch`.
 
@@ -84,8 +84,8 @@ def hogwild(
     Raises
     ------
     RankFailedError, LaunchTimeoutError, LaunchStoppedError
-        As for `launch`: a worker raised or was killed, the workers took too long, `stop` was set. No worker is left, and
-        a killed worker keeps no lock.
+        As for `launch`: a worker raised or was killed, the workers took too long, `stop` was set. No worker is left
+        running, and a killed worker's lock is free again.
     ValueError
         `processes` below 1, or a model that is not on the CPU.
     TypeError
@@ -99,8 +99,8 @@ def hogwild(
         raise ValueError(f"HogWild's processes share memory of the CPU, but the model is on {', '.join(elsewhere)}")
     for tensor in tensors:
         if tensor.numel():
-            share(tensor)
-    present = share(torch.zeros(processes, dtype=torch.uint8))
+            share_memory(tensor)
+    present = share_memory(torch.zeros(processes, dtype=torch.uint8))
     with tempfile.NamedTemporaryFile(prefix="hogwild-") if locked else contextlib.nullcontext() as file:
         lock = FileLock(file.name) if locked else contextlib.nullcontext()
         call = pack_shared((worker, model, lock, tuple(args), present))
@@ -110,17 +110,17 @@ def hogwild(
 def _run(call: bytes) -> Any:
     worker, model, lock, args, present = pickle.loads(call)
     rank = int(os.environ["RANK"])
-    meet(present, rank)
+    barrier(present, rank)
     return worker(model, rank, lock, *args)
 
 
-def meet(ready: torch.Tensor, rank: int) -> None:
-    """Wait for all workers: for those that warm up before they start their clocks.
+def barrier(ready: torch.Tensor, rank: int) -> None:
+    """Wait until all workers have called it, for example after a warm-up and before they start their clocks.
 
     Parameters
     ----------
     ready : Tensor ``(processes,)``
-        Zeros in shared memory, one place for each worker; good for one meeting.
+        Zeros in shared memory, one for each worker; each tensor can be used once.
     rank : int
     """
     ready[rank] = 1
@@ -128,11 +128,12 @@ def meet(ready: torch.Tensor, rank: int) -> None:
         time.sleep(0.0005)
 
 
-def share_of_epoch(samples: int, processes: int, rank: int, epoch: int = 0, seed: int = 0) -> torch.Tensor:
-    """Which samples this process takes in this epoch, and in what order: int64 ``(samples / processes,)``, rounded.
+def shard_indices(samples: int, processes: int, rank: int, epoch: int = 0, seed: int = 0) -> torch.Tensor:
+    """The samples of this process in this epoch, in order: int64 ``(samples / processes,)``, rounded.
 
-    One permutation for all, drawn from ``seed + epoch`` and dealt in turn, like `DistributedSampler`'s without its
-    padding. Each sample is in exactly one share: the work of an epoch is the same for any number of processes.
+    One permutation, drawn from ``seed + epoch``, is dealt to the processes in turn, like `DistributedSampler`'s but
+    without its padding. Each sample is in exactly one shard: the work of an epoch is the same for any number of
+    processes.
     """
     if not 0 <= rank < processes:
         raise ValueError(f"rank must lie in 0…{processes - 1}, got {rank}")

@@ -1,7 +1,7 @@
 """SGD on a dense network by HogWild, at a fixed amount of work.
 
-N processes share the samples of every epoch; each sample is used once an epoch, whatever N is. (N processes that each
-train on everything do N times the work, and a time that stays the same is then no speed-up.)
+N processes divide the samples of every epoch; each sample is used once per epoch, for any N. (N processes that each
+train on all samples do N times the work; then a constant time is no speed-up.)
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from course_lib.distributed.shared_memory.hogwild import hogwild, meet, share_of_epoch
+from course_lib.distributed.shared_memory.hogwild import barrier, hogwild, shard_indices
 from course_lib.distributed.shared_memory.lost_updates import LostUpdates, measure_lost_updates
-from course_lib.distributed.shared_memory.tensors import share
+from course_lib.distributed.shared_memory.tensors import share_memory
 
 __all__ = ["SharedRun", "train_hogwild", "train_serial"]
 
@@ -27,29 +27,25 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class SharedRun:
-    """What a training in shared memory reports; the trained weights are in the caller's model.
+    """Measurements of a training in shared memory; the trained weights are in the caller's model.
 
     Attributes
     ----------
     seconds : float
-        From the first worker's start to the last one's end; they start when all have made a first step, on a copy. Starting
-        the processes is not in it, nor are snapshots.
+        From the first worker's start to the last one's end, without the start of the processes. The workers start
+        together, when each has made a first step on a copy.
     processor_seconds : float
-        Of all workers together, snapshots included.
+        Of all workers together.
     samples : list of int
         Images that each worker trained on; they add up to epochs × images.
     lost : LostUpdates or None
         With ``count_lost``.
-    snapshots : list of (float, dict)
-        With ``snapshots``: seconds and a copy of the model's state after each of worker 0's epochs. The others are about as
-        far; the last is of the end.
     """
 
     seconds: float
     processor_seconds: float
     samples: list[int]
     lost: LostUpdates | None = None
-    snapshots: list[tuple[float, dict[str, torch.Tensor]]] = field(default_factory=list, repr=False)
 
 
 def train_serial(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, **options) -> SharedRun:
@@ -65,14 +61,14 @@ def train_hogwild(
     Parameters
     ----------
     model : nn.Module
-        On the CPU; moved to shared memory, and trained in place. Batch norm's running statistics are shared like the
-        weights, and written without a lock in every forward.
+        On the CPU; moved to shared memory, and trained in place. Batch norm's running statistics are shared too, and
+        written without a lock in every forward.
     images : Tensor ``(N, …)``, ready for the model; labels : Tensor ``(N,)``
         Moved to shared memory, so that no worker copies them.
     processes : int
     locked : bool
-        Updates one worker at a time. Gradients are computed outside the lock, on weights that others may be changing,
-        between forward and backward too.
+        One worker at a time applies its update. Gradients are computed outside the lock, on weights that others may
+        change, also between forward and backward.
 
     Other Parameters
     ----------------
@@ -88,8 +84,6 @@ def train_hogwild(
         Mean over the batch; cross-entropy by default.
     count_lost : bool
         Measure lost updates. Each worker then sums its updates in float64, which takes time.
-    snapshots : bool
-        Keep the model after each epoch.
     timeout : float or None
         Seconds for `hogwild`.
 
@@ -117,7 +111,6 @@ def _train(
     seed: int = 0,
     loss_fn: Loss = F.cross_entropy,
     count_lost: bool = False,
-    snapshots: bool = False,
     timeout: float | None = 1800.0,
 ) -> SharedRun:
     if processes > len(images):
@@ -125,12 +118,10 @@ def _train(
     if epochs < 1 or batch_size < 1:
         raise ValueError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}")
     before = _flat(model)
-    ready = share(torch.zeros(max(processes, 1), dtype=torch.uint8))
-    work = _Work(
-        max(processes, 1), epochs, batch_size, lr, momentum, decay, seed, loss_fn, count_lost, snapshots, ready
-    )
+    ready = share_memory(torch.zeros(max(processes, 1), dtype=torch.uint8))
+    work = _Work(max(processes, 1), epochs, batch_size, lr, momentum, decay, seed, loss_fn, count_lost, ready)
     if processes:
-        arguments = (share(images), share(labels), work)
+        arguments = (share_memory(images), share_memory(labels), work)
         reports = hogwild(_worker, model, processes, arguments, locked=locked, timeout=timeout)
     else:
         with _one_thread():
@@ -141,11 +132,10 @@ def _train(
         sums, absolute_sums = [report.added for report in reports], [report.absolute for report in reports]
         lost = measure_lost_updates(before, _flat(model), sums, absolute_sums)
     return SharedRun(
-        seconds=max(report.end - report.pause for report in reports) - start,
+        seconds=max(report.end for report in reports) - start,
         processor_seconds=sum(report.processor for report in reports),
         samples=[report.samples for report in reports],
         lost=lost,
-        snapshots=[(moment - start, state) for moment, state in reports[0].snapshots],
     )
 
 
@@ -160,7 +150,6 @@ class _Work:
     seed: int
     loss_fn: Loss
     count_lost: bool
-    snapshots: bool
     ready: torch.Tensor
 
 
@@ -168,12 +157,10 @@ class _Work:
 class _Report:
     start: float  # time.monotonic(), the same clock in all processes of a machine
     end: float = 0.0
-    pause: float = 0.0  # seconds spent on snapshots
     processor: float = 0.0
     samples: int = 0
     added: torch.Tensor | None = None
     absolute: float = 0.0
-    snapshots: list[tuple[float, dict[str, torch.Tensor]]] = field(default_factory=list)
 
 
 def _worker(
@@ -188,15 +175,15 @@ def _worker(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     velocities = [torch.zeros_like(parameter) for parameter in parameters]
     _first_step(model, images[: work.batch_size], labels[: work.batch_size], work.loss_fn)
-    meet(work.ready, rank)
+    barrier(work.ready, rank)
     report, processor = _Report(start=time.monotonic()), time.process_time()
     if work.count_lost:
         report.added = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
     steps = work.epochs * -(-len(range(rank, len(images), work.processes)) // work.batch_size)
     step = 0
     for epoch in range(work.epochs):
-        share = share_of_epoch(len(images), work.processes, rank, epoch, work.seed)
-        for batch in share.split(work.batch_size):
+        shard = shard_indices(len(images), work.processes, rank, epoch, work.seed)
+        for batch in shard.split(work.batch_size):
             lr = work.lr * (1 - step / steps) if work.decay else work.lr
             step += 1
             loss = work.loss_fn(model(images[batch]), labels[batch])
@@ -213,18 +200,13 @@ def _worker(
                 update = -lr * torch.cat([velocity.flatten() for velocity in velocities]).double()
                 report.added += update
                 report.absolute += update.abs().sum().item()
-        report.end = time.monotonic()
-        if work.snapshots and rank == 0:
-            state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-            report.snapshots.append((report.end - report.pause, state))
-            report.pause += time.monotonic() - report.end
-            report.end = time.monotonic()
+    report.end = time.monotonic()
     report.processor = time.process_time() - processor
     return report
 
 
 def _first_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, loss_fn: Loss) -> None:
-    """A gradient of a copy: the first one of a process builds its kernels, which takes as long as many later ones."""
+    """Compute a gradient on a copy: a process's first step builds its kernels, which takes as long as many others."""
     with torch.random.fork_rng(devices=[]):
         spare = copy.deepcopy(model)
         loss_fn(spare(images), labels).backward()

@@ -1,7 +1,7 @@
-"""What races lose: counted on a shared counter, and measured on a training.
+"""Updates lost in races: counted on a shared counter, and measured in a training.
 
-Two processes that add to one number each read it, add, and write it back. If both read before either writes, one of the
-two updates is gone.
+To add to a shared number, a process reads it, adds, and writes it back. If two processes read before either writes, one
+of the two updates is lost.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class LostIncrements:
     """A counter after a race."""
 
     expected: int  # increments made
-    found: int  # what the counter says
+    counted: int  # the counter's value at the end
 
     @property
     def lost(self) -> int:
-        return self.expected - self.found
+        return self.expected - self.counted
 
     @property
     def fraction(self) -> float:
@@ -34,10 +34,10 @@ class LostIncrements:
 
 
 def count_lost_increments(processes: int = 2, increments: int = 100_000, *, locked: bool = False) -> LostIncrements:
-    """Let the processes increment one shared counter, `increments` times in all, divided between them.
+    """Increment one shared counter `increments` times in all, divided between the processes.
 
-    Read, add and write are three steps here, microseconds apart, so that the race is easy to lose: a figure of this
-    program, not of HogWild. With `locked` nothing is lost.
+    Read, add and write are three steps, microseconds apart, so that increments are lost often. The result says nothing
+    about HogWild. With `locked` nothing is lost.
     """
     counter = torch.zeros((), dtype=torch.int64)
     hogwild(_increment, counter, processes, (increments, processes), locked=locked)
@@ -53,15 +53,15 @@ def _increment(counter: torch.Tensor, rank: int, lock: contextlib.AbstractContex
 
 @dataclass(frozen=True)
 class LostUpdates:
-    """What the workers added to the weights, and what of it is not there.
+    """How much the workers added to the weights, and how much of it is missing.
 
     Attributes
     ----------
     added : float
         Sum of the absolute values of all updates, over steps, coordinates and workers.
     missing : float
-        Sum over the coordinates of |what was added − how far the weight moved|. Losses of opposite sign on one coordinate
-        cancel, so more may have been lost. Without races it is the rounding of the weights' dtype.
+        Sum over the coordinates of |sum of the updates − displacement of the weight|. Losses of opposite sign on one
+        coordinate cancel, so this is a lower bound. Without races it is the rounding error of the weights' dtype.
     """
 
     added: float

@@ -1,8 +1,8 @@
 """Send a worker and its arguments to other processes of this machine; tensors in shared memory stay shared.
 
-`launch` copies what it sends. Here a tensor for which ``share_memory_()`` was called arrives as the same memory. PyTorch's
-shared memory has no name on Linux once it is mapped, so nothing is left of it when its processes are gone, killed or
-not; a process finds it by the descriptor that the owner holds.
+`launch` copies what it sends. Here a tensor on which ``share_memory_()`` was called arrives as the same memory. On
+Linux, PyTorch's shared memory has no name once it is mapped, so nothing is left of it when its processes have ended,
+killed or not. A process opens it through the owner's file descriptor.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from torch.multiprocessing.reductions import reduce_storage
 
 from course_lib.distributed.launching.launch_folder import _Pickler
 
-__all__ = ["FileLock", "pack_shared", "share"]
+__all__ = ["FileLock", "pack_shared", "share_memory"]
 
 
-def share(tensor: torch.Tensor) -> torch.Tensor:
+def share_memory(tensor: torch.Tensor) -> torch.Tensor:
     """Move the tensor into shared memory, as ``share_memory_()`` does, and return it.
 
     Raises
     ------
     MemoryError
-        It does not fit; a container gives /dev/shm 64 MB unless told otherwise.
+        It does not fit; by default a container has a /dev/shm of 64 MB.
     """
     try:
         return tensor.share_memory_()
     except RuntimeError as error:
         raise MemoryError(
-            f"{tensor.numel() * tensor.element_size() / 1e6:.0f} MB of shared memory could not be had ({error}); enlarge "
+            f"cannot get {tensor.numel() * tensor.element_size() / 1e6:.0f} MB of shared memory ({error}); enlarge "
             "/dev/shm (docker run --shm-size=2g), or use fewer samples"
         ) from error
 
 
 def pack_shared(value: Any) -> bytes:
-    """Pickle by cloudpickle; shared tensors by reference. ``pickle.loads`` it while this process holds the tensors.
+    """Pickle by cloudpickle, shared tensors by reference. Unpickle with ``pickle.loads`` while this process lives.
 
     Raises
     ------
@@ -68,7 +68,7 @@ class _SharingPickler(_Pickler):
 
 
 class _Memory:
-    """A shared storage on its way."""
+    """A shared storage, to be pickled by reference."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self.storage = storage
@@ -91,10 +91,10 @@ def _tensor(
 
 
 class FileLock:
-    """A lock between processes, as a context manager: one at a time in the block.
+    """A lock between processes, as a context manager: one process at a time in the block.
 
-    The system holds it on an open file, and takes it back from a process that dies inside. It travels by its path; each
-    process opens the file for itself. It keeps processes apart, not threads of one.
+    It is the system's lock on an open file, which is released when the process dies. It is pickled as its path; each
+    process opens the file itself. It does not lock between threads of one process.
     """
 
     def __init__(self, path: str) -> None:

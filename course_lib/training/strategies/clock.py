@@ -1,4 +1,4 @@
-"""Time and samples of a training, and copies of the weights to be scored when the clock has stopped."""
+"""Time and samples of a training, and copies of the weights to be evaluated after the clock has stopped."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.training.strategies.share import state_vector
+from course_lib.training.strategies.worker_shard import state_vector
 
 __all__ = ["Clock", "RankRecord", "Snapshot"]
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Weights at a moment: seconds since the start, samples that all workers had done by then.
+    """A copy of the weights, with the seconds since the start and the samples that all workers had used.
 
-    ``hypothetical``: the point of the curve is an average that nobody made.
+    ``hypothetical``: the average of weights that the training itself did not average.
     """
 
     seconds: float
@@ -29,23 +29,22 @@ class Snapshot:
 
 @dataclass
 class RankRecord:
-    """What one process reports.
+    """Measurements of one process.
 
     Attributes
     ----------
     snapshots : list of Snapshot
-        Empty on processes that hold nothing new.
+        Empty on processes whose weights are not needed.
     seconds : float
         From the common start to this process's end.
     cpu_seconds : float
         Processor time of this process, all its threads, over the same stretch.
     bytes_sent, messages : int
-        What it put on the wire.
+        Sent by this process.
     updates : int
-        Its steps of an optimiser; a step that all take together is told by rank 0 alone.
+        Its optimiser steps; a step that all ranks take together is counted by rank 0 only.
     staleness : list of int
-        For each update, how many others came between reading the weights and changing them; empty where it was not
-        recorded.
+        For each update, the number of others between reading the weights and changing them; empty if not recorded.
     """
 
     snapshots: list[Snapshot]
@@ -58,7 +57,7 @@ class RankRecord:
 
 
 class Clock:
-    """Starts when all processes are ready. A copy of the weights costs a fraction of a millisecond; scoring comes later.
+    """Starts when all processes are ready. A copy of the weights takes less than a millisecond; evaluation is later.
 
     Parameters
     ----------
@@ -79,7 +78,7 @@ class Clock:
         return time.perf_counter() - self.began
 
     def take(self, samples: int, model: nn.Module, hypothetical: bool = False) -> None:
-        """Copy the weights for every point of the curve that has been reached; points passed over share one copy."""
+        """Copy the weights for each point of the curve that has been reached; skipped points share one copy."""
         reached = [due for due in self.due if due <= samples]
         if reached:
             self.snapshots += [Snapshot(self.seconds(), samples, state_vector(model), hypothetical)] * len(reached)

@@ -1,4 +1,4 @@
-"""All strategies over several seeds, as one table; a comparison that was interrupted goes on."""
+"""Run all strategies with several seeds, as one table; an interrupted comparison can be resumed."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def compare(
 ) -> list[StrategyResult]:
     """Run every strategy with every seed, one after the other, so that each has the machine to itself.
 
-    Seeds go round outside, strategies inside: what disturbs the machine for a while disturbs all strategies alike.
+    The outer loop is over seeds, the inner one over strategies: a temporary load on the machine affects all strategies.
 
     Parameters
     ----------
     strategies : sequence of str, optional
         Names of `STRATEGIES`; by default all of them.
     folder : str or Path, optional
-        Each run is kept there, as a file written whole; the same comparison called again runs what is missing, and says
-        how many runs it took from there. Runs of another task are left alone; one from a machine with another number of
-        cores is made again.
+        Each run is saved there, as a file written atomically. The same comparison called again makes only the missing
+        runs and prints how many it found. Runs of another task are left alone; a run from a machine with another number
+        of cores is repeated.
 
     Returns
     -------
@@ -48,9 +48,9 @@ def compare(
     Raises
     ------
     ValueError
-        A name that is none, or a task that cannot be trained.
+        An unknown name, or a task that cannot be trained.
     RankFailedError
-        A process failed; the note says in which run. What was finished is kept in `folder`.
+        A process failed; the note names the run. Finished runs are kept in `folder`.
     """
     names = list(STRATEGIES) if strategies is None else list(strategies)
     unknown = [name for name in names if name not in STRATEGIES]
@@ -70,8 +70,8 @@ def compare(
                 result.write(_path(Path(folder), task, name, seed))
         results.append(result)
     for result in results:
-        if result.condition.trouble:
-            print(f"{result.strategy}, seed {result.seed}: {result.condition}")
+        if result.health.problem:
+            print(f"{result.strategy}, seed {result.seed}: {result.health}")
     return results
 
 
@@ -94,7 +94,7 @@ def _run(name: str, task: Task, seed: int) -> StrategyResult:
 
 
 def results_table(results: Sequence[StrategyResult], target: float) -> pd.DataFrame:
-    """A row for each run: `StrategyResult`'s numbers, ``final_accuracy``, and ``time_to_target`` (s; NaN: never reached).
+    """A row for each run: `StrategyResult`'s numbers, ``final_accuracy``, ``time_to_target`` (s; NaN: never reached).
 
     Parameters
     ----------

@@ -32,8 +32,8 @@ LOOKS = {  # colour, marker, line
 def strategy_comparison(table: pd.DataFrame, title: str, target: float) -> Figure:
     """Time to an accuracy, final accuracy and bytes sent, side by side.
 
-    Each run is a pale dot, their mean a mark with one standard deviation each way. A hollow mark has more processes than
-    there are cores.
+    Each run is a pale dot; the mean is a mark with one standard deviation each way. A hollow mark means more processes
+    than cores.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def strategy_comparison(table: pd.DataFrame, title: str, target: float) -> Figur
 
 
 def _rows(
-    axes: Axes, table: pd.DataFrame, names: Sequence[str], column: str, told: Callable[[float], str], absent: str
+    axes: Axes, table: pd.DataFrame, names: Sequence[str], column: str, label: Callable[[float], str], absent: str
 ) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
@@ -95,7 +95,7 @@ def _rows(
         axes.plot(values, [row] * len(values), "o", color=COLOURS[colour], alpha=0.3, markersize=4)
         axes.errorbar(mean, row, xerr=spread, fmt=marker, color=COLOURS[colour], markersize=7, capsize=4,
                       markerfacecolor="white" if runs["crowded"].any() else COLOURS[colour])  # fmt: skip
-        axes.annotate(told(mean), (mean, row), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8.5)
+        axes.annotate(label(mean), (mean, row), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8.5)
 
 
 def _bytes(value: float) -> str:
@@ -108,7 +108,7 @@ def _bytes(value: float) -> str:
 def strategy_curves(results: Sequence[StrategyResult], title: str, target: float, against: str = "seconds") -> Axes:
     """Accuracy against training time (or samples), the mean over seeds, one line a strategy.
 
-    Points of averages that nobody made are hollow, on a dotted line.
+    Points of averages that the training did not make are hollow, on a dotted line.
 
     Parameters
     ----------
@@ -121,12 +121,12 @@ def strategy_curves(results: Sequence[StrategyResult], title: str, target: float
         points = list(zip(*curves, strict=True))
         x = [sum(getattr(point, against) for point in seeds) / len(seeds) for seeds in points]
         y = [sum(point.accuracy for point in seeds) / len(seeds) for seeds in points]
-        guessed = [seeds[0].hypothetical for seeds in points]
-        label = f"{name} (hollow: averages not made)" if any(guessed) else name
-        axes.plot(x, y, ":" if any(guessed) else line, marker=marker, color=COLOURS[colour], markersize=5, label=label,
-                  markerfacecolor="white" if any(guessed) else COLOURS[colour])  # fmt: skip
-        if any(guessed):
-            axes.plot(*zip(*[(a, b) for a, b, guess in zip(x, y, guessed, strict=True) if not guess], strict=True),
+        not_made = [seeds[0].hypothetical for seeds in points]
+        label = f"{name} (hollow: averages not made)" if any(not_made) else name
+        axes.plot(x, y, ":" if any(not_made) else line, marker=marker, color=COLOURS[colour], markersize=5, label=label,
+                  markerfacecolor="white" if any(not_made) else COLOURS[colour])  # fmt: skip
+        if any(not_made):
+            axes.plot(*zip(*[(a, b) for a, b, made_up in zip(x, y, not_made, strict=True) if not made_up], strict=True),
                       marker, color=COLOURS[colour], markersize=6)  # fmt: skip
     axes.axhline(target, color=COLOURS["reference"], linestyle=":", linewidth=1)
     axes.set_title(title, loc="left", fontsize=11)

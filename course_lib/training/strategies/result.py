@@ -1,4 +1,4 @@
-"""What one run of a strategy gave, and its file."""
+"""The result of one run of a strategy, and its file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from course_lib.system.atomic import write_atomically
-from course_lib.training.strategies.condition import Condition
+from course_lib.training.strategies.weight_health import WeightHealth
 
 __all__ = ["CurvePoint", "StrategyResult"]
 
@@ -17,7 +17,7 @@ __all__ = ["CurvePoint", "StrategyResult"]
 class CurvePoint:
     """One point of a learning curve: training seconds, samples of all workers, test accuracy in 0…1.
 
-    ``hypothetical``: of an average that was never made, as on the way of parallel SGD.
+    ``hypothetical``: of an average that the training did not make, as during parallel SGD.
     """
 
     seconds: float
@@ -38,18 +38,18 @@ class StrategyResult:
     samples, updates : int
         Samples of all workers together; steps of their optimisers, one that all take together counted once.
     seconds : float
-        Training on the wall clock, from the common start to the last process's end; evaluation is outside.
+        Wall-clock time of the training, from the common start to the last process's end, without evaluation.
     cpu_seconds, busiest_seconds : float
-        Processor time of all processes, and of the one that had most: no machine with a core for each process is done
-        sooner than that.
+        CPU time of all processes, and the largest of one process; the latter is a lower bound of the wall-clock time
+        with one core per process.
     bytes_sent, messages : int
-        On the wire, all processes together; shared memory needs none.
+        Of all processes together; shared memory needs none.
     staleness : float
-        Mean number of updates between reading the weights and changing them; nan where nobody counted.
+        Mean number of updates between reading the weights and changing them; nan if it was not recorded.
     finite, moved, constant
-        The condition that the training left the weights in: see `Condition`.
+        The state of the weights after the training: see `WeightHealth`.
     curve : tuple of CurvePoint
-        Without the point from which all start.
+        Without the initial point.
     """
 
     strategy: str
@@ -76,15 +76,15 @@ class StrategyResult:
 
     @property
     def crowded(self) -> bool:
-        """More processes than cores: they take turns, and wall time says more of the machine than of the strategy."""
+        """More processes than cores: they take turns, so the wall-clock time is not the strategy's alone."""
         return self.processes > self.cores
 
     @property
-    def condition(self) -> Condition:
-        return Condition(self.finite, self.moved, self.constant)
+    def health(self) -> WeightHealth:
+        return WeightHealth(self.finite, self.moved, self.constant)
 
     def points(self) -> list[tuple[float, int, float]]:
-        """(seconds, samples, accuracy) of the points that were models; parallel SGD has one, its last."""
+        """(seconds, samples, accuracy) of the points that are not hypothetical; parallel SGD has only its last."""
         return [(point.seconds, point.samples, point.accuracy) for point in self.curve if not point.hypothetical]
 
     def seconds_to(self, target: float) -> float:
@@ -92,12 +92,12 @@ class StrategyResult:
         return next((seconds for seconds, _, accuracy in self.points() if accuracy >= target), math.nan)
 
     def write(self, path: Path) -> None:
-        """Write it as JSON, whole or not at all."""
+        """Write it as JSON, atomically."""
         write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> StrategyResult | None:
-        """What `write` wrote; None where there is no such file, or it is none of ours."""
+        """Read what `write` wrote; None if there is no such file, or it has another format."""
         try:
             entries = json.loads(path.read_text())
             return cls(**{**entries, "curve": tuple(CurvePoint(**point) for point in entries["curve"])})

@@ -1,4 +1,4 @@
-"""Running one strategy, and scoring what it left."""
+"""Run one strategy, and evaluate its weights."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from course_lib.distributed import launch
 from course_lib.system.hardware import available_cores
 from course_lib.training.loop import evaluate
 from course_lib.training.strategies.clock import RankRecord, Snapshot
-from course_lib.training.strategies.condition import Condition, condition_of
 from course_lib.training.strategies.kinds.hogwild import hogwild
 from course_lib.training.strategies.kinds.parallel_sgd import local_sgd, parallel_sgd
 from course_lib.training.strategies.kinds.parameter_server import parameter_server
 from course_lib.training.strategies.kinds.single import single
 from course_lib.training.strategies.kinds.synchronous import synchronous
 from course_lib.training.strategies.result import CurvePoint, StrategyResult
-from course_lib.training.strategies.share import load_state_vector, state_vector
 from course_lib.training.strategies.task import Task
+from course_lib.training.strategies.weight_health import WeightHealth, check_weight_health
+from course_lib.training.strategies.worker_shard import load_state_vector, state_vector
 
 __all__ = ["STRATEGIES", "run_strategy"]
 
@@ -32,8 +32,8 @@ Runner = Callable[[Task, int], list[RankRecord]]
 def _on_ranks(worker: Callable[[Task, int], RankRecord], extra: int = 0) -> Runner:
     """Let `launch` run the worker on as many ranks as there are workers, and `extra` more, each with one thread.
 
-    On processors, by Gloo, also where there are GPUs: HogWild's weights lie in the processors' memory, and what is to be
-    compared should run on the same.
+    They compute on CPUs and use Gloo, even on a machine with GPUs: HogWild's weights are in the CPU's memory, and all
+    strategies must run on the same hardware to be compared.
     """
     return lambda task, seed: launch(worker, task.workers + extra, (task, seed), backend="gloo", threads=1)
 
@@ -46,11 +46,11 @@ STRATEGIES: dict[str, Runner] = {
     "local SGD": _on_ranks(local_sgd),
     "HogWild": hogwild,
 }
-"""Name → function of the task and a seed that trains and returns a record of each process."""
+"""Name → function of the task and a seed that trains and returns each process's record."""
 
 
 def run_strategy(name: str, task: Task, seed: int = 0) -> StrategyResult:
-    """Train by one strategy, then score the copies of the weights that it left.
+    """Train by one strategy, then evaluate the copies of the weights that it made.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def run_strategy(name: str, task: Task, seed: int = 0) -> StrategyResult:
     records = STRATEGIES[name](task, seed)
     stale = [count for record in records for count in record.staleness]
     snapshots = list(_curve(records))
-    condition = _condition(task, data, seed, snapshots[-1].weights)
+    health = _health(task, data, seed, snapshots[-1].weights)
     return StrategyResult(
         strategy=name,
         seed=seed,
@@ -88,27 +88,27 @@ def run_strategy(name: str, task: Task, seed: int = 0) -> StrategyResult:
         bytes_sent=sum(record.bytes_sent for record in records),
         messages=sum(record.messages for record in records),
         staleness=statistics.fmean(stale) if stale else math.nan,
-        finite=condition.finite,
-        moved=condition.moved,
-        constant=condition.constant,
+        finite=health.finite,
+        moved=health.moved,
+        constant=health.constant,
         curve=tuple(_scored(task, data, snapshots)),
     )
 
 
 def _curve(records: Sequence[RankRecord]) -> Iterator[Snapshot]:
-    """The points of a run: those of the one process that has them, or the means over the processes that have."""
+    """The points of a run: those of the one process that has some, or the means over all that have some."""
     curves = [record.snapshots for record in records if record.snapshots]
     for points in zip(*curves, strict=True):
         weights = torch.stack([point.weights for point in points]).mean(0)
         yield Snapshot(max(point.seconds for point in points), points[0].samples, weights, points[0].hypothetical)
 
 
-def _condition(task: Task, data: ImageData, seed: int, weights: torch.Tensor) -> Condition:
+def _health(task: Task, data: ImageData, seed: int, weights: torch.Tensor) -> WeightHealth:
     torch.manual_seed(seed)
     model = task.model(data)
     start = state_vector(model)
     load_state_vector(model, weights)
-    return condition_of(model, start, Batches(data.test, 500, mean=data.mean, std=data.std))
+    return check_weight_health(model, start, Batches(data.test, 500, mean=data.mean, std=data.std))
 
 
 def _scored(task: Task, data: ImageData, snapshots: Sequence[Snapshot]) -> Iterator[CurvePoint]:

@@ -1,4 +1,4 @@
-"""What is trained, on what, and for how long: the same for every strategy."""
+"""The training task, the same for every strategy: network, images, number of samples."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ NETWORKS: dict[str, Callable[[ImageData], nn.Module]] = {
 
 @dataclass(frozen=True)
 class Task:
-    """A training that every strategy does with the same images, the same network and the same number of samples.
+    """A training that every strategy makes with the same images, the same network and the same number of samples.
 
     Parameters
     ----------
     dataset : str
         A staged data set (`course_lib.data.batches.load`).
     workers : int
-        Processes that compute gradients, one thread each. The single process trains alone, on one thread, as many samples
-        as all workers do together.
+        Processes that compute gradients, one thread each. The single process trains alone, on one thread, on as many
+        samples as all workers together.
     epochs : int
         Times that each training image is used, by all workers together.
     batch_size : int
         Images in one gradient, whatever the strategy.
     lr : float
-        By this times itself a gradient of one batch moves the weights it is applied to. Synchronous SGD averages the
-        gradients of N workers and takes N times the rate (linear scaling); parallel and local SGD average weights, at
-        this rate on each worker, so there a gradient moves the average by lr / N.
+        Learning rate for the gradient of one batch. Synchronous SGD averages the gradients of N workers and takes N
+        times the rate (linear scaling). Parallel and local SGD average weights, with this rate on each worker, so a
+        gradient moves their average by lr / N.
     train_samples, test_samples : int
-        Images to train on and to evaluate on; 0: all. Training images are cut to whole batches of all workers, so that
-        everybody trains on the same number (`images`).
+        Images for training and evaluation; 0: all. Training images are cut to whole batches of all workers, so that
+        every strategy trains on the same number.
     network : {"parallel_sgd_net", "small_cnn", "logistic_regression"}
-        The parallel SGD lab's network, with dropout; labs 03 and 04's small one, with batch norm; or a single linear layer, whose
-        loss is convex. All strategies start from the same weights for the same seed.
+        The parallel SGD lab's network, with dropout; labs 03 and 04's small one, with batch norm; or a single linear
+        layer, whose loss is convex. All strategies start from the same weights for the same seed.
     points : int
         Points of a learning curve, evenly spaced in samples.
     average_every : int

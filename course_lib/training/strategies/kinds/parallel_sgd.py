@@ -1,4 +1,4 @@
-"""Parallel SGD (Zinkevich et al., 2010): workers that train alone and average their weights, once or every few steps."""
+"""Parallel SGD (Zinkevich et al., 2010): independent workers average their weights, once or every few steps."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import torch
 
 from course_lib.distributed import TorchPeers, average_parameters, trace_messages
 from course_lib.training.strategies.clock import Clock, RankRecord
-from course_lib.training.strategies.share import Share
 from course_lib.training.strategies.task import Task
-from course_lib.training.strategies.wire import bytes_on_the_wire
+from course_lib.training.strategies.traffic import bytes_on_the_wire
+from course_lib.training.strategies.worker_shard import WorkerShard
 
 __all__ = ["local_sgd", "parallel_sgd"]
 
 
 def parallel_sgd(task: Task, seed: int) -> RankRecord:
-    """Average once, at the end. Every rank's record has its own weights on the way, the last point the average.
+    """Average once, at the end. Each rank's record has its own weights until the last point, which is the average.
 
-    What an average on the way would have scored is found by averaging the ranks' copies when the clock has stopped: it
-    costs the training nothing, because it does not happen. Those points are hypothetical; no time to an accuracy is read
-    from them.
+    The earlier points are evaluated as averages of the ranks' copies, made after the clock has stopped. The training
+    itself makes no such average, so these points are hypothetical, and no time to an accuracy is taken from them.
     """
     return _train(task, seed, every=None)
 
@@ -30,16 +29,16 @@ def local_sgd(task: Task, seed: int) -> RankRecord:
 
 def _train(task: Task, seed: int, every: int | None) -> RankRecord:
     peers = TorchPeers()
-    share = Share(task, seed, peers.rank, peers.size)
-    optimizer = torch.optim.SGD(share.model.parameters(), lr=task.lr)
-    clock = Clock(share.total, task.points)
+    shard = WorkerShard(task, seed, peers.rank, peers.size)
+    optimizer = torch.optim.SGD(shard.model.parameters(), lr=task.lr)
+    clock = Clock(shard.total, task.points)
     with trace_messages() as trace:
-        for step, batch in enumerate(share, 1):
-            share.backward(*batch)
+        for step, batch in enumerate(shard, 1):
+            shard.backward(*batch)
             optimizer.step()
-            meeting = step == len(share) or (every is not None and step % every == 0)
-            if meeting:
-                average_parameters(peers, share.model)
-            if meeting or every is None:
-                clock.take(step * task.batch_size * peers.size, share.model, hypothetical=not meeting)
-    return clock.stop(bytes_sent=bytes_on_the_wire(trace), messages=len(trace.messages), updates=len(share))
+            averaging = step == len(shard) or (every is not None and step % every == 0)
+            if averaging:
+                average_parameters(peers, shard.model)
+            if averaging or every is None:
+                clock.take(step * task.batch_size * peers.size, shard.model, hypothetical=not averaging)
+    return clock.stop(bytes_sent=bytes_on_the_wire(trace), messages=len(trace.messages), updates=len(shard))

@@ -1,4 +1,4 @@
-"""A tensor of any layout as the flat, contiguous one that messages need."""
+"""Flat contiguous view of a tensor for messages; a tensor of another layout is copied, and copied back afterwards."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import torch
 
-__all__ = ["require_strided", "written_through"]
+__all__ = ["flat_view", "require_strided"]
 
 
 def require_strided(tensor: torch.Tensor) -> None:
-    """Raise TypeError for what has no plain memory to send: sparse and quantised tensors, and things that are none."""
+    """Raise TypeError unless `tensor` is a tensor with plain memory: not sparse, not quantised."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"a tensor is needed, got {type(tensor).__name__}")
     if tensor.layout is not torch.strided or tensor.is_quantized:
@@ -19,15 +19,15 @@ def require_strided(tensor: torch.Tensor) -> None:
 
 
 @contextlib.contextmanager
-def written_through(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """A flat view of `tensor`, or where its memory allows none, a flat copy that is written back afterwards.
+def flat_view(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """A flat view of `tensor`; if its memory layout does not allow one, a flat copy that is written back afterwards.
 
-    An error in the block leaves a copied tensor as it was, a viewed one with what had arrived.
+    After an error in the block, a copied tensor is unchanged; a viewed one contains what had arrived.
 
     Raises
     ------
     TypeError
-        It is not dense.
+        `tensor` is not dense.
     """
     require_strided(tensor)
     if tensor.is_contiguous():

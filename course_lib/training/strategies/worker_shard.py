@@ -1,4 +1,4 @@
-"""One worker's part of a task: its images, its network, one gradient at a time."""
+"""One worker's part of a task: its images, its network, and its gradients."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from course_lib.data.batches import Batches
 from course_lib.training.strategies.task import Task
 
-__all__ = ["Share", "load_state_vector", "state_vector"]
+__all__ = ["WorkerShard", "load_state_vector", "state_vector"]
 
 
-class Share:
-    """What worker `rank` of `workers` trains on. Every image belongs to one worker in each epoch.
+class WorkerShard:
+    """The images and the network of worker `rank` of `workers`. In each epoch, every image belongs to one worker.
 
     Attributes
     ----------
@@ -32,10 +32,11 @@ class Share:
         self.model = (task.model(data) if model is None else model).train()
         self.epochs, self.total = task.epochs, task.epochs * len(data.train)
         self._batches = Batches(
-            data.train, task.batch_size, mean=data.mean, std=data.std, shuffle=True, seed=seed, rank=rank, world_size=workers
+            data.train, task.batch_size, mean=data.mean, std=data.std, shuffle=True, seed=seed, rank=rank,
+            world_size=workers
         )  # fmt: skip
-        # The first step of a process builds its kernels, which takes as long as dozens of later ones. On a copy: batch
-        # norm would count it.
+        # A process's first step builds its kernels, which takes as long as dozens of later steps. On a copy, because of
+        # batch norm's statistics.
         images, labels = next(iter(self._batches))
         F.cross_entropy(copy.deepcopy(self.model)(images), labels).backward()
         torch.manual_seed(1_000_003 * (seed + 1) + rank)
@@ -62,7 +63,7 @@ def state_vector(model: nn.Module) -> torch.Tensor:
 
 
 def load_state_vector(model: nn.Module, vector: torch.Tensor) -> None:
-    """Put back what `state_vector` gave."""
+    """Load what `state_vector` returned."""
     start = 0
     for tensor in _floats(model):
         tensor.detach().copy_(vector[start : start + tensor.numel()].view_as(tensor))

@@ -1,4 +1,4 @@
-"""Bytes that a rank put on the wire, from the trace of its messages."""
+"""Bytes that a rank sent, from the trace of its messages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["bytes_on_the_wire"]
 def bytes_on_the_wire(trace: MessageTrace) -> int:
     """Bytes that this rank sent: what the trace counted, and for each all_reduce what a ring sends of its payload.
 
-    A backend does not tell what it does inside its all_reduce. A ring sends 2·(N − 1)/N of the payload from each of N
-    ranks, and no algorithm in which every rank sends the same can do with less (Patarasuk and Yuan, 2009).
+    The messages inside a backend's all_reduce are not visible. A ring sends 2·(N − 1)/N of the payload from each of N
+    ranks, and no algorithm in which all ranks send the same amount sends less (Patarasuk and Yuan, 2009).
 
     Raises
     ------
     ValueError
-        There is a collective with a payload that is no all_reduce: nothing is known of its bytes here.
+        The trace has another collective with a payload, whose bytes are unknown.
     """
     sent = trace.bytes_sent
     for message in trace.collectives:
