@@ -1,6 +1,6 @@
-"""Python's fork server for a warm kernel: forked, with PyTorch imported already, instead of started anew.
+"""Python's fork server in a warm kernel: a fork of the kernel, which has imported PyTorch already.
 
-`course_lib.distributed.launch` takes its ranks from it. Starting it costs the import of PyTorch; a warm kernel has that.
+`course_lib.distributed.launch` gets its ranks from the fork server. A new one would import PyTorch again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["start_fork_server"]
 
 
 def start_fork_server() -> None:
-    """Fork the fork server that `launch` will find. Call it while this process has a single thread."""
+    """Fork the fork server that `launch` will use. This process must have a single thread."""
     from course_lib.distributed import warm_up
 
     with mock.patch.object(util, "spawnv_passfds", _fork_instead):
@@ -22,7 +22,7 @@ def start_fork_server() -> None:
 
 
 def _fork_instead(path: str, arguments: list[str], passed: list[int]) -> int:
-    """In place of ``exec``: run the command (``python … -c CODE``) in a fork that keeps only `passed` open."""
+    """Instead of ``exec``: run the command (``python … -c CODE``) in a fork that keeps only `passed` open."""
     if "multiprocessing.forkserver" not in arguments[-1]:
         return _spawnv_passfds(path, arguments, passed)  # the resource tracker, which is small
     pid = os.fork()
@@ -37,7 +37,7 @@ def _fork_instead(path: str, arguments: list[str], passed: list[int]) -> int:
                 os.closerange(low + 1, high)
         exec(arguments[-1], {"__name__": "__main__"})
     except SystemExit:
-        pass  # how the fork server ends once nobody can ask it any more
+        pass  # the fork server ends so when its last client has ended
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:

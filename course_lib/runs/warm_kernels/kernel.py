@@ -1,4 +1,4 @@
-"""What a warm kernel does before it is a kernel like any other."""
+"""The start of a warm kernel."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["WarmKernel", "main"]
 
 
 class WarmKernel(IPythonKernel):
-    """IPython's kernel, which at its end does not wait for what cannot end before it.
+    """IPython's kernel that at its end does not wait for children that cannot end before it.
 
-    A kernel ends its children before itself, by SIGTERM, and looks whether they have gone. multiprocessing's resource
-    tracker ignores that and ends once the kernel has; its fork server ends, and stays in the list as a zombie. So every
-    notebook that has launched ranks would take seconds to close.
+    A kernel sends SIGTERM to its children and waits until they have ended. multiprocessing's resource tracker ignores
+    the signal and ends after the kernel; its fork server ends, but stays a zombie. So every notebook that launched ranks
+    would take seconds to close.
     """
 
     def _process_children(self) -> list[psutil.Process]:
@@ -43,8 +43,8 @@ def main() -> None:
     app.initialize()
     _show_figures(app)
     app.start()
-    # Told to stop, its control thread still flushes what it has to say. Closed before that, by the exit functions, the
-    # kernel would wait for it for ever, now and then.
+    # When stopped, the control thread still flushes its messages. If the exit functions close it before, the kernel
+    # sometimes waits for ever.
     if app.control_thread is not None:
         app.control_thread.join(2)
 
@@ -53,7 +53,7 @@ INLINE = "module://matplotlib_inline.backend_inline"
 
 
 def _show_figures(app: IPKernelApp) -> None:
-    """Do what importing matplotlib does in a kernel, and did not when the warm process imported it."""
+    """Configure matplotlib as its import in a kernel does; the warm process imported it outside of a kernel."""
     import matplotlib
     from IPython.core.pylabtools import activate_matplotlib
     from matplotlib_inline.backend_inline import configure_inline_support
