@@ -47,21 +47,21 @@ while True:
 """
 
 
-def folders():
-    """Folders of launches by this process, or by one that has ended; others may be under way at the same time."""
+def leftovers():
+    """Open MPI's segments, and folders of launches by this process or by one that has ended."""
     paths = [path for place in {"/dev/shm", "/tmp", tempfile.gettempdir()} for path in Path(place).glob("launch-*-*")]
-    return {path for path in paths if (pid := int(path.name.split("-")[1])) == os.getpid() or not alive(pid)}
+    left = {path for path in paths if (pid := int(path.name.split("-")[1])) == os.getpid() or not alive(pid)}
+    return left | set(Path("/dev/shm").glob("*_segment*"))
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(tmp_path):
-    before = folders()
-    segments = set(Path("/dev/shm").glob("*_segment*"))  # Open MPI's own, were they not in our folder
+    before = leftovers()
     yield
     end = time.monotonic() + GENEROUS
-    while (left := folders() - before) and time.monotonic() < end:
+    while (left := leftovers() - before) and time.monotonic() < end:  # another process's segments go in time
         time.sleep(0.05)
-    assert left == set() and set(Path("/dev/shm").glob("*_segment*")) <= segments
+    assert left == set()
     assert survivors([int(path.read_text()) for path in tmp_path.glob("*.pid")]) == []
 
 

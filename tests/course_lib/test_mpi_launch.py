@@ -7,9 +7,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
+from communicator_programs import both
 from rank_processes import GENEROUS, survivors
 
-from course_lib.distributed import MPINotFoundError, RankFailedError, mpi_launch, mpi_run
+from course_lib.distributed import MPINotFoundError, MPIPeers, RankFailedError, mpi_launch, mpi_run
+from course_lib.distributed.launching.process_comm import run_ranks
 from course_lib.system import mpi_command
 from course_lib.system.mpi_command import find_mpi
 
@@ -38,10 +41,6 @@ comm.Barrier()
 
 
 def test_a_function_of_a_notebook_returns_by_value_in_order_of_rank(capsys, tmp_path, monkeypatch):
-    import torch
-
-    from course_lib.distributed import MPIPeers
-
     class Mine:  # as if defined in a cell
         def __init__(self, number):
             self.number = number
@@ -56,21 +55,22 @@ def test_a_function_of_a_notebook_returns_by_value_in_order_of_rank(capsys, tmp_
         print("I am", comm.rank)
         peers.barrier()
         return {
-            "sum": (peers.sum(values), peers.gather(comm.rank * 10), values), "mine": Mine(comm.rank), "threads": torch.get_num_threads(),
-            "omp": os.environ["OMP_NUM_THREADS"], "local": os.environ["LOCAL_RANK"], "twice": twice(comm.rank),
+            "sum": peers.sum(values), "gathered": peers.gather(comm.rank * 10), "values": values,
+            "mine": Mine(comm.rank), "twice": twice(comm.rank), "programs": both(comm),
+            "settings": (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"], os.environ["LOCAL_RANK"]),
         }  # fmt: skip
 
-    results = mpi_launch(worker, 2, (2,), {"power": 2}, threads=1)
+    results = mpi_launch(worker, 3, (2,), {"power": 2}, threads=1)
     for rank, result in enumerate(results):
-        total, gathered, values = result["sum"]
-        assert torch.equal(total, torch.arange(7, dtype=torch.float64) * (4 + 9))
-        assert gathered == [0, 10]
-        assert torch.equal(values, torch.arange(7, dtype=torch.float64) * (2 + rank) ** 2)  # the input is as it was
-        assert result["twice"] == 2 * rank
+        assert torch.equal(result["sum"], torch.arange(7, dtype=torch.float64) * (4 + 9 + 16))
+        assert torch.equal(result["values"], torch.arange(7, dtype=torch.float64) * (2 + rank) ** 2)  # left as it was
+        assert result["gathered"] == [0, 10, 20] and result["twice"] == 2 * rank
         assert result["mine"].number == rank and type(result["mine"]).__name__ == "Mine"
-        assert (result["threads"], result["omp"], result["local"]) == (1, "1", str(rank))
+        assert result["settings"] == (1, "1", str(rank))
     printed = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("note:")]
-    assert sorted(printed) == [f"[rank {rank}] I am {rank}" for rank in range(2)]
+    assert sorted(printed) == [f"[rank {rank}] I am {rank}" for rank in range(3)]
+    # ProcessComm has the methods of mpi4py's communicator
+    assert run_ranks(both, 3) == [result["programs"] for result in results]
 
 
 def test_a_program_gets_its_arguments_and_its_output_comes_back(program, capsys):
