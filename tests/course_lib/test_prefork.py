@@ -68,6 +68,7 @@ def send(server, request):
     "code, exit_code",
     [("3", 3), ("None", 0), ("'a text'", 1), ("sys.exit(4)", 4), ("1 / 0", 1), ("os._exit(256 + 5)", 5),
      ("len(request['large']) - 3_000_000", 0), ("os.getpgid(0) - os.getpid()", 0),
+     ("len(os.listdir('/proc/self/fd'))", 4),  # the standard streams and this folder: nothing of the server's
      ("__import__('signal').raise_signal(9)", -9)],
 )  # fmt: skip
 def test_the_exit_code_is_the_processs(server, code, exit_code):
