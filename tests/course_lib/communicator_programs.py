@@ -64,10 +64,10 @@ def messages(comm):
         for request in sent:
             request.wait()
     else:
-        later = comm.irecv(source=1, tag=5)  # nobody waits for it while the other sends
-        early = comm.recv(source=1, tag=4)
+        early = comm.irecv(source=1, tag=4)  # nobody waits for it while the other sends
+        late = comm.recv(source=1, tag=5)
         numbers = np.zeros(3)
-        received += [early, later.wait()]
+        received += [early.wait(), late]
         comm.Recv(numbers, source=1)
         posted = [comm.irecv(source=1) for _ in range(3)]
         received.append(numbers.tolist())

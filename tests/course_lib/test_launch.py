@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.distributed import RankFailedError, default_backend, launch, threads_per_rank, warm_up, world_size
+from course_lib.distributed.launching.launch import PRELOAD
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as a notebook's functions travel
 
@@ -141,6 +142,12 @@ def test_the_fork_server_has_one_thread_and_pytorch(tmp_path):
         return os.getppid()
 
     assert launch(parent, 2) == [server, server]
+
+
+def test_the_fork_servers_first_import_keeps_it_fit_to_be_forked():
+    code = f"import os, signal, {PRELOAD[0]}, numpy; print(len(os.listdir('/proc/self/task')), signal.getsignal(signal.SIGINT))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == f"1 {signal.SIG_IGN}\n", done.stderr  # OpenBLAS has started no threads, an interrupt is ignored
 
 
 def test_nothing_is_left_in_the_temporary_folder(monkeypatch, tmp_path):
