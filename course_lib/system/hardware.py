@@ -93,8 +93,10 @@ def driver_cuda_version() -> tuple[int, int] | None:
 def machine_line() -> str:
     """The machine in one line, for the conditions of a measurement."""
     parts = [f"{available_cores()} cores ({cpu_name()})", f"{psutil.virtual_memory().total / 2**30:.0f} GiB memory"]
-    devices = gpus()
-    parts.append(f"{len(devices)} × {devices[0].name} ({devices[0].memory_total / 2**30:.0f} GiB)" if devices else "no GPU")
+    if devices := gpus():
+        parts.append(f"{len(devices)} × {devices[0].name} ({devices[0].memory_total / 2**30:.0f} GiB)")
+    else:
+        parts.append("no GPU")
     return ", ".join(parts)
 
 
@@ -112,7 +114,6 @@ class Utilisation:
     cpu: list[float] = field(default_factory=list)
     process_cpu: list[float] = field(default_factory=list)
     gpu: list[float] = field(default_factory=list)
-    memory: list[float] = field(default_factory=list)
 
     def __enter__(self) -> Utilisation:
         self._stop = threading.Event()
@@ -145,7 +146,6 @@ class Utilisation:
                 self.times.append(now - start)
                 self.cpu.append(psutil.cpu_percent())
                 self.process_cpu.append(100 * max(0.0, used - last_cpu) / ((now - last_time) * cores))
-                self.memory.append(psutil.Process().memory_info().rss / 2**30)
                 if handle is not None:
                     self.gpu.append(float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
                 last_time, last_cpu = now, used

@@ -147,7 +147,8 @@ def test_the_fork_server_has_one_thread_and_pytorch(tmp_path):
 def test_the_fork_servers_first_import_keeps_it_fit_to_be_forked():
     code = f"import os, signal, {PRELOAD[0]}, numpy; print(len(os.listdir('/proc/self/task')), signal.getsignal(signal.SIGINT))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == f"1 {signal.SIG_IGN}\n", done.stderr  # OpenBLAS has started no threads, an interrupt is ignored
+    # OpenBLAS has started no threads, and an interrupt is ignored.
+    assert done.stdout == f"1 {signal.SIG_IGN}\n", done.stderr
 
 
 def test_nothing_is_left_in_the_temporary_folder(monkeypatch, tmp_path):
@@ -250,7 +251,9 @@ sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in chi
 )
 def test_processes_launch_at_once_from_a_script_without_a_guard_or_standard_input(processes, file, tmp_path):
     (tmp_path / "several.py").write_text(SEVERAL)
-    done = subprocess.run([sys.executable, file, str(processes)], input=SEVERAL, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, file, str(processes)], input=SEVERAL, cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     for number in range(processes):
         (first, port), (second, also) = json.loads(Path(tmp_path, f"{number}.json").read_text())

@@ -148,9 +148,17 @@ def test_an_unused_server_ends_after_its_idle_time(tmp_path):
     assert server.process.wait(GENEROUS) == 0 and not (tmp_path / "socket").exists()
 
 
-@pytest.mark.parametrize("program, log", [("raise SystemExit('no torch')", "no torch"), ("", "it said nothing"), (
-    SERVER.replace("import sys", "import sys, threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()"),
-    "2 threads after the imports: a library has started some, and forks would hang")])  # fmt: skip
+THREAD = "import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()"
+
+
+@pytest.mark.parametrize(
+    "program, log",
+    [
+        ("raise SystemExit('no torch')", "no torch"),
+        ("", "it said nothing"),
+        (THREAD + SERVER, "2 threads after the imports: a library has started some, and forks would hang"),
+    ],
+)
 def test_a_server_that_does_not_start_is_one_line(tmp_path, program, log):
     server = ForkServer.start([sys.executable, "-c", program], tmp_path, os.environ)
     with pytest.raises(ForkServerError, match=rf"^the warm process did not start \(.*{log}\)$"):

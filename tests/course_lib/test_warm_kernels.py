@@ -119,7 +119,9 @@ def test_no_process_is_left_after_a_run(kernels):
 
 
 def test_cells_with_a_tag_are_left_out_and_an_error_is_papermills(warm_server, tmp_path):
-    source = write_notebook(tmp_path, "print('kept')", "print('lesson')", "raise ValueError('ran away')", "print('not reached')")
+    source = write_notebook(
+        tmp_path, "print('kept')", "print('lesson')", "raise ValueError('ran away')", "print('not reached')"
+    )
     tagged = nbformat.read(source, as_version=4)
     tagged.cells[1].metadata["tags"] = ["lesson"]
     nbformat.write(tagged, source)
@@ -183,7 +185,9 @@ def test_plain_papermill_finds_the_engine_and_the_shared_server(tmp_path, monkey
             os.kill(pid, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("make, message", [(lambda path: path.mkdir(mode=0o755), "yours alone"), (Path.touch, "cannot be made")])
+@pytest.mark.parametrize(
+    "make, message", [(lambda path: path.mkdir(mode=0o755), "yours alone"), (Path.touch, "cannot be made")]
+)
 def test_a_folder_that_others_can_enter_is_refused(tmp_path, monkeypatch, make, message):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     make(tmp_path / "lab")

@@ -133,7 +133,7 @@ class _MpiRanks(Ranks):
         for shared in self._folder.scratch[1:]:
             environment |= {f"OMPI_MCA_btl_{name}_backing_directory": str(shared) for name in ("sm", "vader")}
         if self._folder.world_size > available_cores():
-            environment["OMPI_MCA_mpi_yield_when_idle"] = "1"  # a rank that waits for a message leaves its core to others
+            environment["OMPI_MCA_mpi_yield_when_idle"] = "1"  # a rank that waits leaves its core to others
         if sys.platform == "linux":  # one machine: messages go by memory, and PMIx need not listen to others
             environment = {"PMIX_MCA_ptl_tcp_if_include": "lo", "OMPI_MCA_btl": "^tcp", **environment}
         return environment

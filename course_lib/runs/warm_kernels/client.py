@@ -64,7 +64,7 @@ class WarmServer(ForkServer):
         if len(os.fsencode(path := folder / name)) > LONGEST_PATH:
             raise ForkServerError(f"{path} is too long for a socket; set TMPDIR to a shorter path, as in TMPDIR=/tmp")
         command = [sys.executable, "-m", "course_lib.runs.warm_kernels.server"]
-        environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}  # each fork has its own
+        environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}  # each fork's own
         return cls.start(command, folder, environment, path, idle)
 
     def fork(
