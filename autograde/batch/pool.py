@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -14,6 +13,7 @@ from pebble import ProcessExpired, ProcessPool
 from autograde.batch.worker import Setting, grade_one, open_bench
 from autograde.rubric.verdict import Verdict
 from autograde.sandbox.bubblewrap import SandboxError
+from course_lib.system.main_script import SpawnWithoutMainScript
 
 __all__ = ["Finished", "run_local"]
 
@@ -65,8 +65,7 @@ def _run_pool(
 
     pebble gives a pool up when a worker dies while none has a task; no submission is to blame for that.
     """
-    context = multiprocessing.get_context("spawn")
-    with ProcessPool(workers, context=context, initializer=open_bench, initargs=(setting,)) as pool:
+    with ProcessPool(workers, context=SpawnWithoutMainScript(), initializer=open_bench, initargs=(setting,)) as pool:
         waiting: dict[Future, str] = {}
         try:
             while queue or waiting:

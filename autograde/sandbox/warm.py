@@ -1,9 +1,9 @@
-"""The grader's end of the warm interpreter: starting it, and forking it into sandboxes.
+"""The grader's client of the warm interpreter: start it, and fork it into sandboxes.
 
 `WarmInterpreter` is one process per worker, started with a clean environment (see `autograde.sandbox.inside.interpreter`).
 `WarmInterpreter.execute` makes a sandbox, forks one runner per rank into it and gives an `Execution`, through which
-cells are executed and functions called. Everything that comes back is plain data, read with a bound on its size; every
-call ends by the deadline.
+cells are executed and functions called. All answers are plain data, read with a bound on their size; every call ends by
+the deadline.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from course_lib.system.prefork import ForkServer, ForkServerError
 __all__ = ["WarmInterpreter"]
 
 _INSIDE = Path(__file__).resolve().parent / "inside"
-# What the kernel's count may lie above ours: the group also holds the processes that wait, and their files' pages.
+# The kernel's count may exceed ours by this: the group also includes waiting processes and the pages of files.
 _SPARE = 256 << 20
-_WORKERS = 4000  # as many numbers as `autograde.batch.worker` gives workers: no rank is another worker's user
+_WORKERS = 4000  # the numbers of `autograde.batch.worker`'s workers: no rank has another worker's user
 _ENVIRONMENT = {
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
     "LANG": "C.UTF-8",
@@ -45,7 +45,7 @@ class WarmInterpreter:
     slot : int
         Number of the worker.
     sandboxed : bool
-        False: forks stay outside of any sandbox, with the grader's rights. For machines where none can be had.
+        False: forks run outside of a sandbox, with the grader's rights, on machines without sandboxes.
 
     Raises
     ------
@@ -59,7 +59,7 @@ class WarmInterpreter:
         environment = _ENVIRONMENT | {
             "HOME": self._home.name,
             "MPLCONFIGDIR": self._home.name,
-            # Beside other workers, threads that spin while they wait take the time of those that compute.
+            # Threads that spin while they wait would take time from the other workers.
             "OMP_WAIT_POLICY": "passive",
         }
         command = [sys.executable, "-I", str(_INSIDE / "interpreter.py")]
@@ -68,7 +68,7 @@ class WarmInterpreter:
 
     @property
     def pid(self) -> int:
-        """Its process, for measuring."""
+        """The process, for measurements."""
         return self._server.process.pid
 
     def execute(
@@ -83,24 +83,24 @@ class WarmInterpreter:
     ) -> Execution:
         """Fork into a fresh sandbox, once per rank.
 
-        Several ranks have the sandbox's limits and its end together, and nothing else: each has its own processes,
-        ``/tmp`` and ``/dev/shm``.
+        Several ranks share the sandbox's limits and its end, and nothing else: each has its own processes, ``/tmp`` and
+        ``/dev/shm``.
 
         Parameters
         ----------
         limits : Limits
         ranks : int
-            Processes, each told its rank and the world's size as torchrun does it.
+            Number of processes; each gets torchrun's variables.
         data : mapping of str to Path
-            Staged data sets to show.
+            Staged data sets that are visible in the sandbox.
         threads : int
-            Threads that each computes with.
+            Threads per rank.
         fork_server : bool
             Whether the code will call `course_lib.distributed.launch`.
         withheld : tuple of str
-            What is not there of the installed packages, as a rubric says it. Without a sandbox it is still in the files.
+            Parts of the installed packages that are withheld, in a rubric's form. Without a sandbox the files still have them.
         network : bool
-            Whether several ranks have one loopback device. Without it they have none, and only the grader to talk to.
+            Whether several ranks share a loopback device. Without it they can reach only the grader.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class WarmInterpreter:
         try:
             for rank in range(ranks):
                 own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | place.environment
-                # A user of its own each, so that none counts the others' processes.
+                # Each rank has its own user: the limit of processes counts per user.
                 uid = None if place.uid is None else place.uid + _WORKERS * rank
                 execution.ranks.append(_fork(branch, request | {"environment": own, "uid": uid}, descriptors))
         except BaseException:
@@ -159,14 +159,14 @@ class WarmInterpreter:
         return execution
 
     def _branch(self, withheld: tuple[str, ...]) -> tuple[ForkServer, dict[Path, Path]]:
-        """The fork that has imported the course's library so, and the texts that stand in the places of its files.
+        """The branch for these withheld solutions, and the texts that replace its files in the sandbox.
 
-        It is made before any clock runs, since the import may take seconds.
+        Its import may take seconds, so it is made before any time limit begins.
         """
         if withheld in self._branches:
             if self._branches[withheld][0].process.poll() is None:
                 return self._branches[withheld]
-            self._branches.pop(withheld)[0].close()  # it has been ended, as for want of memory: once more
+            self._branches.pop(withheld)[0].close()  # it ended, for example because memory ran out: make a new one
         try:
             self._server.wait_until_ready()
         except ForkServerError as error:
@@ -189,7 +189,7 @@ class WarmInterpreter:
         return self._branches[withheld]
 
     def close(self) -> None:
-        """End it. Executions that are still open end too."""
+        """End the interpreter, and the executions that are still open."""
         for branch, _ in self._branches.values():
             branch.close()
         self._server.close()

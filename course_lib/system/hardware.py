@@ -1,4 +1,4 @@
-"""What this machine has, and how busy it is: cores, memory, GPUs, utilisation."""
+"""This machine's cores, memory and GPUs, and their utilisation."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Gpu:
 
 
 def available_cores() -> int:
-    """Cores this process may use: its affinity mask, less a container's CPU quota (cgroup v2) or a Slurm job's share."""
+    """Cores that this process may use: its affinity mask, limited by a container's CPU quota (cgroup v2) or a Slurm job."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    given = os.environ.get("SLURM_CPUS_ON_NODE", "")  # not every cluster binds jobs to their cores
-    if given.isdigit():
-        cores = max(1, min(cores, int(given)))
+    allocated = os.environ.get("SLURM_CPUS_ON_NODE", "")  # not every cluster binds jobs to their cores
+    if allocated.isdigit():
+        cores = max(1, min(cores, int(allocated)))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -41,7 +41,7 @@ def available_cores() -> int:
 
 
 def cpu_name() -> str:
-    """The processor's model name, or its architecture where the system does not tell."""
+    """The processor's model name, or its architecture if the system does not name the model."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -72,13 +72,13 @@ def gpus() -> list[Gpu]:
     with _nvml() as nvml:
         if nvml is None:
             return []
-        found = []
+        devices = []
         for index in range(nvml.nvmlDeviceGetCount()):
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             memory = nvml.nvmlDeviceGetMemoryInfo(handle)
             name = nvml.nvmlDeviceGetName(handle)
-            found.append(Gpu(index, name if isinstance(name, str) else name.decode(), memory.total, memory.used))
-        return found
+            devices.append(Gpu(index, name if isinstance(name, str) else name.decode(), memory.total, memory.used))
+        return devices
 
 
 def driver_cuda_version() -> tuple[int, int] | None:
@@ -91,11 +91,10 @@ def driver_cuda_version() -> tuple[int, int] | None:
 
 
 def machine_line() -> str:
-    """One line that says what a number was measured on."""
+    """The machine in one line, for the conditions of a measurement."""
     parts = [f"{available_cores()} cores ({cpu_name()})", f"{psutil.virtual_memory().total / 2**30:.0f} GiB memory"]
-    found = gpus()
-    if found:
-        parts.append(f"{len(found)} × {found[0].name} ({found[0].memory_total / 2**30:.0f} GiB)")
+    if devices := gpus():
+        parts.append(f"{len(devices)} × {devices[0].name} ({devices[0].memory_total / 2**30:.0f} GiB)")
     else:
         parts.append("no GPU")
     return ", ".join(parts)
@@ -115,7 +114,6 @@ class Utilisation:
     cpu: list[float] = field(default_factory=list)
     process_cpu: list[float] = field(default_factory=list)
     gpu: list[float] = field(default_factory=list)
-    memory: list[float] = field(default_factory=list)
 
     def __enter__(self) -> Utilisation:
         self._stop = threading.Event()
@@ -148,7 +146,6 @@ class Utilisation:
                 self.times.append(now - start)
                 self.cpu.append(psutil.cpu_percent())
                 self.process_cpu.append(100 * max(0.0, used - last_cpu) / ((now - last_time) * cores))
-                self.memory.append(psutil.Process().memory_info().rss / 2**30)
                 if handle is not None:
                     self.gpu.append(float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
                 last_time, last_cpu = now, used

@@ -1,4 +1,4 @@
-"""Importing nbformat without a second's work of which it has no use.
+"""Import nbformat without a grammar that it does not need, which takes a second.
 
 nbformat imports jsonschema, which for its check of international addresses imports rfc3987_syntax, which builds a
 grammar there and then: over a second of a processor in every command and every grading worker. No schema of notebooks

@@ -1,4 +1,4 @@
-"""Importing torchvision beside a CPU build of PyTorch.
+"""Import torchvision beside a CPU build of PyTorch.
 
 The registry's torchvision is built for CUDA. Beside a CPU PyTorch its compiled operators do not load, and
 its import fails because it registers meta functions for ``torchvision::nms`` and ``torchvision::qnms``, which

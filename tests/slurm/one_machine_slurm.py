@@ -16,8 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-
-from course_lib.distributed.launching.process_state import environment
+from unittest import mock
 
 __all__ = ["OneMachineSlurm", "SlurmNotHere", "install_slurm", "one_machine_slurm"]
 
@@ -215,7 +214,7 @@ def one_machine_slurm() -> Iterator[OneMachineSlurm]:
     folder.chmod(0o755)
     try:
         install_slurm()
-        with OneMachineSlurm(folder) as cluster, environment(**cluster.environment):
+        with OneMachineSlurm(folder) as cluster, mock.patch.dict(os.environ, cluster.environment):
             yield cluster
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,14 +1,14 @@
 """The warm interpreter: a fork server (`course_lib.system.prefork.server`) whose forks enter sandboxes.
 
-Started as ``python -I interpreter.py CONTROL FOLDER`` with a clean environment. It imports the libraries that labs use,
-once. The course's own library, and torchvision, are imported by *branches*: forks of it, one for each choice of what a
-rubric withholds of them, which have imported the redacted texts of those modules and never the others. A branch is a
-fork server in its turn. Its keepers join a sandbox's namespaces and control group, and what they fork gives up its
-privileges and becomes the student's interpreter. That fork's descriptors are the socket that `runner` talks over and,
-where there are such, the pidfd of the process whose namespaces to join and the ``cgroup.procs`` of control groups.
+Started as ``python -I interpreter.py CONTROL FOLDER`` with a clean environment. It imports the labs' libraries once.
+*Branches* import the course's own library and torchvision: forks of it, one for each set of withheld solutions. A branch
+imports the redacted texts of those modules and never the others, and is a fork server in its turn. Its keepers join a
+sandbox's namespaces and control group. The process that a keeper forks gives up its privileges and becomes the student's
+interpreter. The request's descriptors are the socket of `runner` and, if there are any, the pidfd of the process whose
+namespaces to join and the ``cgroup.procs`` of control groups.
 
-The processes hold nothing but public libraries, so that a fork of them has nothing to give away. Their control sockets
-have no names, so that no sandbox can reach one.
+The processes contain only public libraries, so a fork of them can reveal nothing. Their control sockets have no names, so
+no sandbox can reach one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unittest import mock
 
 from course_lib.system.prefork.server import main, serve
 
-# What the labs' notebooks import; the slow ones are the point.
+# The slow imports of the labs' notebooks.
 LIBRARIES = ["torch._dynamo", "pandas", "matplotlib.pyplot", "matplotlib.backends.backend_agg", "safetensors.torch"]
 LIBRARIES += ["IPython.core.interactiveshell", "psutil"]
 COURSE = [
@@ -40,20 +40,20 @@ COURSE = [
 
 
 def branch(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Import the course's library as it is to be seen, and serve."""
+    """Import the course's library with the redacted texts, and serve."""
     import_course(request["redacted"])
     serve(socket.socket(fileno=descriptors[0]), become_runner, join)
 
 
 def import_course(redacted: list[list[str]]) -> None:
-    """Import the course's library, of some modules the redacted texts, which then look like any other module."""
+    """Import the course's library, some modules from their redacted texts; those look like any other module."""
     texts = {name: text for name, _, text in redacted}
     if early := [name for name in texts if name in sys.modules]:
         raise ImportError(f"{early[0]} cannot be withheld: it is imported before any lab is known")
     get_code = SourceFileLoader.get_code
 
     def redacted_code(loader: SourceFileLoader, name: str) -> CodeType | None:
-        """Never what is compiled of a module's own text. The sandbox shows the redacted one in the file's place."""
+        """Compile the redacted text; never read the module's own compiled file. The sandbox shows the same text."""
         if name not in texts:
             return get_code(loader, name)
         with open(texts[name], "rb") as file:
@@ -69,7 +69,7 @@ def import_course(redacted: list[list[str]]) -> None:
 
 
 def join(request: dict[str, Any], descriptors: list[int]) -> None:
-    """In the keeper: join the control groups, which its children then count in, and the namespaces."""
+    """In the keeper: join the control groups, which include its children, and the namespaces."""
     groups = descriptors[2 if request["join"] else 1 :]
     for group in groups:
         os.write(group, b"0")
@@ -78,7 +78,7 @@ def join(request: dict[str, Any], descriptors: list[int]) -> None:
 
 
 def become_runner(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Give up what student code must not have, and talk to the grader. Never returns."""
+    """Give up the privileges that student code must not have, and serve the grader. Never returns."""
     channel = descriptors[0]
     try:
         if request["join"]:
@@ -87,7 +87,7 @@ def become_runner(request: dict[str, Any], descriptors: list[int]) -> None:
                 confine.part(network)
                 confine.furnish(request["folder"], request["limits"]["file"], request["limits"]["files"])
             confine.confine({0, 1, 2, channel}, request["folder"], request["uid"], request["limits"], apart, network)
-        else:  # the instructor insisted on no sandbox
+        else:  # the instructor chose no sandbox
             os.chdir(request["folder"])
         os.environ.clear()
         os.environ.update(request["environment"])

@@ -1,4 +1,4 @@
-"""The methods of mpi4py's ``Comm`` over three primitives; where the messages go is another file's concern."""
+"""The methods of mpi4py's ``Comm`` on three primitives, which a subclass has."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["CommunicationError", "Communicator", "Request"]
 
 
 class CommunicationError(RuntimeError):
-    """Ranks made different calls, or one waited for what no rank sends."""
+    """Ranks made different calls, or a rank waited for a message that no rank sends."""
 
 
 class Request:
-    """A send or a receive that has begun; `wait` ends it, and returns what a receive got."""
+    """A send or a receive that has begun; `wait` ends it, and returns a receive's message."""
 
     def __init__(self, finish: Callable[[], Any]) -> None:
         self._finish = finish
@@ -44,7 +44,7 @@ class Communicator:
     calls: list[str]
 
     def _all(self, name: str, value: Any) -> list[Any]:
-        """Every rank's value, in order of rank; all collectives are made of it."""
+        """Every rank's value, in order of rank; every collective uses it."""
         raise NotImplementedError
 
     def _post_send(self, name: str, obj: Any, dest: int, tag: int) -> Request:
@@ -55,7 +55,7 @@ class Communicator:
 
     @property
     def carried_data(self) -> bool:
-        """Whether a call was made that takes anything from rank to rank; a barrier does not."""
+        """Whether a call moved data from rank to rank; a barrier does not."""
         return bool(set(self.calls) - {"barrier"})
 
     def Get_rank(self) -> int:
@@ -140,7 +140,7 @@ class Communicator:
 
 
 def _array(buffer: Any, in_place: Any = None) -> np.ndarray:
-    """The memory of a buffer as mpi4py takes them: an array, a tensor, ``[array, type]``; else (IN_PLACE) `in_place`'s."""
+    """The memory of an mpi4py buffer: an array, a tensor or ``[array, type]``; of anything else (IN_PLACE) `in_place`'s."""
     if isinstance(buffer, list | tuple) and buffer and not np.isscalar(buffer[0]):
         buffer = buffer[0]
     if isinstance(buffer, torch.Tensor):

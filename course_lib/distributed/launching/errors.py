@@ -1,4 +1,4 @@
-"""What can go wrong in a launch, as types."""
+"""The errors of a launch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["LaunchStoppedError", "LaunchTimeoutError", "RankFailedError"]
 
 
 class RankFailedError(RuntimeError):
-    """A rank raised, exited or was killed; the other ranks were ended.
+    """A rank raised, exited or was killed; the launch ended the other ranks.
 
     Attributes
     ----------
@@ -15,7 +15,7 @@ class RankFailedError(RuntimeError):
     reason : str
         One line: the exception, the exit code or the signal.
     rank_traceback : str
-        That rank's traceback, empty when it left none (``os._exit``, a signal).
+        That rank's traceback; empty if there is none (``os._exit``, a signal).
     """
 
     def __init__(self, rank: int, world_size: int, reason: str, rank_traceback: str = "") -> None:
@@ -40,7 +40,7 @@ class LaunchTimeoutError(TimeoutError):
     timeout : float
         Seconds.
     positions : dict of int to str
-        Rank → where it stood, innermost call first.
+        Rank → its stack, innermost call first.
     """
 
     def __init__(self, timeout: float, positions: dict[int, str]) -> None:

@@ -1,22 +1,18 @@
 """Run a function on several ranks from a notebook cell.
 
-The ranks come from Python's fork server, which has PyTorch imported and holds no threads and no CUDA
-context, so that a second launch costs a fraction of a second. Their environment is torchrun's, and so is
-their store for the process group, on a port that the system picked. `launch_folder` says how a function
-that lives in a cell reaches them, and `monitor` watches them.
+Python's fork server forks the ranks. It has imported PyTorch and has no threads and no CUDA context, so a second launch
+takes a fraction of a second. The ranks' environment is torchrun's, and so is their store for the process group, on a
+port that the system picked. `launch_folder` describes how a function of a cell reaches the ranks; `monitor` watches them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
 import socket
 import sys
 import threading
-import time
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,18 +20,18 @@ import torch
 from torch.distributed import TCPStore
 
 from course_lib.distributed.launching.launch_folder import LaunchFolder
-from course_lib.distributed.launching.monitor import LOOK, RankPrinter, launching, watch
-from course_lib.distributed.launching.process_state import changing_the_process, environment
+from course_lib.distributed.launching.monitor import RankPrinter, Ranks, launching, watch
 from course_lib.distributed.launching.rank_process import forked_rank
 from course_lib.live_view.interactive import is_interactive
 from course_lib.live_view.listener import PROGRESS_FILE
 from course_lib.system.hardware import available_cores
+from course_lib.system.main_script import process_lock, without_main_script
 
 __all__ = ["default_backend", "launch", "threads_per_rank", "warm_up"]
 
 # Imported by the fork server, so that no rank has to. DistributedDataParallel pulls in torch._dynamo, a second's work.
 PRELOAD = [
-    "course_lib.system.ignore_interrupts",
+    "course_lib.system.fork_server_setup",
     "torch._dynamo",
     "course_lib.distributed.launching.rank_process",
     "course_lib.training.loop",
@@ -54,7 +50,7 @@ def threads_per_rank(world_size: int) -> int:
 
 
 def checked_threads(world_size: int, threads: int | None) -> int:
-    """CPU threads of each rank. ValueError for what no launch can be; a note where ranks outnumber the cores."""
+    """CPU threads of each rank. Raises ValueError for bad arguments; prints a note where ranks outnumber the cores."""
     for name, value in (("world_size", world_size), ("threads", 1 if threads is None else threads)):
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
@@ -69,9 +65,7 @@ def warm_up() -> None:
     from multiprocessing import forkserver
 
     multiprocessing.set_forkserver_preload(PRELOAD)
-    # One thread: a library that starts a pool when it is imported would make the fork server unfit to fork.
-    with changing_the_process, environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"):
-        forkserver.ensure_running()
+    forkserver.ensure_running()
 
 
 def launch(
@@ -88,54 +82,54 @@ def launch(
 ) -> list[Any]:
     """Run ``worker(*args, **kwargs)`` on `world_size` ranks of this machine, with the process group up.
 
-    The worker may be defined in a notebook cell. It asks ``torch.distributed`` for its rank. What the
-    ranks print appears here, each line with its rank; where a notebook's page sent the cell, rank by rank,
-    and a training by `course_lib.training.loop.fit` as a bar and curves. Interrupting (■) ends all ranks.
+    The worker may be defined in a notebook cell. It asks ``torch.distributed`` for its rank. The ranks' output
+    appears here, each line with its rank. In a cell that a notebook's page sent, it appears rank by rank, and a
+    training by `course_lib.training.loop.fit` as a bar and curves. Interrupting (■) ends all ranks.
 
     Parameters
     ----------
     worker : callable
     world_size : int
-        Number of ranks, at least 1. The cores are divided between them; more ranks than cores are allowed, and a note says so
+        Number of ranks, at least 1. The cores are divided between them. More ranks than cores are allowed; a note says so
         unless `threads` is given.
     args, kwargs
-        The worker's arguments, the same for each rank; whatever cloudpickle takes.
+        The worker's arguments, the same for each rank, pickled by cloudpickle.
     timeout : float, optional
-        Seconds after which unfinished ranks are ended; None waits for ever.
+        Seconds after which unfinished ranks are ended; None: no limit.
     backend : str, optional
         ``nccl``, ``gloo``…; by default NCCL where each rank has its own GPU, Gloo otherwise.
     process_group : bool
         False leaves ``init_process_group`` to the worker; the environment (RANK, WORLD_SIZE,
         MASTER_ADDR, MASTER_PORT) is set either way.
     threads : int, optional
-        CPU threads a rank; by default the cores divided between the ranks. Give it where several launches run at a
-        time: ranks × threads, over all of them, should equal the cores.
+        CPU threads per rank; by default the cores divided between the ranks. Where several launches run at the same
+        time, the sum of ranks × threads should equal the cores.
     stop : threading.Event, optional
-        Set from another thread, it ends the ranks: the interrupt (■) reaches a launch in the main thread only.
+        Another thread sets it to end the ranks. An interrupt (■) reaches only a launch in the main thread.
 
     Returns
     -------
     list
-        What each rank returned, in order of rank. Tensors are copies.
+        The ranks' results, in order of rank. Tensors are copies.
 
     Raises
     ------
     RankFailedError
         A rank raised, exited or was killed. The others are ended at once.
     LaunchTimeoutError
-        The ranks did not finish within `timeout`; says where each stood.
+        The ranks did not finish within `timeout`; shows each rank's stack.
     LaunchStoppedError
         `stop` was set.
     ValueError
         `world_size` or `threads` below 1.
     TypeError
-        Something in the worker or its arguments cannot be sent to another process.
+        The worker or its arguments cannot be sent to another process.
     """
     threads = checked_threads(world_size, threads)
     with launching(world_size) as (folder, signals):
         folder.write_call(worker, args, kwargs or {})
         sys.stdout.flush()
-        with signals.hold():  # a server that is half started would be left behind
+        with signals.hold():  # an interrupt must not leave a half-started server behind
             warm_up()
         view, in_rank_0 = RankPrinter(folder.logs), {}
         if is_interactive():
@@ -149,10 +143,11 @@ def launch(
         return folder.results()
 
 
-class _ForkedRanks:
-    """Ranks from the fork server, and the store at which they meet."""
+class _ForkedRanks(Ranks):
+    """Ranks from the fork server, and the store of their process group."""
 
     grace = 0.2
+    last_signals = ((signal.SIGINT, 2.0), (signal.SIGKILL, 5.0))  # at an interrupt a rank may close its files
 
     def __init__(self, folder: LaunchFolder, **settings: Any) -> None:
         self._folder, self._settings = folder, settings
@@ -160,11 +155,11 @@ class _ForkedRanks:
         self._store: TCPStore | None = None
 
     def _environment(self) -> dict[str, str]:
-        """What torchrun sets for ranks, all but RANK and LOCAL_RANK, on top of this process's environment."""
+        """This process's environment with torchrun's variables, without RANK and LOCAL_RANK."""
         variables = dict(os.environ)
         variables.pop(PROGRESS_FILE, None)  # this process may be a rank itself
         if sys.platform == "linux" and any(name == "lo" for _, name in socket.if_nameindex()):
-            # One machine: Gloo need not listen on anything that others can reach, nor look up the host's name.
+            # One machine: Gloo need not listen on a network that others can reach, nor look up the host's name.
             variables.setdefault("GLOO_SOCKET_IFNAME", "lo")
         world_size = str(self._folder.world_size)
         return variables | {
@@ -179,39 +174,25 @@ class _ForkedRanks:
         self._folder.write_settings(
             **self._settings, environment=self._environment(), gpus=torch.cuda.device_count(), folder=os.getcwd()
         )
-        # multiprocessing would run the main script again in each rank, to find functions there. Ours travel by
-        # value, so that a script needs no `if __name__ == "__main__"` and standard input may be the script.
         context = multiprocessing.get_context("forkserver")
-        with changing_the_process:
-            main = sys.modules["__main__"]
-            sys.modules["__main__"] = types.ModuleType("__main__")
-            try:
-                for rank in range(self._folder.world_size):
-                    process = context.Process(target=forked_rank, args=(str(self._folder.path), rank))
-                    process.start()
-                    self._processes.append(process)
-            finally:
-                sys.modules["__main__"] = main
+        # The worker travels by value, so a script needs no `if __name__ == "__main__"` and may come by standard input.
+        with without_main_script():
+            for rank in range(self._folder.world_size):
+                process = context.Process(target=forked_rank, args=(str(self._folder.path), rank))
+                process.start()
+                self._processes.append(process)
 
     def _exit_codes(self) -> list[int | None]:
-        with changing_the_process:  # a start in another thread polls all processes, and a code is read but once
+        with process_lock:  # a start in another thread polls all processes, and a code can be read only once
             return [process.exitcode for process in self._processes]
 
-    def exits(self) -> dict[int, int]:
+    def running(self) -> list[int]:
+        return [process.pid for process, code in zip(self._processes, self._exit_codes(), strict=True) if code is None]
+
+    def exits(self) -> dict[int, int | None]:
         codes, done = self._exit_codes(), self._folder.done()
         return {rank: code for rank, code in enumerate(codes) if code or (code == 0 and rank not in done)}
 
-    def over(self) -> bool:
-        return None not in self._exit_codes()
-
     def end(self, interrupted: bool) -> None:
-        # A rank that hears of the interrupt can close what it was writing.
-        for number, seconds in ((signal.SIGINT, 2.0), (signal.SIGKILL, 5.0))[not interrupted :]:
-            for process, code in zip(self._processes, self._exit_codes(), strict=True):
-                if code is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process.pid, number)
-            end = time.monotonic() + seconds
-            while not self.over() and time.monotonic() < end:
-                time.sleep(LOOK)
-        self._store = None  # its port is open as long as anything refers to it: a traceback would, for long
+        super().end(interrupted)
+        self._store = None  # its port stays open while anything refers to it, and a traceback refers to this object

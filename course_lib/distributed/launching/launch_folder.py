@@ -1,14 +1,14 @@
-"""The folder of a launch: how a call reaches its ranks, and what they leave for the process that started them.
+"""The folder of a launch: it brings a call to the ranks, and their reports back.
 
-The launching process writes ``call.pickle`` (the worker and its arguments, by cloudpickle) and ``settings.json``. Rank R, whether
-the fork server or mpirun started it, writes (`rank_process`):
+The launching process writes ``call.pickle`` (the worker and its arguments, by cloudpickle) and ``settings.json``. Rank R,
+of the fork server or of mpirun, writes (`rank_process`):
 
-- ``log-R``: what it prints;
-- ``pid-R``: it has started;
-- ``error-R.json``: its exception, and when it was raised;
-- ``done-R``: its worker has returned, with this result (cloudpickle);
-- ``stack-R``: its stack, when the launcher asked for it (SIGUSR1);
-- ``training.json``: how far rank 0's training is, where a notebook's page follows (`course_lib.live_view.progress_file`).
+- ``log-R``: its output;
+- ``pid-R``: its process, once it has started;
+- ``error-R.json``: its exception, and the time;
+- ``done-R``: the result of its worker (cloudpickle);
+- ``stack-R``: its stack, at the launching process's SIGUSR1;
+- ``training.json``: rank 0's progress, for a notebook's page (`course_lib.live_view.progress_file`).
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from course_lib.distributed.launching import rank_process
 
 __all__ = ["LaunchFolder"]
 
-STACK_GRACE = 1.0  # seconds that hanging ranks get to write down where they are
+STACK_GRACE = 1.0  # seconds for the ranks to write their stacks
 
 
 class LaunchFolder:
-    """The launching process's end of it.
+    """The launching process's view of the folder.
 
     Parameters
     ----------
     world_size : int
     parent : str, optional
-        The folder in which to make it; by default the system's for temporary files.
+        Where to make it; by default the system's folder for temporary files.
 
     Attributes
     ----------
     path : Path
     logs : dict of int to Path
     scratch : list of Path
-        What `remove` removes.
+        The folders that `remove` removes.
     """
 
     def __init__(self, world_size: int, parent: str | None = None) -> None:
@@ -69,7 +69,7 @@ class LaunchFolder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def write_call(self, worker: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Write what the ranks shall call. TypeError if it cannot be sent to another process."""
+        """Write the ranks' call. Raises TypeError if it cannot be sent to another process."""
         packed = io.BytesIO()
         try:
             _Pickler(packed).dump((worker, tuple(args), dict(kwargs)))
@@ -82,25 +82,23 @@ class LaunchFolder:
         (self.path / "call.pickle").write_bytes(packed.getvalue())
 
     def write_settings(self, **settings: Any) -> None:
-        """Write what else the ranks need to know; JSON, because a program may have no use for our types."""
+        """Write the rest that ranks need; as JSON, which needs none of our modules."""
         settings |= {
             "world_size": self.world_size,
             "launcher": os.getpid(),
             "scratch": list(map(str, self.scratch)),
             "path": sys.path,
-            # Lines of what was typed rather than imported, which a rank's traceback could not find on disk.
-            "sources": {
-                name: entry[2] for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None
-            },
+            # The lines of cells, which are not on disk, for the ranks' tracebacks.
+            "sources": {name: entry[2] for name, entry in linecache.cache.items() if entry[1:2] == (None,)},
         }
         (self.path / "settings.json").write_text(json.dumps(settings))
 
     def results(self) -> list[Any]:
-        """What each rank returned, in order of rank."""
+        """The ranks' results, in order of rank."""
         return [pickle.loads((self.path / f"done-{rank}").read_bytes()) for rank in range(self.world_size)]
 
     def done(self) -> list[int]:
-        """Ranks whose worker has returned."""
+        """The ranks whose worker has returned."""
         return [rank for rank in range(self.world_size) if (self.path / f"done-{rank}").exists()]
 
     def errors(self) -> dict[int, dict[str, Any]]:
@@ -115,7 +113,7 @@ class LaunchFolder:
         return {int(path.name[4:]): int(path.read_text()) for path in self.path.glob("pid-*[0-9]")}
 
     def positions(self) -> dict[int, str]:
-        """Ask each rank for its stack: where it is, innermost call first."""
+        """Each rank's stack, innermost call first; asks the ranks for it."""
         positions = dict.fromkeys(range(self.world_size), "  not started yet")
         waiting = self.pids()
         for rank, pid in waiting.items():
@@ -138,10 +136,10 @@ class LaunchFolder:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """cloudpickle, which also sends modules of a type of their own by name.
+    """cloudpickle that sends every imported module by name, also one whose type is a subclass of ModuleType.
 
-    A worker that mentions ``torch`` and, say, ``data.classes`` makes cloudpickle send the submodule
-    ``torch.classes`` along, which is such a module, and fail.
+    ``torch.classes`` is such a module. cloudpickle would send it with a worker that mentions ``torch`` and, for example,
+    ``data.classes``, and fail.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -151,7 +149,7 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _short_stack(dump: str) -> str:
-    """Faulthandler's frames, innermost first, a short line each, without those that started the rank."""
+    """Faulthandler's frames, innermost first, one short line each, without the frames of `rank_process`."""
     frames = []
     for path, line, function in re.findall(r'File "(.*)", line (\d+) in (.*)', dump):
         if path in (rank_process.__file__, "<frozen runpy>"):

@@ -1,49 +1,78 @@
-"""From the start of a launch's ranks to their end: what they print, the first failure, the time limit, and an interrupt.
+"""Watch a launch's ranks from start to end: their output, the first failure, the time limit, an interrupt.
 
-How ranks are started and ended is the affair of a `Ranks`: `launch` has the fork server's, `mpi_launch` mpirun's.
+How ranks are started is the business of a `Ranks`: `launch` starts them by the fork server, `mpi_launch` by mpirun.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import os
 import re
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from course_lib.distributed.launching.errors import LaunchStoppedError, LaunchTimeoutError, RankFailedError
+from course_lib.distributed.launching.interrupt_guard import InterruptGuard
 from course_lib.distributed.launching.launch_folder import LaunchFolder
-from course_lib.distributed.launching.one_interrupt import OneInterrupt
 
-__all__ = ["LOOK", "RankPrinter", "Ranks", "launching", "watch"]
+__all__ = ["RankPrinter", "Ranks", "launching", "watch"]
 
-LOOK = 0.02  # seconds between two looks at the ranks
+POLL = 0.02  # seconds between two polls of the ranks
 
 
-class Ranks(Protocol):
+class Ranks(abc.ABC):
     """The processes of a launch.
 
-    `exits` says which ranks have ended before they were done: their exit codes (−n: signal n), or None while nobody knows.
-    `grace` is the time in seconds after a rank's error report within which they are known. `over`: all ranks have ended. `end`
-    ends those that are left, and waits until they have gone.
+    Attributes
+    ----------
+    grace : float
+        Seconds from a rank's error report until the exit codes of all ranks that failed before it are known.
+    last_signals : tuple of (int, float)
+        How ranks are ended: a signal, and the seconds to wait for its effect.
     """
 
     grace: float
+    last_signals: tuple[tuple[int, float], ...]
 
-    def start(self) -> None: ...
-    def exits(self) -> dict[int, int | None]: ...
-    def over(self) -> bool: ...
-    def end(self, interrupted: bool) -> None: ...
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Start the ranks."""
+
+    @abc.abstractmethod
+    def running(self) -> list[int]:
+        """The processes that have not ended."""
+
+    @abc.abstractmethod
+    def exits(self) -> dict[int, int | None]:
+        """Ranks that ended before they were done, with their exit codes (−n: signal n); None: not known yet."""
+
+    def over(self) -> bool:
+        """Whether all ranks have ended."""
+        return not self.running()
+
+    def end(self, interrupted: bool) -> None:
+        """End the ranks that still run, and wait until they have ended. Only after an interrupt they get SIGINT."""
+        for number, seconds in self.last_signals:
+            if number == signal.SIGINT and not interrupted:
+                continue
+            for pid in self.running():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            end = time.monotonic() + seconds
+            while self.running() and time.monotonic() < end:
+                time.sleep(POLL)
 
 
 @contextlib.contextmanager
-def launching(world_size: int, parent: str | None = None) -> Iterator[tuple[LaunchFolder, OneInterrupt]]:
-    """For the block, a launch's folder; the first SIGINT or SIGTERM ends the block, those after it are dropped."""
+def launching(world_size: int, parent: str | None = None) -> Iterator[tuple[LaunchFolder, InterruptGuard]]:
+    """Make a launch's folder for the block. The first SIGINT or SIGTERM ends the block, later ones are dropped."""
     ended = "the rank has been ended" if world_size == 1 else f"all {world_size} ranks have been ended"
-    with OneInterrupt(ended, signal.SIGINT, signal.SIGTERM) as signals:
+    with InterruptGuard(ended, signal.SIGINT, signal.SIGTERM) as signals:
         folder = LaunchFolder(world_size, parent)
         try:
             yield folder, signals
@@ -53,18 +82,23 @@ def launching(world_size: int, parent: str | None = None) -> Iterator[tuple[Laun
 
 
 def watch(
-    ranks: Ranks, folder: LaunchFolder, signals: OneInterrupt, view: Any, timeout: float | None,
+    ranks: Ranks, folder: LaunchFolder, signals: InterruptGuard, view: Any, timeout: float | None,
     stop: threading.Event | None = None,
 ) -> None:  # fmt: skip
-    """Start the ranks and wait for them; raises what became of them, when all have ended.
+    """Start the ranks and wait until all have ended.
 
     Parameters
     ----------
     view : RankPrinter or LaunchView
         Shows what the ranks print: `look` is called often, `close` at the end.
+
+    Raises
+    ------
+    RankFailedError, LaunchTimeoutError, LaunchStoppedError
+        As `launch`.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    failing = failure = None  # since when, and how
+    failing = failure = None  # the time of the first sign, and the error
     try:
         with signals.hold():
             ranks.start()
@@ -74,13 +108,13 @@ def watch(
             if exits or folder.errors():
                 failing = failing or now
                 if any(code is not None for code in exits.values()) or now > failing + ranks.grace:
-                    time.sleep(LOOK)  # a rank that was killed may be seen to have ended after peers that it made fail
+                    time.sleep(POLL)  # a rank that was killed may be seen to have ended after peers that it made fail
                     break
             if stop is not None and stop.is_set():
                 raise LaunchStoppedError("the launch was stopped")
             if deadline is not None and now > deadline:
                 raise LaunchTimeoutError(timeout, folder.positions())
-            time.sleep(LOOK)
+            time.sleep(POLL)
         failure = _first_failure(ranks, folder)
     finally:
         with signals.hold():
@@ -91,9 +125,9 @@ def watch(
 
 
 def _first_failure(ranks: Ranks, folder: LaunchFolder) -> RankFailedError | None:
-    """The rank that failed first: one that has ended without a report, else the one with the earliest report.
+    """The rank that failed first: one that ended without a report, else the one with the earliest report.
 
-    When a rank is killed, its peers report broken connections; so an end without a report comes before all reports.
+    When a rank is killed, its peers report broken connections. So an end without a report comes before all reports.
     """
     exits, errors = ranks.exits(), folder.errors()
     for rank, code in sorted(exits.items()):
@@ -121,7 +155,7 @@ def _describe_exit(code: int) -> str:
 
 
 class RankPrinter:
-    """Prints what ranks write into their logs, each line with its rank.
+    """Prints the ranks' logs, each line with its rank.
 
     Attributes
     ----------
@@ -132,10 +166,10 @@ class RankPrinter:
         self.printed: list[str] = []
         self._logs = logs
         self._read = dict.fromkeys(logs, 0)
-        self._rest = dict.fromkeys(logs, b"")  # of a line whose end has not come
+        self._rest = dict.fromkeys(logs, b"")  # the unfinished last line
 
     def look(self, last: bool = False) -> None:
-        """Print the lines that are new; the `last` time also one whose end has not come."""
+        """Print the new lines; with `last`, also an unfinished one."""
         new = []
         for rank, path in self._logs.items():
             if not path.exists():

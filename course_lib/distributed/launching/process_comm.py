@@ -1,9 +1,9 @@
-"""mpi4py's communicator on ranks of `launch`: to try a function before there is an mpirun, and to check one.
+"""mpi4py's communicator on ranks of `launch`: to try or check a function without mpirun.
 
-Every rank is a process, as under mpirun. Messages and collectives pass through torch.distributed's key-value store, which
-`launch` keeps; one call moves at most `LARGEST` bytes. Two things differ from MPI. A rank that waits for what never comes, or
-calls another collective than the others, gets an error that says so. And `send` always waits for its receive, where MPI's
-does so for large messages only (MPI 4.1, section 3.4: a correct program relies on no buffer).
+Every rank is a process, as under mpirun. Messages and collectives pass through the key-value store of the launch; one call
+moves at most `LARGEST` bytes. Two things differ from MPI. A rank that waits for a message that never comes, or calls
+another collective than the others, gets an error. And `send` always waits for its receive; MPI's does so for large
+messages only (MPI 4.1, section 3.4: a correct program relies on no buffer).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import pickle
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -26,8 +25,8 @@ __all__ = ["ProcessComm", "run_ranks"]
 
 LARGEST = 8_000_000  # bytes of one value; the store refuses more than 8 MiB
 START = 300.0  # seconds for the ranks to start, PyTorch's import included
-LONGEST = 3  # timeouts that a worker may take in all
-POLL = 0.001  # seconds between two looks at the store
+LONGEST = 3  # timeouts: the limit of a worker
+POLL = 0.001  # seconds between two polls of the store
 
 
 def run_ranks(worker: Callable[..., Any], size: int, *args: Any, timeout: float = 30.0) -> list[Any]:
@@ -38,13 +37,13 @@ def run_ranks(worker: Callable[..., Any], size: int, *args: Any, timeout: float 
     worker : callable
         Gets a `ProcessComm`.
     timeout : float
-        Seconds that a rank waits in one call. A worker may take `LONGEST` times as long in all, once all ranks have started.
+        Seconds that a rank waits in one call. A worker may take `LONGEST` times as long, from the start of the last rank.
 
     Raises
     ------
     RankFailedError
-        A rank raised: its own error, or `CommunicationError` where it waited too long or does not end. Names the rank, and
-        its traceback the line.
+        A rank raised: its own error, or `CommunicationError` because it waited too long or does not end. Shows the rank
+        and its traceback.
     LaunchTimeoutError
         The ranks do not start.
     """
@@ -66,22 +65,13 @@ def _run(worker: Callable[..., Any], args: tuple[Any, ...], timeout: float, limi
     return result
 
 
-@dataclass(eq=False)
-class _Receive:
-    """A receive, and the message that it got."""
-
-    source: int
-    tag: int
-    packed: list[bytes] = field(default_factory=list)
-
-
 class ProcessComm(Communicator):
     """One rank's communicator, over the store of its launch; `run_ranks` makes them.
 
     Parameters
     ----------
     timeout : float
-        Seconds that a call waits for the other ranks. The first meeting has `START` seconds.
+        Seconds that a call waits for the other ranks. The first barrier waits `START` seconds.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -92,7 +82,7 @@ class ProcessComm(Communicator):
         )
         self._collectives = self._read = 0
         self._inbox: list[tuple[int, int, int, bytes]] = []  # (number, source, tag, packed), not yet received
-        self._receives: list[_Receive] = []  # that have got nothing yet
+        self._receives: list[tuple[int, int, list[bytes]]] = []  # waiting: (source, tag, place for the message)
         self._all("barrier", None)
         self.calls.clear()
         self._timeout = timeout
@@ -130,13 +120,13 @@ class ProcessComm(Communicator):
 
     def _post_receive(self, name: str, source: int, tag: int) -> Request:
         self.calls.append(name)
-        receive = _Receive(source, tag)
-        self._receives.append(receive)
+        place: list[bytes] = []
+        self._receives.append((source, tag, place))
 
         def finish() -> Any:
-            place = f"from rank {source}" if source >= 0 else "from any rank"
-            self._wait(lambda: bool(receive.packed), lambda: f"{name} {place}")
-            return pickle.loads(receive.packed[0])
+            sender = f"rank {source}" if source >= 0 else "any rank"
+            self._wait(lambda: bool(place), lambda: f"{name} from {sender}")
+            return pickle.loads(place[0])
 
         return Request(finish)
 
@@ -147,20 +137,20 @@ class ProcessComm(Communicator):
         self._store.set(key, packed)
 
     def _match(self) -> None:
-        """Give each receive the first message that fits, in the order in which MPI matches them."""
+        """Give each receive the first message that fits, in MPI's order."""
         while self._store.check([f"message {self._read + 1} to {self.rank}"]):
             self._read += 1
             source, tag, packed = pickle.loads(self._store.get(f"message {self._read} to {self.rank}"))
             self._inbox.append((self._read, source, tag, packed))
-        for receive in list(self._receives):
+        for wanted_source, wanted_tag, place in self._receives:
             for message in self._inbox:
                 number, source, tag, packed = message
-                if receive.source in (source, -1, -2) and receive.tag in (tag, -1, -2):  # -1, -2: MPI's ANY_…
-                    receive.packed.append(packed)
-                    self._receives.remove(receive)
+                if wanted_source in (source, -1, -2) and wanted_tag in (tag, -1, -2):  # -1, -2: MPI's ANY_…
+                    place.append(packed)
                     self._inbox.remove(message)
                     self._store.set(f"received {number} by {self.rank}", b"")
                     break
+        self._receives = [receive for receive in self._receives if not receive[2]]
 
     def _wait(self, ready: Callable[[], bool], what: Callable[[], str]) -> None:
         """Wait until `ready`; meanwhile receive what others send, as MPI does in every call."""

@@ -1,4 +1,4 @@
-"""Who and where this rank is."""
+"""This rank's number and device, and its leave from the process group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # its defaults hold the group for ever if it comes after the group
+import torch.distributed.nn.functional  # imported after the group, its defaults would hold the group for ever
 
 __all__ = ["leave_process_group", "rank_device", "require_rank", "world_size"]
 
@@ -25,9 +25,9 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def require_rank(call: str, **given: int) -> None:
+def require_rank(call: str, **ranks: int) -> None:
     """Raise ValueError unless each of the named ranks exists: ``require_rank("gather", dst=dst)``."""
-    for name, rank in given.items():
+    for name, rank in ranks.items():
         if not 0 <= rank < world_size():
             raise ValueError(f"{call}: {name} must lie in 0…{world_size() - 1}, got {rank}")
 
@@ -35,10 +35,10 @@ def require_rank(call: str, **given: int) -> None:
 def leave_process_group() -> None:
     """Destroy the process group at the end of a script.
 
-    A group that something still refers to keeps its threads until the interpreter ends, where C++ then aborts now and
-    then ("terminate called without an active exception"). Wrapped models sit in reference cycles, so they are collected
-    first. The functions of ``torch.distributed.nn.functional``, which the first wrapped model imports, have the group
-    of that moment as a default argument (PyTorch 2.13); this module imports them before there is one.
+    While anything refers to a group, its threads run until the interpreter ends; C++ then sometimes aborts
+    ("terminate called without an active exception"). Wrapped models are in reference cycles, so they are collected
+    first. The functions of ``torch.distributed.nn.functional``, which the first wrapped model imports, keep the current
+    group as a default argument (PyTorch 2.13); this module imports them before there is a group.
     """
     gc.collect()
     dist.destroy_process_group()

@@ -1,8 +1,8 @@
-"""What runs inside a rank: set up, call the worker or run the program, report into the launch's folder (`launch_folder`).
+"""The code inside a rank: set up, call the worker or run the program, report into the launch's folder (`launch_folder`).
 
-A rank of `launch` is forked from the fork server, which has PyTorch imported, and begins in `forked_rank`. mpirun starts
-``python -P rank_process.py FOLDER [PROGRAM ARGUMENT…]``. So this file imports nothing of ours: the package would bring PyTorch
-along, for which a program may have no use.
+The fork server forks a rank of `launch`, which begins in `forked_rank`. mpirun starts
+``python -P rank_process.py FOLDER [PROGRAM ARGUMENT…]``. So this file imports no module of ours: that would import
+PyTorch, which a program may not need.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-__all__ = ["forked_rank"]
+__all__ = ["forked_rank", "quiet_stdout"]
 
 
 def forked_rank(path: str, rank: int) -> None:
@@ -41,7 +41,7 @@ def forked_rank(path: str, rank: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the fork server ignores it
 
     def work() -> bytes:
-        # The environment is the launching process's as it is now, not as it was when the fork server started.
+        # The launching process's environment of now, not of the time when the fork server started.
         os.environ.clear()
         os.environ.update(settings["environment"], RANK=str(rank), LOCAL_RANK=str(rank))
         if rank == 0:
@@ -50,9 +50,9 @@ def forked_rank(path: str, rank: int) -> None:
         if settings["gpus"]:
             torch.cuda.set_device(rank % settings["gpus"])
         if settings["backend"] is not None:
-            # Gloo's ranks connect pair by pair: one that returns at once would hang up while others still connect.
+            # Gloo's ranks connect pair by pair: a rank that ends at once would close its connections while others still connect.
             os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
-            with _quiet_stdout():
+            with quiet_stdout():
                 dist.init_process_group(settings["backend"], timeout=timedelta(days=1))
             del os.environ["TORCH_DIST_INIT_BARRIER"]
         return _call(folder, settings)
@@ -61,11 +61,11 @@ def forked_rank(path: str, rank: int) -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
     while not all((folder / f"done-{peer}").exists() for peer in range(settings["world_size"])):
-        time.sleep(0.005)  # what this rank serves, a store or shared memory, others may still need
+        time.sleep(0.005)  # others may still need this rank's store or shared memory
 
 
 def mpi_rank(folder: Path, program: list[str]) -> None:
-    """Run one rank that mpirun has started; a failure ends all of them, by MPI_Abort."""
+    """Run one rank under mpirun; a failure ends all ranks, by MPI_Abort."""
     settings = _begin(folder)
     try:
         from mpi4py import MPI  # starts MPI
@@ -84,9 +84,9 @@ def mpi_rank(folder: Path, program: list[str]) -> None:
 
 
 def _begin(folder: Path) -> dict[str, Any]:
-    """The launch's settings. From here on this rank ends when the process that launched it ends, as a notebook's kernel may.
+    """The launch's settings. From now on this rank ends with the launching process, for example a notebook's kernel.
 
-    The fork server does not end then: it lives as long as any of its children.
+    The fork server does not see to that: it lives as long as any of its children.
     """
     settings = json.loads((folder / "settings.json").read_text())
     parent = multiprocessing.parent_process()  # None under mpirun
@@ -105,9 +105,9 @@ def _begin(folder: Path) -> dict[str, Any]:
 
 
 def _report(folder: Path, rank: int, work: Callable[[], bytes], end: Callable[[], None]) -> None:
-    """Do the work, and report its result; report an error, and end."""
+    """Do the work and report its result, or report its error and call `end`."""
     os.dup2(os.open(folder / f"log-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
-    os.dup2(1, 2)  # one stream, so that a rank's warnings and prints keep their order
+    os.dup2(1, 2)  # one stream keeps a rank's warnings and prints in order
     sys.stdout.reconfigure(line_buffering=True)
     stacks = open(folder / f"stack-{rank}", "w")  # noqa: SIM115 (open as long as the rank lives)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
@@ -117,7 +117,7 @@ def _report(folder: Path, rank: int, work: Callable[[], bytes], end: Callable[[]
     except BaseException as error:
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
-            frames = frames.tb_next  # the reader wants the worker's frames, not ours
+            frames = frames.tb_next  # begin with the worker's frames
         if isinstance(error, SystemExit):
             reason = f"it called sys.exit({error.code!r})"
         else:
@@ -139,8 +139,8 @@ def _call(folder: Path, settings: dict[str, Any], *first: Any) -> bytes:
     for name, lines in settings["sources"].items():
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     worker, args, kwargs = pickle.loads((folder / "call.pickle").read_bytes())
-    # cloudpickle copies tensors by value (multiprocessing's own pickler would share memory with a
-    # process that is about to end) and takes classes that the notebook defined.
+    # cloudpickle copies tensors (multiprocessing's pickler would share memory with a process that is about to end), and
+    # it can send classes of a notebook.
     return cloudpickle.dumps(worker(*first, *args, **kwargs))
 
 
@@ -156,8 +156,8 @@ def _run(program: list[str]) -> bytes:
 
 
 @contextlib.contextmanager
-def _quiet_stdout() -> Iterator[None]:
-    """Hold back what C++ prints while the process group comes up (Gloo reports its connections)."""
+def quiet_stdout() -> Iterator[None]:
+    """Suppress what C++ prints in the block, such as Gloo's connections while a process group starts."""
     sys.stdout.flush()
     kept = os.dup(1)
     with open(os.devnull, "w") as null:

@@ -1,8 +1,8 @@
-"""Do all ranks make the same call? A check before a collective that would hang, or mix up memory, if they do not.
+"""Check that all ranks make the same call, before a collective that would otherwise hang, or mix up memory.
 
-Each rank leaves a line in the group's store (the call, shape, dtype, root) and reads the others'. It is what
-``TORCH_DISTRIBUTED_DEBUG=DETAIL`` does for the backend's own collectives; ours are built from messages, which it cannot
-see.
+Each rank writes a line into the group's store (the call, shape, dtype, root) and reads the others' lines.
+``TORCH_DISTRIBUTED_DEBUG=DETAIL`` does the same for the backend's own collectives; ours consist of messages, which it
+cannot see.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def check_agreement(call: str, tensor: torch.Tensor, timeout: float = TIMEOUT, *
     timeout : float
         Seconds to wait for the other ranks.
     **facts
-        What else must agree: ``src=0``.
+        Other arguments that must agree, such as ``src=0``.
 
     Raises
     ------
     CollectiveMismatchError
-        Says who called what, or which ranks made no call.
+        Shows the ranks' calls, or the ranks that made no call.
     """
     rank, size = dist.get_rank(), dist.get_world_size()
     if size == 1:
@@ -56,16 +56,16 @@ def check_agreement(call: str, tensor: torch.Tensor, timeout: float = TIMEOUT, *
     except dist.DistStoreError:
         absent = [peer for peer, key in enumerate(keys) if not store.check([key])]
         raise CollectiveMismatchError(
-            f"rank {rank} is in {_told(mine)}, and rank {', '.join(map(str, absent))} called nothing within {timeout:g} s: "
+            f"rank {rank} is in {_shown(mine)}, and rank {', '.join(map(str, absent))} called nothing within {timeout:g} s: "
             "a collective is called by all ranks or by none; for ranks that are only late, pass check=False, which waits"
         ) from None
     calls = [json.loads(value) for value in store.multi_get(keys)]
-    # Everybody is here, so everybody has read the line before this one.
+    # All ranks are here, so all have read the previous call's lines.
     store.delete_key(_key(number - 1, rank))
     if different := [peer for peer, other in enumerate(calls) if other != calls[0]]:
         raise CollectiveMismatchError(
-            f"the ranks do not make the same call: rank 0 is in {_told(calls[0])}, "
-            f"rank {different[0]} in {_told(calls[different[0]])}"
+            f"the ranks do not make the same call: rank 0 is in {_shown(calls[0])}, "
+            f"rank {different[0]} in {_shown(calls[different[0]])}"
         )
 
 
@@ -73,7 +73,7 @@ def _key(number: int, rank: int) -> str:
     return f"call {number} of rank {rank}"
 
 
-def _told(call: list) -> str:
+def _shown(call: list) -> str:
     name, shape, dtype, facts = call
     rest = "".join(f", {key}={value}" for key, value in facts.items())
     return f"{name}({dtype} of shape {tuple(shape)}{rest})"

@@ -1,4 +1,4 @@
-"""Which backend carries which operation on which device: tried out here, beside what the HW4 slides say."""
+"""Which backend supports which operation on which device: measured here, beside the table of the HW4 slides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["DOCUMENT_000", "measured_support", "support_table"]
 RANKS = 2
 TIMEOUT = 20.0  # seconds, for all operations of a backend
 
-# Backend and device → what the HW4 slides (PyTorch 0.3 and 1.0) say of its operations, in the order of `_OPERATIONS`.
+# The HW4 slides' table (PyTorch 0.3 and 1.0): backend and device → its operations, in the order of `_OPERATIONS`.
 DOCUMENT_000: Mapping[tuple[str, str], str] = {
     ("gloo", "CPU"): "✓✓✓✓✓✓✓✓✓",
     ("gloo", "GPU"): "XX✓✓XXXXX",
@@ -82,14 +82,14 @@ def _barrier(mine: torch.Tensor, rank: int) -> torch.Tensor:
     return mine
 
 
-# Name → (what to run on [1.] of rank 0 and [2.] of rank 1, what rank 0 has then, what rank 1 has then). The first nine are
-# the HW4 slides', where send and recv are two rows.
+# Name → (function of [1.] on rank 0 and [2.] on rank 1, result on rank 0, result on rank 1). The first nine are the HW4
+# slides', where send and recv are two rows.
 _OPERATIONS: dict[str, tuple[Callable[[torch.Tensor, int], torch.Tensor], list[float], list[float] | None]] = {
     "send": (_send, [1], [1]),
     "recv": (_send, [1], [1]),
     "broadcast": (_in_place(dist.broadcast, 0), [1], [1]),
     "all_reduce": (_in_place(dist.all_reduce), [3], [3]),
-    "reduce": (_in_place(dist.reduce, 0), [3], None),  # what rank 1 has then is not defined
+    "reduce": (_in_place(dist.reduce, 0), [3], None),  # undefined on rank 1
     "all_gather": (_all_gather, [1, 2], [1, 2]),
     "gather": (_gather, [1, 2], [2]),
     "scatter": (_scatter, [1], [6]),
@@ -100,19 +100,19 @@ _OPERATIONS: dict[str, tuple[Callable[[torch.Tensor, int], torch.Tensor], list[f
 
 
 def _try_operations(device: str, names: list[str]) -> list[str]:
-    """In each rank: what came of each operation, "✓" or one line."""
+    """On each rank: the result of each operation, "✓" or one line."""
     rank = dist.get_rank()
     place = torch.device("cpu") if device == "CPU" else torch.device("cuda", rank % torch.cuda.device_count())
-    found = []
+    results = []
     for name in names:
         run, *expected = _OPERATIONS[name]
         try:
             result = run(torch.tensor([rank + 1.0], device=place), rank).tolist()
             right = expected[rank] is None or result == expected[rank]
-            found.append("✓" if right else f"X wrong values: {result}")
+            results.append("✓" if right else f"X wrong values: {result}")
         except (RuntimeError, NotImplementedError, ValueError) as error:
-            found.append("X " + str(error).strip().splitlines()[0][:80])
-    return found
+            results.append("X " + str(error).strip().splitlines()[0][:80])
+    return results
 
 
 def measured_support(backend: str, device: str) -> dict[str, str]:
@@ -126,7 +126,7 @@ def measured_support(backend: str, device: str) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        Operation → ``✓`` (it ran, with the right values), ``X`` and why not, or ``–`` and what is missing here.
+        Operation → ``✓`` (it ran, with the right values), ``X`` and the reason, or ``–`` and what is missing here.
     """
     names = list(_OPERATIONS)
     if missing := _missing(backend, device):
@@ -147,7 +147,7 @@ def _launched(backend: str, device: str, names: list[str]) -> list[str] | None:
 
 
 def _missing(backend: str, device: str) -> str:
-    """Why this machine cannot try it, or an empty text."""
+    """Why this machine cannot run it; empty if it can."""
     if backend == "mpi":
         return "" if dist.is_mpi_available() else "PyTorch built without MPI"
     if backend == "nccl" and not dist.is_nccl_available():
@@ -165,11 +165,11 @@ def support_table() -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Columns (backend, device, "000" or "here"); ``✓`` yes, ``X`` no, ``?`` left open, ``–`` not to be tried here.
+        Columns (backend, device, "000" or "here"); ``✓`` yes, ``X`` no, ``?`` left open, ``–`` not available here.
     """
     columns = {}
-    for (backend, device), told in DOCUMENT_000.items():
+    for (backend, device), slides in DOCUMENT_000.items():
         measured = measured_support(backend, device)
-        columns[backend, device, "000"] = [*told, *[""] * (len(measured) - len(told))]
+        columns[backend, device, "000"] = [*slides, *[""] * (len(measured) - len(slides))]
         columns[backend, device, "here"] = [text[0] for text in measured.values()]
     return pd.DataFrame(columns, index=list(_OPERATIONS))

@@ -1,8 +1,7 @@
-"""Which message had to come before which: sends matched with receives, and numbered by rounds.
+"""The order of messages without a clock: sends matched with receives, and numbered by rounds (Lamport 1978).
 
-`message_rounds` orders messages by what had to happen before what, without any clock (Lamport 1978): a message is sent in
-the round after the last one in which its sender received or sent something. That is the number of steps an algorithm takes
-when every message takes one.
+A message belongs to the round after the last one in which its sender sent or received something. The number of rounds is
+the number of steps of an algorithm in which every message takes one step.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from dataclasses import dataclass
 
 from course_lib.distributed.messages.message_trace import Message, MessageTrace
 
-__all__ = ["DeliveredMessage", "delivered_messages", "message_rounds"]
+__all__ = ["DeliveredMessage", "message_rounds"]
 
 Pair = tuple[int, Message, int, Message]  # source and its send, destination and its receive
 
 
 @dataclass(frozen=True)
 class DeliveredMessage:
-    """A message with both its ends.
+    """A message, from its send to its receive.
 
     Attributes
     ----------
@@ -30,7 +29,7 @@ class DeliveredMessage:
     sent, received : float
         Seconds: the call of the send, the end of the receive.
     round : int
-        From 1; 0 in `delivered_messages`, which knows no rounds.
+        From 1.
     """
 
     source: int
@@ -38,30 +37,11 @@ class DeliveredMessage:
     nbytes: int
     sent: float
     received: float
-    round: int = 0
-
-
-def delivered_messages(traces: Sequence[MessageTrace]) -> list[DeliveredMessage]:
-    """Match each send with its receive: those of one pair of ranks and one tag arrive in the order in which they went.
-
-    Parameters
-    ----------
-    traces : sequence of MessageTrace
-        Of all ranks, in order of rank.
-
-    Raises
-    ------
-    ValueError
-        A message was sent that nobody received, or awaited that nobody sent.
-    """
-    return [_joined(source, send, destination, receive) for source, send, destination, receive in _pairs(traces)]
-
-
-def _joined(source: int, send: Message, destination: int, receive: Message, number: int = 0) -> DeliveredMessage:
-    return DeliveredMessage(source, destination, send.nbytes, send.start, receive.end, number)
+    round: int
 
 
 def _pairs(traces: Sequence[MessageTrace]) -> list[Pair]:
+    """Match each send with its receive: messages of one pair of ranks and one tag arrive in the order of their sends."""
     sends: dict[tuple[int, int | None, int], deque[Message]] = defaultdict(deque)
     for trace in traces:
         for message in trace.messages:
@@ -81,23 +61,28 @@ def _pairs(traces: Sequence[MessageTrace]) -> list[Pair]:
 
 
 def message_rounds(traces: Sequence[MessageTrace]) -> list[DeliveredMessage]:
-    """`delivered_messages` with the round of each, in order of rounds.
+    """Match sends with receives, and number the messages by rounds; in order of rounds.
 
     In a round a rank sends at most one message and receives at most one, at the same time.
+
+    Parameters
+    ----------
+    traces : sequence of MessageTrace
+        Of all ranks, in order of rank.
 
     Raises
     ------
     ValueError
-        As `delivered_messages`.
+        A send has no receive, or a receive has no send.
     """
     waiting = sorted(_pairs(traces), key=lambda pair: pair[1].start)
     last_send, last_receive = [0] * len(traces), [0] * len(traces)  # rounds
-    # Of each rank: what it has received, as (end, round), for the sends that came later.
+    # For each rank, its receives as (end, round): they precede its later sends.
     known: list[list[tuple[float, int]]] = [[] for _ in traces]
-    found = []
+    delivered = []
     while waiting:
-        # In the program's order: a rank's sends as they were called, a rank's receives as they were called. Where messages
-        # that are not waited for make that impossible, as they went.
+        # Each rank's sends and receives are numbered in the order of their calls. Where messages without a wait make that
+        # impossible, in the order of the sends.
         chosen = next((pair for pair in waiting if _comes_next(pair, waiting)), None)
         source, send, destination, receive = chosen or waiting[0]
         waiting.remove((source, send, destination, receive))
@@ -105,8 +90,8 @@ def message_rounds(traces: Sequence[MessageTrace]) -> list[DeliveredMessage]:
         number = 1 + max(last_send[source], last_receive[destination], learnt)
         last_send[source] = last_receive[destination] = number
         known[destination].append((receive.end, number))
-        found.append(_joined(source, send, destination, receive, number))
-    return sorted(found, key=lambda message: message.round)
+        delivered.append(DeliveredMessage(source, destination, send.nbytes, send.start, receive.end, number))
+    return sorted(delivered, key=lambda message: message.round)
 
 
 def _comes_next(pair: Pair, waiting: Sequence[Pair]) -> bool:

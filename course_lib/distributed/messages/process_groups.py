@@ -1,11 +1,11 @@
-"""Joining a process group in the three ways that PyTorch knows, and leaving it without a trace.
+"""Join a process group in PyTorch's three ways, and leave it without a port or a file.
 
 Each way answers one question: how do ranks that know nothing of each other meet? At a TCP address, at a file that all of
-them see, or at the address that a launcher has put into the environment. Behind each stands a *store*, a small shared
+them see, or at the address that a launcher has put into the environment. Each way has a *store*, a small shared
 dictionary; once the ranks have met there, they connect to each other directly.
 
-``dist.init_process_group(init_method=…)`` is the short form. It waits half an hour for a rank that never comes and does
-not say which; here the ranks report at the store first, so that an error can name those that are missing.
+``dist.init_process_group(init_method=…)`` is the short form. It waits half an hour for a missing rank and does not name
+it; here the ranks report at the store first, so that an error can name the missing ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from course_lib.distributed.launching.rank_process import _quiet_stdout
+from course_lib.distributed.launching.rank_process import quiet_stdout
 
 __all__ = [
     "PortInUseError",
@@ -33,20 +33,20 @@ __all__ = [
 ]
 
 TIMEOUT = 30.0  # seconds
-POLL = 0.01  # seconds between two looks at the store
-LEAVE = 5.0  # seconds that the rank with the store waits for the others to be gone
+POLL = 0.01  # seconds between two polls of the store
+LEAVE = 5.0  # seconds that the rank with the store waits for the others to leave
 
 
 class PortInUseError(OSError):
-    """Another process listens on the port at which rank 0 wants to be met."""
+    """Another process listens on the port that rank 0 should open."""
 
 
 class StaleFileError(RuntimeError):
-    """The file at which ranks meet is left from ranks that met before."""
+    """The file is left from ranks that met before."""
 
 
 class RanksMissingError(TimeoutError):
-    """Ranks did not come in time.
+    """Ranks did not report in time.
 
     Attributes
     ----------
@@ -65,8 +65,8 @@ class RanksMissingError(TimeoutError):
 def store_on_free_port(host: str = "127.0.0.1") -> Iterator[int]:
     """Hold a store on a port that the system picks, for ranks to meet at by `tcp_group(..., hosted=True)`.
 
-    Asking for a free port, closing it and telling the ranks leaves a moment in which another process can take it. The
-    port is kept from the start here, and free again after the block.
+    A free port that is found, closed and sent to the ranks may be taken by another process meanwhile. This port is held
+    from the start, and free again after the block.
 
     Yields
     ------
@@ -91,15 +91,15 @@ def tcp_group(
     backend: str = "gloo",
     timeout: float = TIMEOUT,
 ) -> Iterator[None]:
-    """TCP initialisation, ``tcp://host:port``: the ranks meet at an address that all of them were told.
+    """TCP initialisation, ``tcp://host:port``: the ranks meet at an address that all of them know.
 
     Parameters
     ----------
     host, port
-        Where rank 0 listens, or whoever holds the store.
+        The address of rank 0, or of the process that holds the store.
     rank, world_size : int
     hosted : bool
-        The store is there already (`store_on_free_port`); else rank 0 opens it.
+        The store exists already (`store_on_free_port`); else rank 0 opens it.
     backend : str
     timeout : float
         Seconds to wait for the other ranks, and for a message later on.
@@ -174,10 +174,10 @@ def file_group(
 
 @contextlib.contextmanager
 def environment_group(*, backend: str = "gloo", timeout: float = TIMEOUT) -> Iterator[None]:
-    """Environment initialisation, ``env://``: the ranks read from their environment who they are and where to meet.
+    """Environment initialisation, ``env://``: the ranks read their number and the address from the environment.
 
-    ``MASTER_ADDR`` and ``MASTER_PORT`` are rank 0's address, ``RANK`` and ``WORLD_SIZE`` tell who this one is. torchrun
-    and `launch` set them, and hold the store themselves.
+    ``MASTER_ADDR`` and ``MASTER_PORT`` are rank 0's address, ``RANK`` and ``WORLD_SIZE`` this rank's number and the number
+    of ranks. torchrun and `launch` set them, and hold the store themselves.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def environment_group(*, backend: str = "gloo", timeout: float = TIMEOUT) -> Ite
 def _member(
     store: dist.Store, rank: int, world_size: int, backend: str, timeout: float, keeper: bool, where: str = ""
 ) -> Iterator[None]:
-    """Report at the store, wait for the others, be a member of the group for the block, and leave."""
+    """Report at the store, wait for the others, join the group for the block, and leave it."""
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} does not exist among {world_size} ranks, 0…{world_size - 1}")
     number = store.add(f"arrivals of {rank}", 1)
@@ -208,10 +208,10 @@ def _member(
         raise StaleFileError(
             f"{where} is left from ranks that met before (rank {rank} reported twice); remove it, or name a new file"
         )
-    store = dist.PrefixStore(f"meeting {number}", store)  # ranks that meet a second time find nothing of the first
+    store = dist.PrefixStore(f"meeting {number}", store)  # a second meeting does not see the first
     store.set(f"here {rank}", b"")
     _await(store, "here", rank, world_size, timeout)
-    with _quiet_stdout():
+    with quiet_stdout():
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("group", store),
@@ -226,7 +226,7 @@ def _member(
         dist.destroy_process_group()
         with contextlib.suppress(dist.DistError, RanksMissingError):  # the other ranks may have died
             store.set(f"gone {rank}", b"")
-            if keeper:  # the store ends with this process; whoever still asks it would get an error
+            if keeper:  # the store ends with this process, and the others still use it
                 _await(store, "gone", rank, world_size, LEAVE)
 
 

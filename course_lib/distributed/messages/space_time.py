@@ -31,17 +31,17 @@ def space_time(
         Of all ranks, in order of rank.
     title : str
     clock : {"rounds", "seconds"}
-        Steps of `message_rounds`, or the machine's clock in milliseconds from the first send.
+        The rounds of `message_rounds`, or milliseconds since the first send.
     axes : matplotlib Axes, optional
     rounds : int
-        At least so many rounds wide, for pictures side by side.
+        The least width in rounds, for pictures side by side.
     largest : int
-        Bytes of the widest arrow, where it is not this picture's own largest message.
+        Bytes of the widest arrow; by default this picture's largest message.
 
     Raises
     ------
     ValueError
-        As `delivered_messages`, or an unknown clock.
+        As `message_rounds`, or an unknown clock.
     """
     if clock not in ("rounds", "seconds"):
         raise ValueError(f"clock must be 'rounds' or 'seconds', got {clock!r}")

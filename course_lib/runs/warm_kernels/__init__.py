@@ -1,7 +1,7 @@
 """Notebook kernels that start at once: forked from a process that has PyTorch imported (`course_lib.system.prefork`).
 
 Three ways in: the papermill engine ``lab-warm`` (``papermill --engine lab-warm …``), the kernel provisioner ``lab-warm``
-(``JUPYTER_DEFAULT_PROVISIONER_NAME=lab-warm jupyter execute …``), and `WarmServer` for a program of one's own.
+(``JUPYTER_DEFAULT_PROVISIONER_NAME=lab-warm jupyter execute …``), and `WarmServer` in a program.
 """
 
 from course_lib.runs.warm_kernels.client import WarmServer

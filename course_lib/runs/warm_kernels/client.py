@@ -1,4 +1,4 @@
-"""The client's end of the warm process: one of one's own, or the account's shared one."""
+"""The client of the warm process: a private one, or the one that the account shares."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ LONGEST_PATH = 107  # a socket's
 
 
 class WarmServer(ForkServer):
-    """A warm process and the way to it.
+    """The connection to a warm process.
+
+    Use `WarmServer.private` for a process that lives as long as the block, and `WarmServer.shared` for the process of
+    this account and environment, which starts when needed and ends after a quarter of an hour without work.
 
     Parameters
     ----------
     path : path
-        Its Unix socket.
-
-    Use `WarmServer.private` for one that lives as long as the block, and `WarmServer.shared` for the one of this
-    account and environment, which is started at need and goes after a quarter of an hour without work.
+        The process's Unix socket.
     """
 
     @classmethod
     @contextlib.contextmanager
     def private(cls) -> Iterator[WarmServer]:
-        """A server of one's own, ended with the block (or with this process, however it ends)."""
+        """A server that ends with the block, or with this process in whatever way it ends."""
         made = tempfile.TemporaryDirectory(prefix="lab-", ignore_cleanup_errors=True)
         with made as folder, contextlib.closing(cls._start(Path(folder), "warm")) as server:
             server.wait_until_ready()
@@ -44,13 +44,13 @@ class WarmServer(ForkServer):
 
     @classmethod
     def shared(cls) -> WarmServer:
-        """This account's server for this Python environment and this state of the library; started if there is none."""
+        """This account's server for this Python environment and state of the library; started if there is none."""
         folder = _folder()
         name = f"warm-{_state()}"
         with open(folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not _listens(folder / name):
-                (folder / name).unlink(missing_ok=True)  # of one that was killed
+                (folder / name).unlink(missing_ok=True)  # a server that was killed left it
                 server = cls._start(folder, name, IDLE_SECONDS)
                 with server.control:
                     server.wait_until_ready()
@@ -64,7 +64,7 @@ class WarmServer(ForkServer):
         if len(os.fsencode(path := folder / name)) > LONGEST_PATH:
             raise ForkServerError(f"{path} is too long for a socket; set TMPDIR to a shorter path, as in TMPDIR=/tmp")
         command = [sys.executable, "-m", "course_lib.runs.warm_kernels.server"]
-        environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}  # each fork chooses
+        environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}  # each fork's own
         return cls.start(command, folder, environment, path, idle)
 
     def fork(
@@ -76,7 +76,6 @@ class WarmServer(ForkServer):
         environment: Mapping[str, str] | None = None,
         folder: str | Path | None = None,
         cpus: Sequence[int] = (),
-        stdin: int | None = None,
         stdout: int | None = None,
         stderr: int | None = None,
     ) -> ForkedProcess:
@@ -90,8 +89,8 @@ class WarmServer(ForkServer):
             Working folder; by default this process's.
         cpus : sequence of int, optional
             The cores that it may use; by default this process's.
-        stdin, stdout, stderr : int, optional
-            Descriptors; by default nothing, and this process's.
+        stdout, stderr : int, optional
+            Descriptors; by default this process's.
 
         Raises
         ------
@@ -103,9 +102,9 @@ class WarmServer(ForkServer):
             "arguments": list(arguments),
             "environment": dict(os.environ if environment is None else environment),
             "folder": os.path.abspath(folder or "."),
-            "cpus": list(cpus) or sorted(os.sched_getaffinity(0)),  # not those of the client that started the server
+            "cpus": list(cpus) or sorted(os.sched_getaffinity(0)),  # a shared server may have been started with others
         }
-        return self.request(request, (), stdin, stdout, stderr)
+        return self.request(request, (), stdout, stderr)
 
 
 def _listens(path: Path) -> bool:
@@ -127,20 +126,20 @@ def _folder() -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise ForkServerError(f"{folder} cannot be made ({error.strerror}); remove it or set XDG_RUNTIME_DIR") from None
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
         raise ForkServerError(f"{folder} is not a folder of yours alone; remove it, or set XDG_RUNTIME_DIR")
     return folder
 
 
 def _state() -> str:
-    """What a warm process has imported and lives in: another interpreter, or an edited library, needs another."""
-    # What is read at the start only; and a Slurm job's processes have its cores, memory and GPUs, and end with it.
+    """A hash of the interpreter, the library's files and the fixed environment: a change needs a new warm process."""
+    # Python and the loader read these only at the start. A Slurm job's processes have its cores and GPUs, and end with it.
     fixed = ("LD_LIBRARY_PATH", "LD_PRELOAD", "SLURM_JOB_ID")
     parts = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(("PYTHON", *fixed))]
     for package in ("course_lib", "data_prep", "torch"):
         root = Path(find_spec(package).origin).parent
-        # Beside torch lie all packages; each that is installed changes their folder.
+        # The folder above torch has all packages; an installation changes its time.
         files = [root / "version.py", root.parent] if package == "torch" else sorted(root.rglob("*.py"))
         parts += [f"{file} {file.stat().st_mtime_ns}" for file in files]
     return hashlib.sha256("\n".join([sys.executable, sys.version, *parts]).encode()).hexdigest()[:16]

@@ -15,8 +15,8 @@ __all__ = ["WarmEngine"]
 class WarmEngine(NBClientEngine):
     """papermill's own engine, with warm kernels.
 
-    Takes, beyond papermill's arguments, ``warm_server`` (socket; by default the account's shared process), ``cpus``
-    (cores that the kernel may use) and ``skip_cells_with_tag`` (nbclient's).
+    More arguments than papermill's: ``warm_server`` (socket; by default the account's shared process), ``cpus`` (the
+    cores that the kernel may use) and ``skip_cells_with_tag`` (nbclient's).
     """
 
     @classmethod

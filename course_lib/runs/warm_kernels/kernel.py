@@ -1,26 +1,25 @@
-"""What a warm kernel does before it is a kernel like any other."""
+"""The start of a warm kernel."""
 
 from __future__ import annotations
 
 import os
 import sys
-from multiprocessing import resource_tracker
+from multiprocessing import resource_tracker, util
+from unittest import mock
 
 import psutil
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 
-from course_lib.runs.warm_kernels.fork_server import start_fork_server
-
 __all__ = ["WarmKernel", "main"]
 
 
 class WarmKernel(IPythonKernel):
-    """IPython's kernel, which at its end does not wait for what cannot end before it.
+    """IPython's kernel that at its end does not wait for children that cannot end before it.
 
-    A kernel ends its children before itself, by SIGTERM, and looks whether they have gone. multiprocessing's resource
-    tracker ignores that and ends once the kernel has; its fork server ends, and stays in the list as a zombie. So every
-    notebook that has launched ranks would take seconds to close.
+    A kernel sends SIGTERM to its children and waits until they have ended. multiprocessing's resource tracker ignores
+    the signal and ends after the kernel; its fork server ends, but stays a zombie. So every notebook that launched ranks
+    would take seconds to close.
     """
 
     def _process_children(self) -> list[psutil.Process]:
@@ -37,23 +36,58 @@ def _is_zombie(process: psutil.Process) -> bool:
 
 def main() -> None:
     """Be a kernel: ``sys.argv[1:]`` are ipykernel's arguments, ``-f CONNECTION_FILE`` at least."""
-    start_fork_server()  # before there are threads
+    _start_fork_server()  # before there are threads
     sys.argv.append(f"--IPKernelApp.parent_handle={os.getppid()}")  # the kernel ends when the warm process does
     app = IPKernelApp.instance(kernel_class=WarmKernel)
     app.initialize()
     _show_figures(app)
     app.start()
-    # Told to stop, its control thread still flushes what it has to say. Closed before that, by the exit functions, the
-    # kernel would wait for it for ever, now and then.
+    # When stopped, the control thread still flushes its messages. If the exit functions close it before, the kernel
+    # sometimes waits for ever.
     if app.control_thread is not None:
         app.control_thread.join(2)
 
 
+def _start_fork_server() -> None:
+    """Fork Python's fork server, from which `launch` gets its ranks; a new one would import PyTorch again.
+
+    This process must have a single thread.
+    """
+    from course_lib.distributed import warm_up
+
+    with mock.patch.object(util, "spawnv_passfds", _fork_instead):
+        warm_up()
+
+
+def _fork_instead(path: str, arguments: list[str], passed: list[int]) -> int:
+    """Instead of ``exec``: run the command (``python … -c CODE``) in a fork that keeps only `passed` open."""
+    if "multiprocessing.forkserver" not in arguments[-1]:
+        return _spawnv_passfds(path, arguments, passed)  # the resource tracker, which is small
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        kept = sorted({0, 1, 2, *passed})
+        for low, high in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
+            if low + 1 < high:
+                os.closerange(low + 1, high)
+        exec(arguments[-1], {"__name__": "__main__"})
+    except SystemExit:
+        pass  # the fork server ends so when its last client has ended
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(0)
+
+
+_spawnv_passfds = util.spawnv_passfds
 INLINE = "module://matplotlib_inline.backend_inline"
 
 
 def _show_figures(app: IPKernelApp) -> None:
-    """Do what importing matplotlib does in a kernel, and did not when the warm process imported it."""
+    """Configure matplotlib as its import in a kernel does; the warm process imported it outside of a kernel."""
     import matplotlib
     from IPython.core.pylabtools import activate_matplotlib
     from matplotlib_inline.backend_inline import configure_inline_support

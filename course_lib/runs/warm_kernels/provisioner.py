@@ -23,7 +23,7 @@ class WarmProvisioner(LocalProvisioner):
     """
 
     server = Unicode("", config=True, help="Socket of the warm process; empty: the account's shared one.")
-    cpus = List([], config=True, help="The cores that the kernel may use; empty: those of who asks.")
+    cpus = List([], config=True, help="The cores that the kernel may use; empty: the client's.")
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Fork the kernel."""

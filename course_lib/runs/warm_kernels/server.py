@@ -1,6 +1,6 @@
-"""The warm process: a fork server that has imported what labs and their execution import.
+"""The warm process: a fork server with the imports of the labs and of their execution.
 
-Started by `course_lib.runs.warm_kernels.client`. A request names the function that a fork calls.
+`course_lib.runs.warm_kernels.client` starts it. A request names the function that a fork calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["run", "warm_modules"]
 
 
 def warm_modules() -> Iterator[str]:
-    """What is imported: the course's library with all that it imports, and what only notebooks and kernels do."""
+    """The imports: all modules of the course's library, and those of notebooks and kernels only."""
     yield from ("papermill.engines", "ipykernel.kernelapp", "matplotlib_inline.backend_inline", "torch._dynamo")
     yield from (module.name for module in walk_packages(course_lib.__path__, "course_lib."))
 
@@ -37,7 +37,7 @@ def run(request: dict[str, Any], descriptors: list[int]) -> Any:
 
     from course_lib.system.hardware import available_cores
 
-    numpy.random.seed()  # Python's own generator sees to itself after a fork
+    numpy.random.seed()  # Python's own generator does that itself after a fork
     torch.set_num_threads(available_cores())
     module = importlib.import_module(request["module"])
     sys.argv = [request["module"], *request["arguments"]]
@@ -46,6 +46,6 @@ def run(request: dict[str, Any], descriptors: list[int]) -> Any:
 
 if __name__ == "__main__":
     if not sys.flags.safe_path:
-        del sys.path[0]  # `python -m` put the folder there in which the first client happened to be
+        del sys.path[0]  # `python -m` put the first client's folder there
     leave_addresses_out()
     main(warm_modules(), run, *sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The client's end: start a fork server, have it fork, and hold the process that it forked."""
+"""The client: start a fork server, request a fork, and control the forked process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any, Self
 __all__ = ["ForkServer", "ForkServerError", "ForkedProcess"]
 
 START_SECONDS = 120.0
-FORK_SECONDS = 60.0  # far more than it takes, for a machine that is busy with other things
-# Pools that libraries start when they are imported would be lost in a fork.
+FORK_SECONDS = 60.0  # far more than a fork takes, for a busy machine
+# A fork would lose the threads of a pool that a library starts at its import.
 SINGLE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -25,9 +25,9 @@ class ForkServerError(RuntimeError):
 
 
 class ForkServer:
-    """A fork server and the way to it: the path of its socket, or, of one that was started here, a control socket.
+    """The connection to a fork server: the path of its socket, or the control socket if this process started it.
 
-    Started here it ends with `close`, or with this process, however that ends.
+    A server that this process started ends with `close`, or with this process, in whatever way that ends.
     """
 
     def __init__(self, path: str | Path = "") -> None:
@@ -52,9 +52,9 @@ class ForkServer:
         command : sequence of str
             A program that calls `course_lib.system.prefork.server.main` with its arguments.
         folder : Path
-            For ``log``, what the server writes. The server removes it, unless it has an `idle`.
+            For ``log``, the server's output. The server removes the folder at its end, unless it has an `idle`.
         environment : mapping
-            The server's.
+            The server's environment.
         path, idle : str, float
             See `course_lib.system.prefork.server.serve`.
         """
@@ -69,7 +69,7 @@ class ForkServer:
         return cls(path)._begin(start, folder)
 
     def branch(self, request: Mapping[str, Any], folder: Path) -> ForkServer:
-        """Have the server fork a process that serves in its turn, with the first descriptor for a control socket."""
+        """Request a fork that is a server in its turn; the first descriptor is its control socket."""
         return ForkServer()._begin(lambda theirs, log: self.request(request, [theirs], stdout=log, stderr=log), folder)
 
     def _begin(self, start: Callable[[int, int], subprocess.Popen | ForkedProcess], folder: Path) -> Self:
@@ -80,12 +80,12 @@ class ForkServer:
         return self
 
     def wait_until_ready(self) -> None:
-        """Wait until a server that was started here has imported what it needs.
+        """Wait until a server that this process started has imported its modules.
 
         Raises
         ------
         ForkServerError
-            It has ended, or takes too long; with the last line of its log.
+            It ended, or takes too long; shows the last line of its log.
         """
         self.control.settimeout(START_SECONDS)
         with contextlib.suppress(OSError):
@@ -98,23 +98,22 @@ class ForkServer:
         self,
         request: Mapping[str, Any],
         descriptors: Sequence[int] = (),
-        stdin: int | None = None,
         stdout: int | None = None,
         stderr: int | None = None,
     ) -> ForkedProcess:
         """Have the server fork a process.
 
-        It leads a session of its own. It is killed, with its process group, when the `ForkedProcess` is closed, this
-        process ends, or the server ends.
+        The process leads a session of its own. It is killed, with its process group, when the `ForkedProcess` is closed,
+        this process ends, or the server ends.
 
         Parameters
         ----------
         request : mapping
             Plain data for the server's hooks.
         descriptors : sequence of int
-            For the hooks, too.
-        stdin, stdout, stderr : int, optional
-            By default nothing, and this process's.
+            Descriptors for the hooks.
+        stdout, stderr : int, optional
+            Descriptors; by default this process's.
 
         Raises
         ------
@@ -124,8 +123,7 @@ class ForkServer:
         with open(os.memfd_create("request"), "r+b") as file, open(os.devnull, "rb") as null:
             file.write(json.dumps(request).encode())
             file.flush()
-            streams = [null.fileno() if stdin is None else stdin]
-            streams += [1 if stdout is None else stdout, 2 if stderr is None else stderr]
+            streams = [null.fileno(), 1 if stdout is None else stdout, 2 if stderr is None else stderr]
             try:
                 connection = self._connect()
                 connection.settimeout(FORK_SECONDS)
@@ -152,10 +150,10 @@ class ForkServer:
         return connection
 
     def close(self) -> None:
-        """End a server that was started here, and its forks."""
+        """End a server that this process started, and its forks."""
         self.control.close()
         if not self._ready:
-            self.process.kill()  # it would finish its imports first
+            self.process.kill()  # it notices the closed socket only after its imports
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
@@ -164,7 +162,7 @@ class ForkServer:
 
 
 class ForkedProcess:
-    """A process that a server has forked, with the methods of `subprocess.Popen` that kernel managers use."""
+    """A process that a server forked, with the methods of `subprocess.Popen` that kernel managers use."""
 
     stdin = stdout = stderr = None
 
@@ -178,11 +176,11 @@ class ForkedProcess:
         return self._connection.fileno()
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """The exit code, negative for a signal; None while the process runs."""
         return self._read(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; raises `subprocess.TimeoutExpired`."""
+        """Wait for the process's end; raises `subprocess.TimeoutExpired`."""
         code = self._read(timeout)
         if code is None:
             raise subprocess.TimeoutExpired(f"warm process {self.pid}", timeout or 0)
@@ -197,13 +195,13 @@ class ForkedProcess:
                 return None
             except OSError:
                 answer = b""
-            # No answer: the keeper has been killed, and the process with it.
+            # No answer: the keeper was killed, and the process with it.
             self.returncode = os.waitstatus_to_exitcode(json.loads(answer)["status"]) if answer else -signal.SIGKILL
             self._connection.close()
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Signal it, if it still runs."""
+        """Send a signal to the process, if it still runs."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -217,7 +215,7 @@ class ForkedProcess:
         self.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """Let go of it; if it still runs, it is killed with its process group."""
+        """Close the connection; a process that still runs is killed with its process group."""
         self._connection.close()
         if self.returncode is None:
             self.returncode = -signal.SIGKILL

@@ -1,13 +1,13 @@
-"""The fork server: imports, and forks a keeper for each connection, which forks the process that does the work.
+"""The fork server: it imports modules, and forks a keeper for each connection. The keeper forks the process that works.
 
-The server has one thread and no OpenMP pool or CUDA context, which is what makes it fit to be forked. Connections come
-from a Unix socket in a folder that only its account may enter, or as descriptors over the control socket, the server's
-link to the process that started it.
+The server has one thread and no OpenMP pool or CUDA context, so it can be forked. Connections come from a Unix socket in
+a folder that only its account may enter, or as descriptors over the control socket, which connects the server with the
+process that started it.
 
-A connection carries one request: standard input, output and error, a file that holds a JSON object (a message could not
-hold every environment), and the descriptors that the work needs. The keeper answers ``{"pid": …}`` or ``{"error": …}``,
-and ``{"status": …}`` once the process has ended, as ``waitpid`` gives it. When the connection closes, or the server
-ends, however it ends, the keeper kills the process and all that this has started in its process group.
+A connection carries one request: standard input, output and error, a file with a JSON object (an environment may be too
+large for a message), and the descriptors for the work. The keeper answers ``{"pid": …}`` or ``{"error": …}``, and when the
+process has ended ``{"status": …}``, the status of ``waitpid``. When the connection closes, or the server ends in whatever
+way, the keeper kills the process and the rest of its process group.
 """
 
 from __future__ import annotations
@@ -39,19 +39,18 @@ _prctl = ctypes.CDLL(None).prctl
 
 
 def main(modules: Iterable[str], run: Hook, control: str, folder: str, path: str, idle: str) -> None:
-    """Import `modules`, of which some may not be installed, and `serve`. The last four come from `ForkServer.start`.
+    """Import those of `modules` that are installed, and `serve`. The last four arguments come from `ForkServer.start`.
 
-    `folder`, if any, is removed at the end: the process that made it may have been killed.
+    At the end it removes `folder`, if given: the process that made it may have been killed. After an error the folder
+    stays, because the client reads the log there.
     """
     for name in modules:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     os.chdir("/")
-    try:
-        serve(socket.socket(fileno=int(control)), run, path=path, idle=float(idle))
-    finally:
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
+    serve(socket.socket(fileno=int(control)), run, path=path, idle=float(idle))
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
 
@@ -61,38 +60,36 @@ def serve(control: socket.socket, run: Hook, enter: Hook | None = None, path: st
     Parameters
     ----------
     control : socket
-        Gets a message when the server is ready, and brings connections. The server ends when it closes.
+        The server sends a message when it is ready, and receives connections. It ends when the socket closes.
     run : callable
         ``run(request, descriptors)`` does the work, in a process that leads a session. It returns the exit code.
     enter : callable, optional
-        The same in the keeper, before it forks that process, as to join namespaces.
+        ``enter(request, descriptors)`` runs in the keeper before it forks that process, for example to join namespaces.
     path : str
-        Of a socket to listen on as well; empty: none.
+        A socket on which the server listens as well; empty: none.
     idle : float
-        The server ends not with `control`, but after so many seconds without a fork; 0: with `control`.
+        If not 0, the server ends after so many seconds without a fork, and not with `control`.
 
     Raises
     ------
     RuntimeError
         This process has more than one thread.
     """
-    import torch
-
-    torch.set_num_threads(1)
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise RuntimeError(f"{threads} threads after the imports: a library has started some, and forks would hang")
     gc.collect()
     gc.freeze()  # a collection in a fork would otherwise copy every page that holds an object
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the client; its end ends its forks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the client, and that its forks
     sources = [control]
     if path:
         sources.append(listener := socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         listener.bind(path)
         listener.listen(64)
         inode = os.stat(path).st_ino
-    control.send(b"ready")
+    with contextlib.suppress(BrokenPipeError):  # its owner has been killed
+        control.send(b"ready")
     if idle:
         sources.remove(control)
         control.close()
@@ -110,7 +107,7 @@ def serve(control: socket.socket, run: Hook, enter: Hook | None = None, path: st
         if ready or _has_children():
             used = time.monotonic()
     with contextlib.suppress(OSError):
-        if os.stat(path).st_ino == inode:  # a successor may listen there by now
+        if os.stat(path).st_ino == inode:  # a new server may listen there by now
             os.unlink(path)
 
 
@@ -132,7 +129,7 @@ def _fork_keeper(connection: socket.socket, sources: list[socket.socket], run: H
             _send(connection, error=os.strerror(error.errno))
             return
         try:
-            for source in sources:  # held here too, they would keep others from seeing the server's end
+            for source in sources:  # the clients see the server's end only when every copy is closed
                 source.close()
             _keep(connection, server, run, enter)
         finally:
@@ -140,7 +137,7 @@ def _fork_keeper(connection: socket.socket, sources: list[socket.socket], run: H
 
 
 def _keep(connection: socket.socket, server: int, run: Hook, enter: Hook | None) -> None:
-    """In the keeper: take the request, fork the process that does the work, see to its end."""
+    """In the keeper: receive the request, fork the process that works, and end it."""
     keeper = os.getpid()
     try:
         _, descriptors, _, _ = socket.recv_fds(connection, 16, MOST_DESCRIPTORS)
@@ -173,8 +170,7 @@ def _keep(connection: socket.socket, server: int, run: Hook, enter: Hook | None)
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         else:
             woken.recv(64)
-    # What the process has started and left goes before the process is waited for: after that its number, the group's,
-    # may be another's.
+    # Kill the rest of its group before waiting for the process: after that its number, the group's, may be another's.
     _kill(pid)
     _, status = os.waitpid(pid, 0)
     _send(connection, status=status)
@@ -192,7 +188,7 @@ def _send(connection: socket.socket, **answer: Any) -> None:
 
 
 def _work(request: dict[str, Any], descriptors: list[int], run: Hook, keeper: int) -> None:
-    """In the process that does the work: its session, its signals, its streams, and its end."""
+    """In the process that works: set up its session, signals and streams, run, and end."""
     code: Any = 1
     try:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -212,7 +208,7 @@ def _work(request: dict[str, Any], descriptors: list[int], run: Hook, keeper: in
     except BaseException:
         traceback.print_exc()
     finally:
-        # As at the end of any interpreter; but this one must not return to the keeper.
+        # What an interpreter does at its end. This one must not return to the keeper.
         for last in (atexit._run_exitfuncs, sys.stdout.flush, sys.stderr.flush):
             with contextlib.suppress(Exception):
                 last()

@@ -1,4 +1,4 @@
-"""An interrupt that ends a launch once: a second one does not disturb the ending of the ranks."""
+"""The first interrupt ends a launch; a second one does not disturb the end of the ranks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from types import FrameType
 
 from course_lib.live_view.interactive import in_one_line
 
-__all__ = ["OneInterrupt"]
+__all__ = ["InterruptGuard"]
 
 
-class OneInterrupt:
-    """For the block, the first of the signals raises; those after it are dropped. Off the main thread it does nothing.
+class InterruptGuard:
+    """In the block, the first of the signals raises and later ones are dropped. Only in the main thread.
 
-    SIGINT raises KeyboardInterrupt, any other SystemExit, as a shell counts it.
+    SIGINT raises KeyboardInterrupt, other signals SystemExit with a shell's exit code.
 
     Parameters
     ----------
     what : str
-        What a notebook says of the interrupt, after its name.
+        The text after ``KeyboardInterrupt:`` in a notebook.
     numbers : signal numbers
     """
 
@@ -30,7 +30,7 @@ class OneInterrupt:
         self._before: dict[int, object] = {}
         self._held, self._waiting, self.raised = 0, 0, False
 
-    def __enter__(self) -> OneInterrupt:
+    def __enter__(self) -> InterruptGuard:
         if threading.current_thread() is threading.main_thread():
             for number in self._numbers:
                 self._before[number] = signal.signal(number, self._arrived)
@@ -39,12 +39,12 @@ class OneInterrupt:
     def __exit__(self, *exc_info) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        if self._waiting and not self.raised:  # it came when all was done: the cell's rest is what it ends
+        if self._waiting and not self.raised:  # it arrived after the work: it ends the rest of the cell
             signal.raise_signal(self._waiting)
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """A signal that arrives within the block raises at its end: what begins or ends processes is done whole."""
+        """A signal in the block raises at its end, so that processes are all started, or all ended."""
         self._held += 1
         try:
             yield

@@ -1,11 +1,11 @@
-"""`OneInterrupt`: the first signal raises, those after it are dropped, and what is held back comes later."""
+"""`InterruptGuard`: the first signal raises, those after it are dropped, and what is held back comes later."""
 
 import signal
 import threading
 
 import pytest
 
-from course_lib.distributed.launching.one_interrupt import OneInterrupt
+from course_lib.distributed.launching.interrupt_guard import InterruptGuard
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def handler():
 
 def test_the_second_signal_does_not_disturb_the_ending():
     ended = []
-    with pytest.raises(KeyboardInterrupt) as raised, OneInterrupt("gone", signal.SIGINT) as signals:
+    with pytest.raises(KeyboardInterrupt) as raised, InterruptGuard("gone", signal.SIGINT) as signals:
         try:
             signal.raise_signal(signal.SIGINT)
         finally:
@@ -32,7 +32,7 @@ def test_the_second_signal_does_not_disturb_the_ending():
 
 def test_what_is_held_back_raises_at_the_blocks_end():
     done = []
-    with pytest.raises(KeyboardInterrupt), OneInterrupt("gone", signal.SIGINT) as signals:
+    with pytest.raises(KeyboardInterrupt), InterruptGuard("gone", signal.SIGINT) as signals:
         with signals.hold():
             with signals.hold():
                 signal.raise_signal(signal.SIGINT)
@@ -42,7 +42,7 @@ def test_what_is_held_back_raises_at_the_blocks_end():
 
 
 def test_an_error_of_the_held_block_comes_first_and_the_signal_is_not_lost():
-    with pytest.raises(KeyboardInterrupt) as raised, OneInterrupt("gone", signal.SIGINT) as signals, signals.hold():
+    with pytest.raises(KeyboardInterrupt) as raised, InterruptGuard("gone", signal.SIGINT) as signals, signals.hold():
         signal.raise_signal(signal.SIGINT)
         raise ValueError
     assert isinstance(raised.value.__context__, ValueError)
@@ -50,7 +50,7 @@ def test_an_error_of_the_held_block_comes_first_and_the_signal_is_not_lost():
 
 def test_other_signals_end_the_process_as_a_shell_counts():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as raised, OneInterrupt("gone", signal.SIGINT, signal.SIGTERM):
+    with pytest.raises(SystemExit) as raised, InterruptGuard("gone", signal.SIGINT, signal.SIGTERM):
         signal.raise_signal(signal.SIGTERM)
     assert raised.value.code == 128 + signal.SIGTERM and signal.getsignal(signal.SIGTERM) is before
 
@@ -59,7 +59,7 @@ def test_off_the_main_thread_it_does_nothing(handler):
     seen = []
 
     def other():
-        with OneInterrupt("gone", signal.SIGINT) as signals, signals.hold():
+        with InterruptGuard("gone", signal.SIGINT) as signals, signals.hold():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=other)
