@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
 def start(*names, **options):
     """What `lab start` says."""
     said = []
-    start_labs(names, **options, say=said.append)
+    start_labs(names, **options, log=said.append)
     return said
 
 
@@ -213,7 +213,7 @@ LABS = sorted(path.stem for path in Path(__file__).parents[2].glob("labs/[0-9][0
 @pytest.fixture(scope="module")
 def all_labs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("student")
-    start_labs([], folder, every=True, say=lambda line: None)
+    start_labs([], folder, every=True, log=lambda line: None)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""A lab that takes no time, for tests of sweeps: what it "trains" is a formula, and some of its points go wrong."""
+"""A lab that takes no time, for tests of sweeps: what it "trains" is a formula, and some of its trials go wrong."""
 
 import nbformat
 
