@@ -5,7 +5,6 @@ What grading and sweeps share (interrupts, refusals, jobs that wait) is tested b
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 import signal
@@ -18,41 +17,26 @@ from one_machine_slurm import finish, start_lab, wait_for
 
 from autograde.rubric.verdict import load_verdict, verdict_path
 from autograde.sandbox.bubblewrap import missing_sandbox
-from autograde.submission.notebook_repair import release_of
+from tests.autograde.fake_runs import HONEST_RUN, LAB, REPOSITORY, lab_path, released_notebook, solved_notebook
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
-LAB = "01_single_gpu"
-REPOSITORY = Path(__file__).resolve().parents[2]
-HONEST_RUN = REPOSITORY / "tests" / "autograde" / "honest_run"
 HONEST = ("ada", "bob", "cyd", "dan", "eli", "fay")
 BLANK, CRASHES, LOOPS = ("gus", "hal"), "ira", "joy"
 EVERYBODY = (*HONEST, *BLANK, CRASHES, LOOPS)
-ANSWERS = {CRASHES: "import os\nos._exit(3)\n", LOOPS: "while True:\n    pass\n"}
-
-
-def submission(student: str) -> nbformat.NotebookNode:
-    """Lab 01 as students get it, with the source's answers and one of the student's own."""
-    source = nbformat.read(REPOSITORY / "labs" / LAB / f"{LAB}.ipynb", as_version=4)
-    notebook = release_of(copy.deepcopy(source))
-    for cell, solved in zip(notebook.cells, source.cells, strict=True):
-        marks = cell.metadata.get("nbgrader", {})
-        if student not in BLANK and cell.cell_type == "code" and marks.get("solution"):
-            cell.source = solved.source.replace("### BEGIN SOLUTION", "").replace("### END SOLUTION", "")
-        if student in ANSWERS and marks.get("grade_id") == "ex-train-step":
-            cell.source = ANSWERS[student]
-    return notebook
+ANSWERS = {CRASHES: {"ex-train-step": "import os\nos._exit(3)"}, LOOPS: {"ex-train-step": "while True:\n    pass"}}
 
 
 def lay_out(root: Path, students) -> Path:
     """A repository of lab 01 with these students' submissions; its course folder."""
     (root / "labs" / LAB).mkdir(parents=True)
     shutil.copy(REPOSITORY / "nbgrader_config.py", root)
-    shutil.copy(REPOSITORY / "labs" / LAB / f"{LAB}.ipynb", root / "labs" / LAB)
+    shutil.copy(lab_path(), root / "labs" / LAB)
     for student in students:
         folder = root / "course" / "submitted" / student / LAB
         folder.mkdir(parents=True)
-        nbformat.write(submission(student), folder / f"{LAB}.ipynb")
+        notebook = released_notebook() if student in BLANK else solved_notebook(ANSWERS.get(student))
+        nbformat.write(notebook, folder / f"{LAB}.ipynb")
         if student not in BLANK:
             shutil.copytree(HONEST_RUN, folder / "run")
     (root / "course" / "grading_secret").write_text("0" * 64)  # the same hidden inputs in every course

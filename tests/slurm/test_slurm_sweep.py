@@ -7,20 +7,20 @@ import signal
 import time
 from pathlib import Path
 
-import nbformat
 import pandas as pd
 import pytest
 from one_machine_slurm import finish, start_lab, wait_for
 
 from course_lib.runs.sweep.folder import read_outcome
+from tests.course_lib.toy_sweep import make_toy_course
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 # A lab that trains a linear model on several ranks, with averaged gradients. Some of its trials fail.
 CELLS = [
-    "num_gpus = 1\nbatch_size = 8\nbase_lr = 0.1\nmomentum = 0.0\nwarmup_epochs = 0.0\nepochs = 3\nseed = 0\n"
-    'rule = "linear"\noutput_dir = "run"',
-    """
+    ("parameters", "num_gpus = 1\nbatch_size = 8\nbase_lr = 0.1\nmomentum = 0.0\nwarmup_epochs = 0.0\nepochs = 3\nseed = 0\n"
+    'rule = "linear"\noutput_dir = "run"'),
+    (None, """
 import os, time, torch
 from course_lib.distributed import launch
 from course_lib.runs.records import EpochRecord, RunFolder
@@ -30,8 +30,8 @@ if rule == "raises" and not os.path.exists("mended"):
     raise ValueError("the optimiser ran away")
 while rule == "hangs" and not os.path.exists("mended"):
     time.sleep(0.2)
-""",
-    """
+"""),
+    (None, """
 def train(batch_size, base_lr, epochs, seed):
     import torch
     import torch.distributed as dist
@@ -57,7 +57,7 @@ run = RunFolder(output_dir, "01_toy", parameters, {"name": "none", "provenance":
 for epoch, (loss, accuracy) in enumerate(ranks[0][0], 1):
     run.append(EpochRecord(epoch, 1.0 * epoch, 256.0, loss, accuracy, loss, accuracy, base_lr), 1.0)
 run.finish(False)
-""",
+"""),
 ]
 ON_SLURM = ["--executor", "slurm", "--slurm", "cpus-per-gpu=1", "--slurm", "time=10"]
 CURVES = ["num_gpus", "batch_size", "seed", "status", "epochs", "best_accuracy", "final_accuracy", "final_loss", "ranks",
@@ -66,15 +66,8 @@ CURVES = ["num_gpus", "batch_size", "seed", "status", "epochs", "best_accuracy",
 
 @pytest.fixture
 def course(tmp_path):
-    """A course of the toy lab."""
-    lab = tmp_path / "labs" / "01_toy"
-    lab.mkdir(parents=True)
-    cells = [nbformat.v4.new_code_cell(source.strip()) for source in CELLS]
-    cells[0].metadata["tags"] = ["parameters"]
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), lab / "01_toy.ipynb")
-    (lab / "profiles.yaml").write_text("laptop: {}\n")
-    return tmp_path
+    """A course of that lab."""
+    return make_toy_course(tmp_path, CELLS)
 
 
 def start(course: Path, *words: object):
