@@ -88,7 +88,7 @@ def execute_notebook(
             if not reason and error.ename == "NotImplementedError":
                 reason = ["an exercise is not filled in yet"]  # nbgrader's stub says nothing
             line = f"failed in cell {error.cell_index + 1}: {error.ename}: {reason[0] if reason else ''}"
-            line = divergence(parameters.get("output_dir", ""), began) or line  # in whatever process and rank it occurred
+            line = divergence(parameters.get("output_dir", ""), began) or line  # in any process and rank
             raise NotebookFailedError(line, _plain("\n".join(error.traceback))) from None
         except KeyboardInterrupt:
             # The client's task for the cell is left behind; asyncio would print its traceback when it is deleted.

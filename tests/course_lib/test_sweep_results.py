@@ -113,17 +113,16 @@ def test_outcomes_survive_the_disk_and_nonsense_is_none(tmp_path):
 
 def test_estimates_take_the_runs_most_alike(tmp_path):
     place = tmp_path / "sweep-01_toy" / "a"
-    for index, outcome in enumerate(
-        [done(10, batch_size=64), done(30, batch_size=64, seed=1), done(50, batch_size=128), done(7, epochs=1)]
-    ):
+    runs = [done(10), done(30, seed=1), done(50, batch_size=128), done(90, ranks=2), done(7, epochs=1)]
+    for index, outcome in enumerate(runs):
         (place / f"seed-{index}").mkdir(parents=True)
         write_outcome(place / f"seed-{index}", outcome)
     past = past_runs(tmp_path, "01_toy")
-    assert len(past) == 4 and past_runs(tmp_path, "02_other") == []
+    assert len(past) == 5 and past_runs(tmp_path, "02_other") == []
     assert trial_seconds(trial(base_lr=0.5), past) == 20  # the same sizes, whatever the rate: the median of 10 and 30
     assert trial_seconds(trial(batch_size=128), past) == 50
-    assert trial_seconds(trial(batch_size=256), past) == 30  # no such batch: any
-    assert trial_seconds(trial(ranks=2), past) == 30
+    assert trial_seconds(trial(batch_size=256), past) == 30  # no such batch: any of the same ranks
+    assert trial_seconds(trial(ranks=3), past) == 40  # no such ranks: any
     assert trial_seconds(trial(epochs=9), past) is None
 
 
@@ -142,9 +141,9 @@ def test_every_rank_has_the_same_cores_and_no_core_is_given_twice(cores, jobs, r
 
 
 def test_gpus_are_what_counts_where_there_are_gpus():
-    machine = Machine(range(16), ("0", "1", "2", "3"))
-    assert core_budget([trial(1), trial(4)], machine, 1) == {trial(1).folder: 4, trial(4).folder: 16}
-    assert core_budget([trial(1), trial(4)], Machine(range(2), machine.gpus), 1) == {trial(1).folder: 1, trial(4).folder: 2}
+    machine, trials = Machine(range(16), ("0", "1", "2", "3")), [trial(1), trial(4)]
+    assert list(core_budget(trials, machine, 1).values()) == [4, 16]
+    assert list(core_budget(trials, Machine(range(2), machine.gpus), 1).values()) == [1, 2]
     with pytest.raises(ParameterError, match="num_gpus = 8: this machine has 4 GPUs"):
         core_budget([trial(8)], machine, 1)
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.thorough
 SOLUTION = "def mean(numbers):\n    ### BEGIN SOLUTION\n    return sum(numbers) / len(numbers)\n    ### END SOLUTION"
 TRAIN = """
 from course_lib.runs.records import EpochRecord, RunFolder
-data = {"name": "none", "provenance": "synthetic", "source": "none", "train_samples": 1, "test_samples": 1}
+data = {"name": "none", "provenance": "official", "source": "none", "train_samples": 1, "test_samples": 1}
 parameters = {"num_gpus": num_gpus, "epochs": epochs, "seed": seed}
 run = RunFolder(output_dir, "15_mean", parameters, data).start(num_gpus, None, "cpu")
 for epoch in range(1, epochs + 1):

@@ -17,10 +17,18 @@ from tests.course_lib.toy_sweep import make_toy_course
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 # A lab that trains a linear model on several ranks, with averaged gradients. Some of its trials fail.
-CELLS = [
-    ("parameters", "num_gpus = 1\nbatch_size = 8\nbase_lr = 0.1\nmomentum = 0.0\nwarmup_epochs = 0.0\nepochs = 3\nseed = 0\n"
-    'rule = "linear"\noutput_dir = "run"'),
-    (None, """
+PARAMETERS = """
+num_gpus = 1
+batch_size = 8
+base_lr = 0.1
+momentum = 0.0
+warmup_epochs = 0.0
+epochs = 3
+seed = 0
+rule = "linear"
+output_dir = "run"
+"""
+TRAIN = """
 import os, time, torch
 from course_lib.distributed import launch
 from course_lib.runs.records import EpochRecord, RunFolder
@@ -30,8 +38,7 @@ if rule == "raises" and not os.path.exists("mended"):
     raise ValueError("the optimiser ran away")
 while rule == "hangs" and not os.path.exists("mended"):
     time.sleep(0.2)
-"""),
-    (None, """
+
 def train(batch_size, base_lr, epochs, seed):
     import torch
     import torch.distributed as dist
@@ -57,8 +64,7 @@ run = RunFolder(output_dir, "01_toy", parameters, {"name": "none", "provenance":
 for epoch, (loss, accuracy) in enumerate(ranks[0][0], 1):
     run.append(EpochRecord(epoch, 1.0 * epoch, 256.0, loss, accuracy, loss, accuracy, base_lr), 1.0)
 run.finish(False)
-"""),
-]
+"""
 ON_SLURM = ["--executor", "slurm", "--slurm", "cpus-per-gpu=1", "--slurm", "time=10"]
 CURVES = ["num_gpus", "batch_size", "seed", "status", "epochs", "best_accuracy", "final_accuracy", "final_loss", "ranks",
           "effective_batch", "dataset", "device", "folder", "error"]  # fmt: skip
@@ -67,7 +73,7 @@ CURVES = ["num_gpus", "batch_size", "seed", "status", "epochs", "best_accuracy",
 @pytest.fixture
 def course(tmp_path):
     """A course of that lab."""
-    return make_toy_course(tmp_path, CELLS)
+    return make_toy_course(tmp_path, [("parameters", PARAMETERS), (None, TRAIN)])
 
 
 def start(course: Path, *words: object):
