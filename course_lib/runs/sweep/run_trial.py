@@ -18,7 +18,7 @@ from course_lib.runs.execute_notebook import NotebookFailedError, execute_notebo
 from course_lib.runs.sweep.folder import Outcome, write_outcome
 from course_lib.system.hardware import available_cores, machine_line
 
-__all__ = ["DISK_FULL", "LESSON", "TrialTask", "main", "run_trial"]
+__all__ = ["DISK_FULL", "LESSON", "TrialTask", "main", "run_to_exit_code", "run_trial"]
 
 LESSON = "lesson"  # cells with this tag teach; the run does without them
 DISK_FULL = 28  # exit code
@@ -107,15 +107,19 @@ def digest(notebook: Path) -> str:
     return hashlib.sha256(notebook.read_bytes()).hexdigest()[:16]
 
 
-def main() -> int:
-    """``sys.argv[1]`` is a `TrialTask` as JSON. Exit code 0 done, 1 failed, 28 disk full."""
-    task = TrialTask(**json.loads(sys.argv[1]))
+def run_to_exit_code(task: TrialTask) -> int:
+    """Run a trial; returns 0 where it is done, 1 where it failed, and 28 where the disk is full."""
     try:
         return 0 if run_trial(task).status == "done" else 1
     except OSError as error:
         if not is_disk_full(error):
             raise
         return DISK_FULL
+
+
+def main() -> int:
+    """Run the `TrialTask` that ``sys.argv[1]`` holds as JSON; returns the exit code."""
+    return run_to_exit_code(TrialTask(**json.loads(sys.argv[1])))
 
 
 if __name__ == "__main__":

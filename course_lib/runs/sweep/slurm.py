@@ -14,14 +14,13 @@ from typing import Any
 
 import torch
 
-from course_lib.runs.execute_notebook import is_disk_full
 from course_lib.runs.slurm import job_array
 from course_lib.runs.slurm.array_task import BEGAN, ArrayTask
 from course_lib.runs.slurm.job_array import JobArray
 from course_lib.runs.slurm.job_queue import JobQueue, WatchedTask, Work
 from course_lib.runs.sweep.folder import read_outcome
 from course_lib.runs.sweep.local import EndedTrial
-from course_lib.runs.sweep.run_trial import DISK_FULL, TrialTask, run_trial
+from course_lib.runs.sweep.run_trial import DISK_FULL, TrialTask, run_to_exit_code
 from course_lib.runs.sweep.slurm_request import Request
 from course_lib.runs.sweep.trials import Trial
 from course_lib.system.hardware import available_cores
@@ -127,10 +126,7 @@ def run_slurm(
 
 
 def run_job(job: ArrayTask, task: TrialTask, gpus: bool) -> int:
-    """Run a trial on a compute node, with all cores and GPUs of the job, which has GPUs if it requested `gpus`.
-
-    Returns the exit code: 0 done, 1 failed, 28 disk full.
-    """
+    """Run a trial on a compute node with all cores of the job, and its GPUs if it has `gpus`; returns the exit code."""
     if not gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where Slurm does not confine jobs, others' would be seen
     # Where Slurm does not bind jobs to their cores, the notebook's own process would take all of the node's.
@@ -139,9 +135,4 @@ def run_job(job: ArrayTask, task: TrialTask, gpus: bool) -> int:
     before = read_outcome(Path(task.folder))
     if before is not None and before.attempts >= task.attempts:  # Slurm has started the job again
         return int(before.status != "done")
-    try:
-        return int(run_trial(task).status != "done")
-    except OSError as error:
-        if not is_disk_full(error):
-            raise
-        return DISK_FULL
+    return run_to_exit_code(task)
