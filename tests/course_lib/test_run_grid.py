@@ -27,19 +27,17 @@ def test_a_row_for_each_trial_and_seed_in_the_grids_order(capfd):
     assert list(zip(frame["num_gpus"], frame["batch_size"], frame["seed"], strict=True)) == [
         (p["num_gpus"], p["batch_size"], seed) for p in trials for seed in (10, 11)
     ]
-    assert (frame["ranks"] == frame["num_gpus"]).all() and (
-        frame["product"] == frame["batch_size"] * frame["seed"]
-    ).all()
-    assert set(frame["threads"]) == {1}
+    assert (frame["ranks"] == frame["num_gpus"]).all() and set(frame["threads"]) == {1}
+    assert (frame["product"] == frame["batch_size"] * frame["seed"]).all()
     out = capfd.readouterr()
     assert out.err == "" and "8/8" in out.out  # nbgrader takes what is on stderr for a failure
 
 
 def when(seed, folder):
-    """Ends when `CORES` of them have begun (or after 20 s), so that as many run together on a busy machine too."""
+    """Ends when `CORES` of them have begun, so that as many run together on a busy machine too."""
     start = time.time()
     (Path(folder) / f"{seed}-{os.getpid()}").touch()
-    while len(os.listdir(folder)) < CORES and time.time() < start + 20:
+    while len(os.listdir(folder)) < CORES and time.time() < start + 300:
         time.sleep(0.02)
     time.sleep(0.2)
     return {"start": start, "end": time.time()}
