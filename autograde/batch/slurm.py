@@ -8,6 +8,7 @@ submitting process was killed.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from autograde.batch.pool import ATTEMPTS, GradingResult
 from autograde.batch.slurm_task import GRADED, NO_SANDBOX, grade_chunk
@@ -107,12 +106,16 @@ def _only_batch(folder: Path) -> Iterator[None]:
     """Hold a lock beside the logs' folder, so that no other process grades the lab by Slurm."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = FileLock(folder.parent / f".{folder.name}.lock").acquire(timeout=0)
-    except Timeout:
-        raise SlurmError(f"{folder.name} is being graded by Slurm already; wait until that is done") from None
+        lock = open(folder.parent / f".{folder.name}.lock", "w")  # noqa: SIM115 (held until the batch is over)
     except OSError as error:
         raise SlurmError(f"{folder} cannot be used ({error.strerror}); see that it is yours and writable") from None
     with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SlurmError(f"{folder.name} is being graded by Slurm already; wait until that is done") from None
+        except OSError:
+            pass  # a file system without locks, where a FileLock would always be taken
         yield
 
 
