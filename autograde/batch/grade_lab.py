@@ -1,8 +1,8 @@
 """Grading a whole class: a pool of workers, one writer to the gradebook, and nothing graded twice.
 
-What a batch has done lies in the course folder as verdicts. One that is killed at any moment is therefore resumed by
-running it again: a verdict whose submission, rubric and grader are still the same is taken as it is, and only written
-into the gradebook again, which changes nothing there.
+The verdicts in the course folder are the state of a batch. A batch that is killed at any moment is therefore resumed by
+running it again: a verdict whose submission, rubric and grader are unchanged is reused. It is only written into the
+gradebook again, which changes nothing there.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import re
 import unicodedata
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from autograde.batch.pool import Finished, run_local
-from autograde.batch.worker import Setting
+from autograde.batch.pool import GradingResult, run_local
+from autograde.batch.slurm import run_slurm
+from autograde.batch.worker import GradingJob
 from autograde.gradebook.autograded import submitted_at
 from autograde.gradebook.late_penalties import LatePenalties, LatePenaltyError
 from autograde.gradebook.scores import (
@@ -75,7 +75,7 @@ def submissions(course: Path, lab: str, skipped: Callable[[str], None] = lambda 
     lab : str
         Full name.
     skipped : callable
-        Told, in one line, of every name under ``submitted/`` that cannot be a student's id.
+        Called with one line for each name under ``submitted/`` that cannot be a student's id.
 
     Raises
     ------
@@ -90,15 +90,11 @@ def submissions(course: Path, lab: str, skipped: Callable[[str], None] = lambda 
             f"{submitted} cannot be read ({error.strerror}); collect submissions with "
             f"`nbgrader collect {lab}` on a hub, or put them into {submitted}/STUDENT/{lab}/"
         ) from None
-    found = []
+    names = [name for name in names if os.path.lexists(submitted / name / lab)]
     for name in names:
-        if not os.path.lexists(submitted / name / lab):
-            continue
-        if is_student_id(name):
-            found.append(name)
-        else:
+        if not is_student_id(name):
             skipped(f"skipped submitted/{name[:60]!r}: not a student id (letters, digits, _.@-); rename the folder")
-    return found
+    return [name for name in names if is_student_id(name)]
 
 
 def grade_lab(
@@ -115,7 +111,7 @@ def grade_lab(
     begun: Callable[[int, int], None] = lambda to_do, all_: None,
     done: Callable[[Verdict, bool], None] = lambda verdict, fresh: None,
     skipped: Callable[[str], None] = lambda line: None,
-    told: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> list[Verdict]:
     """Grade a lab's submissions, save the verdicts and write the gradebook.
 
@@ -132,16 +128,21 @@ def grade_lab(
     executor : str
         ``local`` or ``slurm``.
     slurm : mapping
-        Options for sbatch, as `autograde.batch.slurm_options.slurm_option` reads them.
+        Options for sbatch, as `autograde.batch.slurm.slurm_option` reads them.
     sandboxed : bool
         False: students' code runs with your rights, and every result says so.
     force : bool
         Grade again what is graded already.
     rubrics : Path
         Folder of the rubrics: yours, or those that ship with the grader.
-    begun, done, skipped, told : callable
-        Told how many there are to grade, and in all; of each verdict as it comes, and whether it is a new one; of each
-        name that was left out, and of each time stamp that is none; and how the jobs fare, with the executor ``slurm``.
+    begun : callable
+        Called with the number of submissions to grade, and of all.
+    done : callable
+        Called with each verdict as it comes, and whether it is new.
+    skipped : callable
+        Called with a line for each name that was left out, and for each invalid time stamp.
+    log : callable
+        Called with each line about the jobs, with the executor ``slurm``.
 
     Returns
     -------
@@ -155,14 +156,14 @@ def grade_lab(
     SandboxError
         There is no sandbox on this machine.
     CourseError
-        The course folder or its gradebook cannot be used, a student named has no submission; or, once everybody is
-        graded, scores that could not be written.
+        The course folder or its gradebook cannot be used, or a named student has no submission; once all are graded:
+        scores could not be written.
     """
     rubric = find_rubric(lab, rubrics)
     course = Path(course).resolve()
-    there = submissions(course, rubric.lab, skipped)
-    wanted = there if students is None else sorted(set(students))
-    if absent := [repr(student) for student in wanted if student not in there]:
+    submitted = submissions(course, rubric.lab, skipped)
+    wanted = submitted if students is None else sorted(set(students))
+    if absent := [repr(student) for student in wanted if student not in submitted]:
         raise CourseError(f"no submission of {rubric.lab} by {', '.join(absent[:5])} in {course / 'submitted'}")
     if not wanted:
         raise CourseError(
@@ -174,35 +175,34 @@ def grade_lab(
 
     config = nbgrader_settings(course)
     source = source_path(course, rubric.lab)
-    _see_that_it_can_be_graded(rubric, source, [course / "submitted" / student / rubric.lab for student in wanted])
+    _check_gradable(rubric, source, [course / "submitted" / student / rubric.lab for student in wanted])
     ensure_assignment(config, rubric)
     workers = max(1, min(jobs or available_cores(), len(wanted)))
     try:
         penalties = LatePenalties(config)
     except LatePenaltyError as error:
         raise CourseError(str(error)) from None
-    setting = Setting(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers), rubrics)
+    job = GradingJob(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers), rubrics)
 
-    def finished(students: list[str]) -> Iterator[Finished]:
-        seconds = _patience(rubric, workers)
+    def graded(students: list[str]) -> Iterator[GradingResult]:
+        timeout = _timeout(rubric, workers)
         if executor == "slurm":
-            from autograde.batch.slurm import run_slurm
+            return run_slurm(job, students, workers, timeout, slurm, log)
+        return run_local(job, students, workers, timeout)
 
-            return run_slurm(setting, students, workers, seconds, slurm, told)
-        return run_local(setting, students, workers, seconds)
-
-    known = {} if force else _still_good(setting, wanted)
+    known = {} if force else _still_good(job, wanted)
     to_do = [student for student in wanted if student not in known]
     begun(len(to_do), len(wanted))
     verdicts: dict[str, Verdict] = {}
     unwritten: list[str] = []
     without_penalty: list[str] = []
     # Closed at once when interrupted: jobs are then cancelled.
-    with open_gradebook(config) as gradebook, closing(_results(setting, rubric, known, to_do, finished)) as results:
+    with open_gradebook(config) as gradebook, closing(_results(job, rubric, known, to_do, graded)) as results:
         for verdict, fresh in results:
             try:
-                problem = partial(_about, skipped, verdict.student)
-                when = submitted_at(setting.submission(verdict.student), problem)
+                when = submitted_at(
+                    job.submission(verdict.student), lambda line, each=verdict: skipped(f"{each.student}: {line}")
+                )
                 record_verdict(gradebook, verdict, when, penalties, kept=not fresh)
             except LatePenaltyError as error:
                 without_penalty.append(str(error))
@@ -226,11 +226,7 @@ def grade_lab(
     return [verdicts[student] for student in wanted]
 
 
-def _about(told: Callable[[str], None], student: str, line: str) -> None:
-    told(f"{student}: {line}")
-
-
-def _see_that_it_can_be_graded(rubric: Rubric, source: Path, submissions: list[Path]) -> None:
+def _check_gradable(rubric: Rubric, source: Path, submissions: list[Path]) -> None:
     if problems := rubric_problems(rubric, source_notebook(source)):
         raise CourseError(f"rubric {rubric.lab}: {problems[0]}; `lab grade --check-rubrics` lists everything")
     for name in (*rubric.execution.data, *(rubric.rerun.data if rubric.rerun else ())):
@@ -247,48 +243,48 @@ def _see_that_it_can_be_graded(rubric: Rubric, source: Path, submissions: list[P
             raise CourseError(f"rubric {rubric.lab}, {run.name}: {error}") from None
 
 
-def _still_good(setting: Setting, students: list[str]) -> dict[str, Verdict]:
-    """Saved verdicts that grading again would only repeat."""
-    rubric = find_rubric(setting.lab, setting.rubrics)
-    bench = Bench(rubric, source_notebook(setting.source), course_secret(setting.course), None)
-    sandbox = "bubblewrap" if setting.sandboxed else "none"
+def _still_good(job: GradingJob, students: list[str]) -> dict[str, Verdict]:
+    """Saved verdicts that another grading would only repeat."""
+    rubric = find_rubric(job.lab, job.rubrics)
+    bench = Bench(rubric, source_notebook(job.source), course_secret(job.course), None)
+    sandbox = "bubblewrap" if job.sandboxed else "none"
     good = {}
     for student in students:
         try:
-            verdict = load_verdict(verdict_path(setting.course, student, setting.lab))
+            verdict = load_verdict(verdict_path(job.course, student, job.lab))
         except ValueError:
             continue
-        digests = {"submission": submission_digest(setting.submission(student), rubric), **bench.digests}
+        digests = {"submission": submission_digest(job.submission(student), rubric), **bench.digests}
         if verdict.student == student and verdict.sandbox == sandbox and digests.items() <= verdict.digests.items():
             good[student] = verdict
     return good
 
 
 def _results(
-    setting: Setting,
+    job: GradingJob,
     rubric: Rubric,
     known: dict[str, Verdict],
     to_do: list[str],
-    finished: Callable[[list[str]], Iterator[Finished]],
+    graded: Callable[[list[str]], Iterator[GradingResult]],
 ) -> Generator[tuple[Verdict, bool], None, None]:
     yield from ((verdict, False) for verdict in known.values())
     if not to_do:
         return
-    for each in finished(to_do):
+    for each in graded(to_do):
         if each.verdict is not None:
             yield each.verdict, True
             continue
         # No digests: the next batch tries it again.
         flag = Flag("grader", f"the grader's worker {each.problem}")
         verdict = failed_verdict(rubric, each.student, f"the grader's worker {each.problem}; ask your instructor", flag)
-        verdict.save(setting.course)
+        verdict.save(job.course)
         yield verdict, True
 
 
-def _patience(rubric: Rubric, workers: int) -> float:
+def _timeout(rubric: Rubric, workers: int) -> float:
     """Seconds after which a worker that has not answered is given up.
 
-    All limits of a submission together, for each worker that it may have to wait for (`autograde.sandbox.turns`), and a minute.
+    All limits of a submission and a minute, for each worker that it may have to wait for (`autograde.sandbox.turns`).
     """
     each = rubric.execution.seconds
     seconds = 60.0 + each * len(rubric.exercises)

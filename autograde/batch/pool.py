@@ -1,4 +1,4 @@
-"""Workers on this machine: spawned processes, each with a warm interpreter (pebble keeps the pool)."""
+"""Workers on this machine: spawned processes, each with a warm interpreter, in a pool of pebble's."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from dataclasses import dataclass
 
 from pebble import ProcessExpired, ProcessPool
 
-from autograde.batch.worker import Setting, grade_one, open_bench
+from autograde.batch.worker import GradingJob, grade_one, open_bench
 from autograde.rubric.verdict import Verdict
 from autograde.sandbox.bubblewrap import SandboxError
 from course_lib.system.main_script import SpawnWithoutMainScript
 
-__all__ = ["Finished", "run_local"]
+__all__ = ["GradingResult", "run_local"]
 
 ATTEMPTS = 2
 POOLS = 4
 
 
 @dataclass(frozen=True)
-class Finished:
-    """One student's verdict, or in one line what became of the worker that should have reached it."""
+class GradingResult:
+    """One student's verdict, or in one line what happened to the worker that should have reached it."""
 
     student: str
     verdict: Verdict | None
     problem: str = ""
 
 
-def run_local(setting: Setting, students: list[str], workers: int, patience: float) -> Iterator[Finished]:
-    """Grade students by a pool of processes, in the order in which they get done.
+def run_local(job: GradingJob, students: list[str], workers: int, timeout: float) -> Iterator[GradingResult]:
+    """Grade students by a pool of processes, in the order in which they are done.
 
-    A worker that dies, or takes longer than `patience` seconds, loses the submission that it had and no other; that
+    A worker that dies, or takes longer than `timeout` seconds, loses the submission that it had and no other; that
     submission is tried once more.
 
     Parameters
     ----------
-    setting : Setting
+    job : GradingJob
     students : list of str
     workers : int
-    patience : float
+    timeout : float
         Seconds.
 
     Raises
@@ -52,26 +52,26 @@ def run_local(setting: Setting, students: list[str], workers: int, patience: flo
     attempts = dict.fromkeys(students, 0)
     queue = list(reversed(students))
     for _ in range(POOLS):
-        yield from _run_pool(setting, queue, attempts, workers, patience)
+        yield from _run_pool(job, queue, attempts, workers, timeout)
         if not queue:
             return
-    yield from (Finished(student, None, "could not be kept alive") for student in reversed(queue))
+    yield from (GradingResult(student, None, "could not be kept alive") for student in reversed(queue))
 
 
 def _run_pool(
-    setting: Setting, queue: list[str], attempts: dict[str, int], workers: int, patience: float
-) -> Iterator[Finished]:
-    """Grade from the end of the queue until it is empty, or the pool breaks: what it then had is back in the queue.
+    job: GradingJob, queue: list[str], attempts: dict[str, int], workers: int, timeout: float
+) -> Iterator[GradingResult]:
+    """Grade from the end of the queue until it is empty, or the pool breaks: its submissions then return to the queue.
 
-    pebble gives a pool up when a worker dies while none has a task; no submission is to blame for that.
+    pebble gives a pool up when a worker dies while none has a task; no submission caused that.
     """
-    with ProcessPool(workers, context=SpawnWithoutMainScript(), initializer=open_bench, initargs=(setting,)) as pool:
+    with ProcessPool(workers, context=SpawnWithoutMainScript(), initializer=open_bench, initargs=(job,)) as pool:
         waiting: dict[Future, str] = {}
         try:
             while queue or waiting:
-                # Few at a time: nothing is lost by it, and an interrupt has little to take back.
+                # Few at a time, so that an interrupt has little to take back.
                 while queue and len(waiting) < 2 * workers:
-                    future = _schedule(pool, setting, queue[-1], patience)
+                    future = _schedule(pool, job, queue[-1], timeout)
                     waiting[future] = queue.pop()
                 finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in finished:
@@ -91,23 +91,23 @@ def _run_pool(
             raise
 
 
-def _schedule(pool: ProcessPool, setting: Setting, student: str, patience: float) -> Future:
+def _schedule(pool: ProcessPool, job: GradingJob, student: str, timeout: float) -> Future:
     try:
-        return pool.schedule(grade_one, args=(setting, student), timeout=patience)
+        return pool.schedule(grade_one, args=(job, student), timeout=timeout)
     except RuntimeError as error:  # how pebble says that the pool is broken
         raise BrokenProcessPool(str(error)) from None
 
 
-def _result(student: str, future: Future) -> Finished:
+def _result(student: str, future: Future) -> GradingResult:
     try:
-        return Finished(student, future.result())
+        return GradingResult(student, future.result())
     except (SandboxError, BrokenProcessPool):
         raise
     except FutureTimeoutError:
-        return Finished(student, None, "did not answer in time")
+        return GradingResult(student, None, "did not answer in time")
     except ProcessExpired as error:
-        return Finished(student, None, f"died (exit code {error.exitcode})")
+        return GradingResult(student, None, f"died (exit code {error.exitcode})")
     except CancelledError:
-        return Finished(student, None, "was cancelled")
+        return GradingResult(student, None, "was cancelled")
     except Exception as error:
-        return Finished(student, None, f"failed ({type(error).__name__})")
+        return GradingResult(student, None, f"failed ({type(error).__name__})")

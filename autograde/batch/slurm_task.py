@@ -1,4 +1,4 @@
-"""What a grading job runs on a compute node: it grades its students one after another, on one bench."""
+"""A grading job on its compute node: it grades its students one after another, on one bench."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from autograde.batch.worker import Setting, close_bench, grade_one
+from autograde.batch.worker import GradingJob, close_bench, grade_one
 from autograde.sandbox.bubblewrap import SandboxError
 from course_lib.runs.slurm.array_task import ArrayTask
 
@@ -20,16 +20,16 @@ class _Late(BaseException):
     """A submission took longer than any limit allows; no `Exception`, which grading would take for the student's."""
 
 
-def grade_chunk(task: ArrayTask, setting: Setting, students: Sequence[str], patience: float) -> None:
+def grade_chunk(task: ArrayTask, job: GradingJob, students: Sequence[str], timeout: float) -> None:
     """Grade students, and report each. Those reported already are left out: Slurm may requeue a task.
 
     Parameters
     ----------
     task : ArrayTask
-    setting : Setting
+    job : GradingJob
     students : sequence of str
-    patience : float
-        Seconds after which a student is given up, and the next one's turn comes.
+    timeout : float
+        Seconds after which a student is given up and the next one is graded.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def grade_chunk(task: ArrayTask, setting: Setting, students: Sequence[str], pati
     try:
         for index, student in enumerate(students):
             if not task.reported(GRADED, str(index)):
-                problem = _grade(setting, student, patience)
+                problem = _grade(job, student, timeout)
                 task.report(GRADED, str(index), student=student, problem=problem)
     except SandboxError as error:
         task.report(NO_SANDBOX, problem=str(error))
@@ -49,11 +49,11 @@ def grade_chunk(task: ArrayTask, setting: Setting, students: Sequence[str], pati
         close_bench()
 
 
-def _grade(setting: Setting, student: str, patience: float) -> str:
+def _grade(job: GradingJob, student: str, timeout: float) -> str:
     """Grade one student; the problem in one line, or nothing."""
-    signal.setitimer(signal.ITIMER_REAL, patience)
+    signal.setitimer(signal.ITIMER_REAL, timeout)
     try:
-        grade_one(setting, student)
+        grade_one(job, student)
     except SandboxError:
         raise
     except _Late:

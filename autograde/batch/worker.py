@@ -1,7 +1,7 @@
 """A grading worker: one process with one warm interpreter, which grades submissions one after another.
 
-A worker writes what it found (`Verdict.save`, `autograde.gradebook.autograded`) itself, each file whole; the gradebook is the
-main process's alone. A worker ends with the process that started it.
+A worker writes its results itself (`Verdict.save`, `autograde.gradebook.autograded`), each file whole; only the main
+process writes the gradebook. A worker ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from autograde.rubric.schema import RUBRICS, find_rubric
 from autograde.rubric.verdict import Verdict
 from autograde.sandbox.bubblewrap import SandboxError
 
-__all__ = ["Setting", "close_bench", "grade_one", "open_bench"]
+__all__ = ["GradingJob", "close_bench", "grade_one", "open_bench"]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What every worker of a batch is told.
+class GradingJob:
+    """What every worker of a batch needs.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Setting:
         The lab's source notebook.
     sandboxed : bool
     threads : int
-        That a grading run may compute with: cores divided by workers.
+        Of a grading run: cores divided by workers.
     rubrics : Path
         Folder of the rubrics.
     """
@@ -49,22 +49,21 @@ class Setting:
     rubrics: Path = RUBRICS
 
     def submission(self, student: str) -> Path:
-        """Where a student's submission lies."""
+        """The folder of a student's submission."""
         return self.course / "submitted" / student / self.lab
 
 
 _bench: Bench | None = None
 
 
-def open_bench(setting: Setting) -> None:
+def open_bench(job: GradingJob) -> None:
     """Make this process's bench. Raises as `Bench.open` does."""
     global _bench
     if parent := multiprocessing.parent_process():
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-    # A number of its own among the workers of this machine: user ids of sandboxes come from it.
-    slot = os.getpid() % 4000
-    rubric = find_rubric(setting.lab, setting.rubrics)
-    _bench = Bench.open(rubric, setting.course, setting.source, slot, setting.sandboxed, setting.threads)
+    worker_index = os.getpid() % 4000  # its own among the workers of this machine: user ids of sandboxes come from it
+    rubric = find_rubric(job.lab, job.rubrics)
+    _bench = Bench.open(rubric, job.course, job.source, worker_index, job.sandboxed, job.threads)
 
 
 def close_bench() -> None:
@@ -75,7 +74,7 @@ def close_bench() -> None:
         _bench = None
 
 
-def grade_one(setting: Setting, student: str) -> Verdict:
+def grade_one(job: GradingJob, student: str) -> Verdict:
     """Grade one submission and write its verdict and its notebook.
 
     Raises
@@ -86,20 +85,20 @@ def grade_one(setting: Setting, student: str) -> Verdict:
         The course folder cannot be written.
     """
     if _bench is None:
-        open_bench(setting)
-    submission = setting.submission(student)
+        open_bench(job)
+    submission = job.submission(student)
     try:
         graded = grade_submission(_bench, submission, student)
     except SandboxError:
-        # The warm interpreter may have been ended, as when the machine ran out of memory: a new one tells.
+        # The warm interpreter may have been ended, as when the machine ran out of memory; try with a new one.
         close_bench()
-        open_bench(setting)
+        open_bench(job)
         graded = grade_submission(_bench, submission, student)
     if graded.notebook is not None:
-        write_autograded(setting.course, graded.verdict, graded.notebook, submission)
+        write_autograded(job.course, graded.verdict, graded.notebook, submission)
     else:
-        remove_autograded(setting.course, graded.verdict)
-    graded.verdict.save(setting.course)  # last: where it lies, the rest is done
+        remove_autograded(job.course, graded.verdict)
+    graded.verdict.save(job.course)  # last: where it exists, the rest is done
     return graded.verdict
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from autograde.batch.grade_lab import grade_lab, is_student_id
-from autograde.batch.slurm_options import slurm_option
+from autograde.batch.slurm import slurm_option
 from autograde.commands.progress import Progress
 from autograde.gradebook.scores import CourseError, source_path
 from autograde.grading.bench import source_notebook
@@ -128,7 +128,7 @@ def grade(
             begun=progress.begun,
             done=progress.done,
             skipped=skipped.append,
-            told=lambda line: click.echo(line, err=True),
+            log=lambda line: click.echo(line, err=True),
         )
     except (CourseError, RubricError, SandboxError, SlurmError) as error:
         raise click.ClickException(str(error)) from None

@@ -57,11 +57,11 @@ def run(lab_name: str, profile: str, parameters: tuple[tuple[str, str], ...], ou
 def start(lab_names: tuple[str, ...], every: bool, scripts: bool, output: str) -> None:
     """Put a copy of a lab, to be filled in, into this folder (LAB: 1, 01 or 01_single_gpu).
 
-    With it come its profiles and programs, and the cluster's scripts in deploy/. What is there already stays.
+    Its profiles and programs are copied too, and the cluster's scripts to deploy/. Existing files stay.
     """
     from course_lib.runs.start_lab import start_labs
 
-    start_labs(lab_names, output, every=every, scripts_only=scripts, say=click.echo)
+    start_labs(lab_names, output, every=every, scripts_only=scripts, log=click.echo)
 
 
 def main() -> None:
@@ -70,10 +70,7 @@ def main() -> None:
     try:
         code = lab(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)  # click returns the code of an Exit, and of --help
-    except click.exceptions.Abort:
-        click.echo("stopped", err=True)
-        sys.exit(130)
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("stopped", err=True)
         sys.exit(130)
     except click.ClickException as error:

@@ -1,4 +1,4 @@
-"""One notebook, executed by papermill: where its sockets lie, what is told of a failure."""
+"""One notebook, executed by papermill: its sockets, and the message of a failure."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def execute_notebook(
     Parameters
     ----------
     stdout, stderr : file, optional
-        Where to show what the kernel prints; by default this process's.
+        For what the kernel prints; by default this process's.
     sockets_in : path, optional
         A folder for the kernel's sockets; by default the system's temporary one.
     engine
-        ``engine_name`` and what that engine takes.
+        ``engine_name`` and that engine's own arguments.
 
     Raises
     ------
@@ -68,8 +68,8 @@ def execute_notebook(
 
     began = datetime.now(UTC).isoformat(timespec="seconds")
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns on stderr otherwise
-    # On a machine that others use, what the kernel says should not pass over a TCP port. The sockets' folder is ours
-    # to remove: jupyter_client would leave them in the working folder.
+    # On a shared machine, the kernel's messages should not pass over a TCP port. This function removes the sockets'
+    # folder: jupyter_client would leave the sockets in the working folder.
     with tempfile.TemporaryDirectory(prefix="lab-", dir=sockets_in) as sockets:
         try:
             papermill.execute_notebook(
@@ -88,7 +88,7 @@ def execute_notebook(
             if not reason and error.ename == "NotImplementedError":
                 reason = ["an exercise is not filled in yet"]  # nbgrader's stub says nothing
             line = f"failed in cell {error.cell_index + 1}: {error.ename}: {reason[0] if reason else ''}"
-            line = divergence(parameters.get("output_dir", ""), began) or line  # whatever process and rank it came from
+            line = divergence(parameters.get("output_dir", ""), began) or line  # in any process and rank
             raise NotebookFailedError(line, _plain("\n".join(error.traceback))) from None
         except KeyboardInterrupt:
             # The client's task for the cell is left behind; asyncio would print its traceback when it is deleted.
@@ -99,7 +99,7 @@ def execute_notebook(
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether this is "no space left", or a quota that is used up."""
+    """Whether no space is left, or a quota is exhausted."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

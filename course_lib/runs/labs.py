@@ -35,26 +35,25 @@ class Lab:
         except FileNotFoundError:
             return {"laptop": {}}  # the notebook's own values
 
-    def parameters(self, profile: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The notebook's defaults, overlaid by a profile, overlaid by `given`.
+    def parameters(self, profile: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """The notebook's defaults, overlaid by a profile, overlaid by `overrides`.
 
-        Values in `given` may be text, as a command line gives them; they are read as YAML and must have the
-        kind of the default.
+        Values in `overrides` may be text, as from a command line; it is read as YAML and must have the default's type.
 
         Raises
         ------
         ParameterError
-            Unknown profile or parameter, or a value of the wrong kind.
+            Unknown profile or parameter, or a value of the wrong type.
         """
         profiles = self.profiles()
         if profile not in profiles:
             raise ParameterError(f"{self.name} has no profile {profile!r}; it has {', '.join(profiles)}")
-        return self.overlaid(self.defaults(), {**profiles[profile], **given})
+        return self.overlaid(self.defaults(), {**profiles[profile], **overrides})
 
-    def overlaid(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        """`values`, all of the notebook's parameters, overlaid by `given`; raises as `parameters` does."""
+    def overlaid(self, values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """`values`, all of the notebook's parameters, overlaid by `overrides`; raises as `parameters` does."""
         values = dict(values)
-        for name, value in given.items():
+        for name, value in overrides.items():
             if name not in values:
                 hint = did_you_mean(name, values)
                 raise ParameterError(
@@ -72,11 +71,11 @@ class Lab:
         }
 
     def rules(self) -> dict[str, Rule]:
-        """What its parameters may be, by the comments of the same cell."""
+        """The rules of its parameters, from the comments of the same cell."""
         return read_rules(self._parameters_cell())
 
     def check(self, values: Mapping[str, Any]) -> None:
-        """Raise `ParameterError` for the first of all parameters that cannot work on this machine."""
+        """Raise `ParameterError` for the first parameter that is invalid on this machine."""
         check_values(values, self.rules())
 
     def _parameters_cell(self) -> str:
@@ -111,9 +110,9 @@ def find_lab(name: str) -> Lab:
     """Find a lab by ``1``, ``01`` or ``01_single_gpu``, or by the path of a notebook or of its folder.
 
     A name means the copy in the working folder or in one above it: ``01_single_gpu/`` as ``lab start`` makes it, or the
-    notebook itself; then ``labs/`` there; then ``labs/`` of the checkout that course_lib is in. Submissions below
-    nbgrader's ``submitted/`` and ``autograded/`` are found by path only, and so is what is in a folder above in which
-    anybody may write, such as ``/tmp``: a name must not run somebody else's code.
+    notebook itself; then ``labs/`` there; then ``labs/`` of the checkout that course_lib is in. A name must not run
+    another person's code. Submissions below nbgrader's ``submitted/`` and ``autograded/`` are therefore found by path
+    only, and so are the contents of a folder above in which everybody may write, such as ``/tmp``.
 
     Raises
     ------
@@ -128,26 +127,26 @@ def find_lab(name: str) -> Lab:
         notebook = path.resolve() / f"{path.resolve().name}.ipynb"
         if notebook.is_file():
             return Lab(notebook.stem, notebook)
-    seen: list[str] = []
+    known: set[str] = set()
     for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2]]:
         if not {"submitted", "autograded"}.isdisjoint(folder.parts):
             continue
         if folder in Path.cwd().parents and folder.stat().st_mode & stat.S_IWOTH:
             continue
         for pattern in ("", "[0-9][0-9]_*/", "labs/[0-9][0-9]_*/"):
-            found = {notebook.stem: notebook for notebook in folder.glob(f"{pattern}[0-9][0-9]_*.ipynb")
-                     if pattern == "" or notebook.stem == notebook.parent.name}  # fmt: skip
+            labs = {notebook.stem: notebook for notebook in folder.glob(f"{pattern}[0-9][0-9]_*.ipynb")
+                    if pattern == "" or notebook.stem == notebook.parent.name}  # fmt: skip
             with contextlib.suppress(UnknownLabError):
-                known = match_lab(name, found)
-                return Lab(known, found[known])
-            seen += found
-    if not seen:
+                match = match_lab(name, labs)
+                return Lab(match, labs[match])
+            known |= labs.keys()
+    if not known:
         raise UnknownLabError(f"no lab in {Path.cwd()} or above; `lab start {name or '01'}` puts one here")
-    raise UnknownLabError(f"no lab {name!r}; there are {', '.join(sorted(set(seen)))}; `lab start` puts another here")
+    raise UnknownLabError(f"no lab {name!r}; there are {', '.join(sorted(known))}; `lab start` puts another here")
 
 
 def match_lab(name: str, known: Iterable[str]) -> str:
-    """The one of `known` that ``1``, ``01`` or ``01_single_gpu`` means.
+    """The one of `known` that is meant by ``1``, ``01`` or ``01_single_gpu``.
 
     Raises
     ------
@@ -155,7 +154,7 @@ def match_lab(name: str, known: Iterable[str]) -> str:
     """
     number = f"{int(name):02d}" if name.isascii() and name.isdigit() else None
     names = sorted(known)  # 01_single_gpu before 01_single_gpu-Copy1
-    for one in names:
-        if name == one or number == one[:2]:
-            return one
+    for lab in names:
+        if name == lab or number == lab[:2]:
+            return lab
     raise UnknownLabError(f"no lab {name!r}; there are {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""What a notebook's parameters may be: written beside each parameter, checked before anything long begins.
+"""Rules for a notebook's parameters: written beside each parameter, and checked before any long work begins.
 
 The comment of an assignment in the cell tagged ``parameters`` begins with the rule, and its meaning follows::
 
@@ -14,8 +14,8 @@ machine carries), or a quotient of these. A number of images that may be 0 means
 words, or asks for data: ``{data}``, ``{grey data}``, ``{colour data}``, ``{data up to 32x32}``. A rule for a list is a
 rule for each of its values.
 
-The rules are in the notebook, not in a table of this library or in ``profiles.yaml``, because they must be found
-wherever the notebook is run, also by plain papermill and in a student's copy, and be seen where a value is edited.
+The rules are in the notebook, not in a table of this library or in ``profiles.yaml``: they are needed wherever the
+notebook runs, also under plain papermill and in a student's copy, and should be visible where a value is edited.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DATA = re.compile(r"(?:(grey|colour) )?data(?: up to (\d+)x\d+)?")
 
 
 class ParameterError(ValueError):
-    """A parameter that cannot work, in one line: which, why, and what would."""
+    """An invalid parameter, in one line: its name, the reason, and valid values."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Rule:
     Raises
     ------
     ValueError
-        `text` is no rule.
+        `text` is not a rule.
     """
 
     text: str
@@ -74,7 +74,7 @@ class Rule:
 
     @property
     def words(self) -> list[str]:
-        """What a set lists; empty for an interval."""
+        """The words of a set; empty for an interval."""
         return [word.strip() for word in self.text[1:-1].split(",")] if self.text.startswith("{") else []
 
     @property
@@ -91,7 +91,7 @@ class Rule:
         return low, high
 
     def check(self, name: str, value: Any, values: Mapping[str, Any], rules: Mapping[str, Rule], machine: bool) -> None:
-        """Raise `ParameterError` unless `value` may be that of `name`, the others being `values`."""
+        """Raise `ParameterError` unless `name` may have this `value`, `values` being all parameters."""
         if self.words:
             self._check_word(name, value)
             return
@@ -104,7 +104,7 @@ class Rule:
         if not (value > float(low) if self.text[0] == "(" else value >= float(low)):
             raise ParameterError(f"{name} = {value}: must lie in {self.text}{meaning}")
         if high == "machine":
-            if machine and value > 1:  # to ask the driver takes its time, and a sweep has many points
+            if machine and value > 1:  # asking the driver takes time, and a sweep has many trials
                 _check_machine(name, value)
             return
         limit, why = _bound(high, values, rules)
@@ -113,23 +113,23 @@ class Rule:
             raise ParameterError(f"{name} = {value}: must lie in {self.text}{here}{meaning}")
 
     def _check_word(self, name: str, value: Any) -> None:
-        asks = _DATA.fullmatch(self.words[0])
-        words = _data_sets(asks[1], int(asks[2] or sys.maxsize)) if asks else self.words
+        data = _DATA.fullmatch(self.words[0])
+        words = _data_sets(data[1], int(data[2] or sys.maxsize)) if data else self.words
         if value not in words:
             hint = did_you_mean(value, words)
             raise ParameterError(f"{name} = {value!r}: must be one of {', '.join(words)}{hint and '; ' + hint}")
 
 
-def check_parameters(**given: Any) -> None:
-    """Check a notebook's parameters by the rules in its own parameters cell; elsewhere there are no rules to check by.
+def check_parameters(**values: Any) -> None:
+    """Check a notebook's parameters by the rules in its own parameters cell; elsewhere there are no rules.
 
     On a machine with GPUs, ``num_gpus`` may not exceed them. On one without, a rank is a CPU process; more
-    ranks than cores work, slowly, and `launch` says so.
+    ranks than cores work, slowly, and `launch` warns.
 
     Raises
     ------
     ParameterError
-        For the first parameter that cannot work.
+        For the first invalid parameter.
     """
     _images.cache_clear()  # in a notebook that is open for days, data are staged meanwhile
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
@@ -137,7 +137,7 @@ def check_parameters(**given: Any) -> None:
     for cell in shell.history_manager.input_hist_raw if shell is not None else ():
         if "output_dir" in cell and "#" in cell:  # the cell with all parameters, as it was executed last
             rules |= read_rules(cell)
-    check_values(given, rules)
+    check_values(values, rules)
 
 
 def check_values(values: Mapping[str, Any], rules: Mapping[str, Rule], machine: bool = True) -> None:
@@ -156,7 +156,7 @@ def check_values(values: Mapping[str, Any], rules: Mapping[str, Rule], machine: 
 
 
 def read_rules(cell: str) -> dict[str, Rule]:
-    """The rules in the comments of a parameters cell, by name; none where the text is no Python."""
+    """The rules in the comments of a parameters cell, by name; none where the text is not Python."""
     try:
         lines = {
             statement.end_lineno: statement.targets[0].id
@@ -172,20 +172,20 @@ def read_rules(cell: str) -> dict[str, Rule]:
         text = comments[line].string if line in comments else ""
         while (more := comments.get(line := line + 1)) is not None and line not in lines:
             text += more.string.removeprefix("#")
-        if found := _COMMENT.fullmatch(text):
-            with contextlib.suppress(ValueError):  # a comment like any other: (see above, please)
-                rules[name] = Rule(found[1], found[2].split(";")[0].strip("… "))
+        if match := _COMMENT.fullmatch(text):
+            with contextlib.suppress(ValueError):  # an ordinary comment: (see above, please)
+                rules[name] = Rule(match[1], match[2].split(";")[0].strip("… "))
     return rules
 
 
 def did_you_mean(word: Any, known: Iterable[str]) -> str:
-    """``did you mean novograd?`` for a word that is nearly a known one, else nothing."""
+    """``did you mean novograd?`` for a word that resembles a known one, else the empty string."""
     near = difflib.get_close_matches(str(word), list(known), n=1)
     return f"did you mean {near[0]}?" if near else ""
 
 
 def _bound(text: str, values: Mapping[str, Any], rules: Mapping[str, Rule]) -> tuple[float, str]:
-    """A bound's value, and where it comes from; infinite where that is not known."""
+    """A bound's value and its origin; infinite where it is unknown."""
     numbers = [_atom(atom.strip(), values, rules) for atom in text.split("/")]
     limit = numbers[0]
     for divisor in numbers[1:]:
@@ -206,7 +206,7 @@ def _atom(text: str, values: Mapping[str, Any], rules: Mapping[str, Rule]) -> fl
         try:
             return _images(str(values.get(what)), os.environ.get("LAB_DATA"))[split == "test"]
         except DataError:
-            return math.inf  # what is wrong with the data is `load`'s to say
+            return math.inf  # `load` reports what is wrong with the data
     if not text.isidentifier() or text == "inf":
         return float(text)
     value = values.get(text)

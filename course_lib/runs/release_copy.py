@@ -126,7 +126,7 @@ def _marked(cell: dict[str, Any], key: str) -> bool:
 
 
 def _lock_and_sign(cell: dict[str, Any], source: str) -> None:
-    """nbgrader's marks: which cells a student can delete and edit, and the checksum that shows an edit."""
+    """nbgrader's marks: which cells a student can delete and edit, and the checksum that reveals an edit."""
     metadata = cell["metadata"]
     is_solution, is_grade = _marked(cell, "solution"), _marked(cell, "grade")
     is_locked = not is_solution and (is_grade or _marked(cell, "locked"))

@@ -1,4 +1,4 @@
-"""Run a lab's notebook headlessly, with its results published only when it went through."""
+"""Run a lab's notebook headlessly; its results are published only when it succeeds."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def run_lab(
 ) -> Path:
     """Execute a lab's notebook by papermill; its path is printed first.
 
-    The kernel's printed output is shown as it comes. Until the notebook has gone through, everything lies in
-    ``<output>/unfinished``; an earlier run's results stay untouched if this one fails.
+    What the kernel prints is shown at once. Until the notebook has succeeded, all files are in ``<output>/unfinished``;
+    an earlier run's results stay untouched if this one fails.
 
     Parameters
     ----------
@@ -34,7 +34,8 @@ def run_lab(
     parameters : mapping, optional
         Override the profile's.
     output : path, optional
-        The run folder; by default the parameter ``output_dir`` if it is given, else ``runs/<lab>`` in the working folder.
+        The run folder; by default the parameter ``output_dir`` if it is given, else ``runs/<lab>`` in the working
+        folder.
 
     Returns
     -------
@@ -45,7 +46,7 @@ def run_lab(
     Raises
     ------
     click.UsageError
-        Unknown lab, profile or parameter, a value that cannot work, an output that cannot be written.
+        Unknown lab, profile or parameter, an invalid value, an output that cannot be written.
     click.ClickException
         Data not staged; the notebook failed.
     """
@@ -64,14 +65,14 @@ def run_lab(
     unfinished = folder / "unfinished"
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
-        held = FileLock(folder / ".lock").acquire(timeout=0)
+        lock = FileLock(folder / ".lock").acquire(timeout=0)
     except Timeout:
         raise click.ClickException(f"another run is writing to {folder}; wait for it or choose -o DIR") from None
     except OSError as error:
         raise click.UsageError(
             f"output {folder} cannot be written ({error.strerror}); choose another by -o DIR"
         ) from None
-    with held:
+    with lock:
         values["output_dir"] = str(folder)
         click.echo(f"notebook: {lab.notebook}")
         executed = unfinished / lab.notebook.name
@@ -90,7 +91,7 @@ def run_lab(
 
 
 def check_data(parameters: Mapping[str, Any]) -> None:
-    """Raise what click shows when a data set that the parameters name is unknown or not staged."""
+    """Raise click's error when a data set that the parameters name is unknown or not staged."""
     from data_prep.catalogue import CATALOGUE
     from data_prep.errors import DataError
     from data_prep.made_up import MADE_UP

@@ -1,4 +1,4 @@
-"""``lab start``: a lab in the student's folder, ready to be filled in. Nothing that is there is written over."""
+"""``lab start``: a lab in the student's folder, ready to be filled in. Existing files are never overwritten."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def start_labs(
     output: str | Path = ".",
     every: bool = False,
     scripts_only: bool = False,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> None:
     """Put copies of labs, and the cluster's scripts, into a folder.
 
@@ -34,11 +34,11 @@ def start_labs(
     output : path
         The folder; made where it is missing.
     every : bool
-        All labs; those that are there already are left out.
+        All labs, except those that are there already.
     scripts_only : bool
         The scripts alone.
-    say : callable
-        Gets a line for each thing that was made.
+    log : callable
+        Called with a line for each thing that was made.
 
     Raises
     ------
@@ -65,10 +65,10 @@ def start_labs(
         try:
             for name in wanted:
                 _put(copies / name, folder / name)
-                say(f"{folder / name / name}.ipynb")
-            added = _add_scripts(copies / "deploy", folder / "deploy", say)
+                log(f"{folder / name / name}.ipynb")
+            added = _add_scripts(copies / "deploy", folder / "deploy", log)
             if scripts_only and not added:
-                say(f"{folder / 'deploy'}: all job scripts are there already")
+                log(f"{folder / 'deploy'}: all job scripts are there already")
             if not (folder / "nbgrader_config.py").exists():
                 write_atomically(folder / "nbgrader_config.py", (copies / "nbgrader_config.py").read_bytes())
         except OSError as error:
@@ -79,7 +79,7 @@ def start_labs(
 
 @contextmanager
 def _copies() -> Iterator[Path]:
-    """The folder of release copies: the one that was installed, or one that is made from a checkout's sources."""
+    """The folder of release copies: the installed one, or one that is made from a checkout's sources."""
     installed = Path(__file__).resolve().parents[1] / "release_copies"
     if installed.is_dir():
         yield installed
@@ -90,13 +90,13 @@ def _copies() -> Iterator[Path]:
 
 
 def _taken(folder: Path, name: str) -> Path | None:
-    """What is there under the lab's name; the notebook itself too, where `folder` is the lab's own."""
+    """The existing file or folder of the lab's name; or the notebook, where `folder` is the lab's own."""
     return next((path for path in (folder / name, folder / f"{name}.ipynb") if os.path.lexists(path)), None)
 
 
 def _put(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Under another name first: an interrupted copy must not look like a lab.
+    # Copy to a temporary name and rename: an interrupted copy must not look like a lab.
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
         whole = Path(scratch) / target.name
         whole.mkdir()
@@ -105,7 +105,7 @@ def _put(source: Path, target: Path) -> None:
         whole.rename(target)
 
 
-def _add_scripts(source: Path, target: Path, say: Callable[[str], None]) -> bool:
+def _add_scripts(source: Path, target: Path, log: Callable[[str], None]) -> bool:
     """Copy the scripts that are missing; True if there were any."""
     added = False
     for path in sorted(source.glob("*/*")):
@@ -115,7 +115,7 @@ def _add_scripts(source: Path, target: Path, say: Callable[[str], None]) -> bool
             write_atomically(copy, path.read_bytes())
             added = True
         elif copy.read_bytes() != path.read_bytes():
-            say(f"{copy} differs from the course's and was left as it is")
+            log(f"{copy} differs from the course's and was left as it is")
     if added:
-        say(f"{target}: job scripts for Slurm and PBS")
+        log(f"{target}: job scripts for Slurm and PBS")
     return added

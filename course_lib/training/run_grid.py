@@ -13,7 +13,6 @@ import torch
 from tqdm import tqdm
 
 from course_lib.distributed import launch
-from course_lib.runs.sweep.grid import without
 from course_lib.system.hardware import available_cores
 
 __all__ = ["run_grid"]
@@ -21,56 +20,55 @@ __all__ = ["run_grid"]
 
 def run_grid(
     worker: Callable[..., Mapping[str, Any]],
-    points: Sequence[Mapping[str, Any]],
+    trials: Sequence[Mapping[str, Any]],
     repeats: int = 3,
     seed: int = 0,
     jobs: int | None = None,
 ) -> pd.DataFrame:
-    """Call ``worker(**point, seed=…)`` for each point and seed, on ``point["num_gpus"]`` ranks (1 where it has none).
+    """Call ``worker(**trial, seed=…)`` for each trial and seed, on ``trial["num_gpus"]`` ranks (by default 1).
 
-    Every rank has one CPU thread, whatever the point, so that times can be compared; without GPUs several points run at
-    a time, ranks never exceeding the cores. On GPUs points run one after another.
+    Every rank has one CPU thread, so that times can be compared. Without GPUs several trials run at a time, with no more
+    ranks than cores. On GPUs trials run one after another.
 
     Parameters
     ----------
     worker : callable
-        As for `launch`; it is not given ``num_gpus``. Returns a flat mapping of numbers or lists; rank 0's is kept.
-    points : sequence of mappings
+        As for `launch`, without the argument ``num_gpus``. Returns a flat mapping of numbers or lists; rank 0's is kept.
+    trials : sequence of mappings
         As `grid` makes them.
     repeats : int
         Seeds: ``seed``, ``seed + 1``, …
     jobs : int, optional
-        At most so many points at a time.
+        Trials at a time, at most.
 
     Returns
     -------
     DataFrame
-        A row per point and repeat, in the order of `points`: its parameters, ``seed``, and what the worker returned.
+        A row per trial and repeat, in the order of `trials`: its parameters, ``seed``, and what the worker returned.
 
     Raises
     ------
     ValueError
-        No points, no repeats, or a point with more ranks than there are cores (GPUs, where there are GPUs).
+        No trials, no repeats, or a trial with more ranks than there are cores (GPUs, where there are GPUs).
     RankFailedError
-        With a note that names the point; the others are ended.
+        With a note that names the trial; the others end.
     """
-    if not points or repeats < 1:
-        raise ValueError(f"nothing to run: {len(points)} points, {repeats} repeats")
+    if not trials or repeats < 1:
+        raise ValueError(f"nothing to run: {len(trials)} trials, {repeats} repeats")
     gpus = torch.cuda.device_count()
     room = gpus or available_cores()
-    for point in points:
-        if not 1 <= point.get("num_gpus", 1) <= room:
-            raise ValueError(f"num_gpus = {point['num_gpus']}: this machine has {room} {'GPUs' if gpus else 'cores'}")
+    for trial in trials:
+        if not 1 <= trial.get("num_gpus", 1) <= room:
+            raise ValueError(f"num_gpus = {trial['num_gpus']}: this machine has {room} {'GPUs' if gpus else 'cores'}")
     at_a_time = min(jobs or room, room) if not gpus else 1
-    runs = [{**point, "seed": seed + repeat} for point in points for repeat in range(repeats)]
+    runs = [{**trial, "seed": seed + repeat} for trial in trials for repeat in range(repeats)]
     results: dict[int, Mapping[str, Any]] = {}
     stop = threading.Event()
 
     def run(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         ranks = parameters.get("num_gpus", 1)
-        return launch(
-            worker, ranks, kwargs=without(parameters, "num_gpus"), threads=1 if not gpus else None, stop=stop
-        )[0]
+        arguments = {name: value for name, value in parameters.items() if name != "num_gpus"}
+        return launch(worker, ranks, kwargs=arguments, threads=None if gpus else 1, stop=stop)[0]
 
     # Longest first would fill the cores best, but a reader of the bar expects the order in which the grid was given.
     waiting = list(range(len(runs)))
@@ -104,5 +102,5 @@ def run_grid(
 
 
 def _bar(total: int) -> tqdm:
-    # On stdout: nbgrader takes anything on stderr for a failure. Seldom: headless, each update is a line of output.
+    # On stdout: for nbgrader, output on stderr is a failure. Rarely: without a terminal, each update is a line.
     return tqdm(total=total, unit="run", file=sys.stdout, ncols=70, mininterval=5.0)

@@ -11,7 +11,7 @@ import pytest
 from fake_runs import HONEST_RUN, LAB, REPOSITORY, Run, lab_path, solved_notebook, source_notebook
 
 import autograde.batch.worker
-from autograde.batch.pool import Finished
+from autograde.batch.pool import GradingResult
 from autograde.gradebook.scores import ensure_assignment, nbgrader_settings
 from autograde.grading.bench import Bench, course_secret
 from autograde.grading.bench import source_notebook as read_source
@@ -130,12 +130,12 @@ def graded_here(bench_of, monkeypatch) -> list[str]:
     """`grade_lab` grades in this process instead of in a pool; the students whom it graded, as they come."""
     graded: list[str] = []
 
-    def run_here(setting, students, workers, patience):
-        bench = bench_of(setting.course, find_rubric(setting.lab, setting.rubrics))
+    def run_here(job, students, workers, timeout):
+        bench = bench_of(job.course, find_rubric(job.lab, job.rubrics))
         monkeypatch.setattr(autograde.batch.worker, "_bench", bench)
         for student in students:
             graded.append(student)
-            yield Finished(student, autograde.batch.worker.grade_one(setting, student))
+            yield GradingResult(student, autograde.batch.worker.grade_one(job, student))
 
     monkeypatch.setattr("autograde.batch.grade_lab.run_local", run_here)
     return graded

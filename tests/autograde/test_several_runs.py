@@ -11,7 +11,7 @@ from fake_runs import LAB
 from safetensors.torch import load_file, save_file
 from three_runs import FILES_ONLY, PROGRAMS, RUBRIC, hand_in_run, notebook_of_three, trained_run, write_rubric
 
-from autograde.batch.grade_lab import _patience, grade_lab
+from autograde.batch.grade_lab import _timeout, grade_lab
 from autograde.gradebook.scores import CourseError, lab_points, nbgrader_settings, open_gradebook
 from autograde.grading.bench import Bench
 from autograde.grading.held_out import try_weights
@@ -198,8 +198,8 @@ def test_the_data_of_a_run_must_be_there_where_somebody_hands_that_run_in(fresh_
 
 def test_a_worker_is_given_up_after_all_limits_and_no_sooner(rubric):
     # Twice a minute and three runs of 40 s, for itself and each worker that it may wait for.
-    assert _patience(rubric, 2) == 6 * (60 + 3 * 40)
-    assert _patience(find_rubric("1"), 1) == 4 * (60 + 5 * 20)
+    assert _timeout(rubric, 2) == 6 * (60 + 3 * 40)
+    assert _timeout(find_rubric("1"), 1) == 4 * (60 + 5 * 20)
 
 
 def test_what_lies_in_any_run_folder_is_part_of_the_digest(rubric, submission):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(missing_sandbox() is not None, reason="no sandbo
 def setting(lab_course, hand_in):
     hand_in("ada")
     lab = "01_single_gpu"
-    yield worker.Setting(lab, lab_course, lab_course.parent / "labs" / lab / f"{lab}.ipynb")
+    yield worker.GradingJob(lab, lab_course, lab_course.parent / "labs" / lab / f"{lab}.ipynb")
     worker.close_bench()
 
 

@@ -47,10 +47,7 @@ def refused(done, code, *words):
         (("run", "02", "--profile", "smoke", "-p", "batch_size", "4096"), ("batch_size = 4096", "at most 512")),
         (("run", "02", "--profile", "smoke", "-p", "dataset", "cifar10-synthetic"), ("cifar10-synthetic", "mnist")),
         (("run", "01", "-p", "output_dir", "a", "-o", "b"), ("given twice", "a", "b")),
-        (
-            ("sweep", "12", "--profile", "smoke", "-g", "optimizer=sgd,novgrad", "--dry-run"),
-            ("did you mean novograd?",),
-        ),
+        (("sweep", "12", "--profile", "smoke", "-g", "optimizer=novgrad", "--dry-run"), ("did you mean novograd?",)),
         (("run", "01", "--profile", "smoke", "-o", "/dev/null/x"), ("/dev/null/x", "cannot be written")),
     ],
     ids=lambda value: " ".join(value) if value[0] in ("run", "sweep") else "",
@@ -110,12 +107,9 @@ def test_an_interrupt_of_a_notebook_shows_no_traceback(tmp_path):
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), tmp_path / "asleep.ipynb")
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, tmp_path / "asleep.ipynb", tmp_path / "executed.ipynb"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    )
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
+    )  # fmt: skip
     assert process.stdout.readline() == "[rank 0] begun\n"
     os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=600)[1]
     assert "stopped\n" in said and "Traceback" not in said

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
 import psutil
 import pytest
 from click.testing import CliRunner
+from filelock import FileLock
 from rank_processes import survivors
 from toy_sweep import make_toy_course
 
@@ -27,22 +28,14 @@ CORES = len(os.sched_getaffinity(0))
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch, warm_server):
-    """A course of one toy lab in the working folder; sweeps take the warm process that is there already."""
-
-    class Shared:
-        def __enter__(self):
-            return warm_server
-
-        def __exit__(self, *exc):
-            pass
-
-    monkeypatch.setattr(local.WarmServer, "private", classmethod(lambda cls: Shared()))
+    """A course of one toy lab in the working folder; sweeps use the warm process of the tests."""
+    monkeypatch.setattr(local.WarmServer, "private", lambda: nullcontext(warm_server))
     monkeypatch.chdir(make_toy_course(tmp_path))
     return tmp_path
 
 
 def sweep(*words):
-    """Run the command here; returns its exit code and what it said."""
+    """Run the command in this process; returns its exit code and its output."""
     done = CliRunner().invoke(command, ["1", *map(str, words)], catch_exceptions=False)
     return done.exit_code, done.output
 
@@ -55,31 +48,28 @@ def outcome(folder):
     return json.loads((Path(folder) / "point.json").read_text())
 
 
-def test_every_point_is_a_folder_and_a_row(toy):
-    code, said = sweep("-g", "num_gpus=1,2", "-g", "batch_size=64,128", "--repeat", 2, "--jobs", 2)
+def test_every_trial_is_a_folder_and_a_row(toy):
+    code, said = sweep("-g", "num_gpus=1,2", "-p", "batch_size", 64, "--repeat", 2, "--jobs", 2)
     assert code == 0, said
     folder = toy / "runs" / "sweep-01_toy"
-    points = [f"{n}ranks-{b}bs-0.1lr-0.9m-5w/seed-{s}" for n in (1, 2) for b in (64, 128) for s in (0, 1)]
+    trials = [f"{n}ranks-64bs-0.1lr-0.9m-5w/seed-{s}" for n in (1, 2) for s in (0, 1)]
     found = table()
-    assert list(found["folder"]) == points and set(found["status"]) == {"done"}
+    assert list(found["folder"]) == trials and set(found["status"]) == {"done"}
     assert list(found.columns[:6]) == ["num_gpus", "batch_size", "base_lr", "momentum", "warmup_epochs", "seed"]
     row = found.iloc[-1]  # the values that the toy's formula gives
-    assert (row["ranks"], row["effective_batch"], row["epochs"], row["seed"]) == (2, 256, 2, 1)
+    assert (row["ranks"], row["effective_batch"], row["epochs"], row["seed"]) == (2, 128, 2, 1)
     assert row["images_per_sec"] == 1801 and row["train_seconds"] == 20  # the first epoch, 1 image/s, is left out
-    assert row["final_accuracy"] == row["best_accuracy"] == pytest.approx(0.913) and row["provenance"] == "synthetic"
-    for point in points:
-        names = {path.name for path in (folder / point).iterdir()}
+    assert row["final_accuracy"] == row["best_accuracy"] == pytest.approx(0.917) and row["provenance"] == "synthetic"
+    for trial in trials:
+        names = {path.name for path in (folder / trial).iterdir()}
         assert names >= {"01_toy.ipynb", "run.json", "learning_curve.csv", "assessment.out", "point.json", "output.log"}
         assert not names & {"unfinished", "unfinished.ipynb"}
-        assert "Epoch =  1" in (folder / point / "output.log").read_text()
+        assert "Epoch =  1" in (folder / trial / "output.log").read_text()
     assert {path.name for path in folder.glob("*.png")} == {
         f"{n}.png" for n in ("throughput", "speedup", "efficiency", "accuracy", "learning_curves")
     }
-    assert "8 of 8 points done" in said and "[8/8, 0 s left]" in said
-
-
-def test_ranks_times_threads_never_exceed_the_cores(toy):
-    sweep("-g", "num_gpus=1,2", "--jobs", 2)
+    assert "4 of 4 trials done" in said and "[4/4, 0 s left]" in said
+    # Ranks × threads never exceed the cores.
     parameters = [json.loads(path.read_text())["parameters"] for path in Path("runs").rglob("run.json")]
     assert {(p["num_gpus"], p["cores"], p["threads"]) for p in parameters} == {
         (n, n * (CORES // 2), n * (CORES // 2)) for n in (1, 2)
@@ -90,49 +80,37 @@ def test_what_is_done_is_not_run_again_and_more_values_extend_the_sweep(toy):
     assert sweep("-g", "batch_size=32,64")[0] == 0
     first = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("point.json")}
     code, said = sweep("-g", "batch_size=32,64,128", "--repeat", 2)
-    assert code == 0 and "2 of 6 points have ended before" in said
+    assert code == 0 and "2 of 6 trials have ended before" in said
     assert {path: path.stat().st_mtime_ns for path in first} == first
     assert len(table()) == 6 and len(list(Path("runs").rglob("point.json"))) == 6
     code, said = sweep("-g", "batch_size=32,64,128", "--repeat", 2)
-    assert code == 0 and "6 of 6 points have ended before" in said and "6 of 6 points done" in said
+    assert code == 0 and "6 of 6 trials have ended before" in said and "6 of 6 trials done" in said
 
 
 @pytest.mark.skipif(CORES < 2, reason="one core")
-def test_what_is_left_after_an_interruption_gets_the_same_cores(toy):
-    assert sweep("-g", "num_gpus=1,2")[0] == 0
-    place = Path("runs/sweep-01_toy/1ranks-32bs-0.1lr-0.9m-5w/seed-0")
-    first = outcome(place)["cores"]
-    (place / "point.json").unlink()  # as if it had been interrupted there: the point of two ranks goes first
-    code, said = sweep("-g", "num_gpus=1,2")
-    assert code == 0 and outcome(place)["cores"] == first == CORES // 2 and "a rank" not in said
-
-
-@pytest.mark.skipif(CORES < 2, reason="one core")
-def test_other_cores_a_rank_are_told(toy):
+def test_other_cores_per_rank_are_noted_and_an_interruption_does_not_change_them(toy):
     assert sweep("-g", "num_gpus=1")[0] == 0
     code, said = sweep("-g", "num_gpus=1,2")
-    assert code == 0 and f"1 of these points ran with {CORES} core(s) a rank, and now a rank has {CORES // 2}" in said
+    assert code == 0
+    assert f"1 of these trials ran with {CORES} core(s) per rank, and now a rank has {CORES // 2}" in said
+    place = Path("runs/sweep-01_toy/1ranks-32bs-0.1lr-0.9m-5w/seed-0")
+    (place / "point.json").unlink()  # as if it had been interrupted there: the trial of two ranks goes first
+    code, said = sweep("-g", "num_gpus=1,2")
+    assert code == 0 and outcome(place)["cores"] == CORES // 2 and "per rank" not in said
 
 
-def test_a_profile_that_was_edited_is_told(toy):
+def test_a_profile_that_was_edited_is_noted(toy):
     assert sweep("-g", "batch_size=32", "--profile", "smoke")[0] == 0
     profiles = toy / "labs" / "01_toy" / "profiles.yaml"
     profiles.write_text(profiles.read_text().replace("epochs: 1", "epochs: 3"))
     code, said = sweep("-g", "batch_size=32,64", "--profile", "smoke")
-    assert code == 0 and "1 of these points ran with epochs = 1 (now 3)" in said
+    assert code == 0 and "1 of these trials ran with epochs = 1 (now 3)" in said
     assert dict(table().set_index("batch_size")["epochs"]) == {32: 1, 64: 3}
 
 
-def test_a_sweep_that_was_killed_before_its_first_file_goes_on(toy):
-    place = Path("runs/sweep-01_toy")
-    place.mkdir(parents=True)
-    (place / ".sweep.json.abcd1234").write_text("{")
-    assert sweep("-g", "batch_size=32")[0] == 0
-
-
-def test_a_point_that_fails_keeps_its_traceback_and_does_not_stop_the_rest(toy):
+def test_a_trial_that_fails_keeps_its_traceback_and_does_not_stop_the_rest(toy):
     code, said = sweep("-g", "rule=raises,linear,dies")
-    assert code == 1 and "2 points failed" in said and "--retry" in said
+    assert code == 1 and "2 trials failed" in said and "--retry" in said
     found = table().set_index("rule")
     assert dict(found["status"]) == {"raises": "failed", "linear": "done", "dies": "failed"}
     assert found.loc["raises", "error"] == "failed in cell 4: ValueError: the optimiser ran away"
@@ -143,7 +121,7 @@ def test_a_point_that_fails_keeps_its_traceback_and_does_not_stop_the_rest(toy):
     assert not (failed / "run.json").exists()
     # Without --retry they stay as they are; with it they are run again, and what has been mended goes through.
     code, said = sweep("-g", "rule=raises,linear,dies")
-    assert code == 1 and "3 of 3 points have ended before, 2 of them failed (--retry" in said
+    assert code == 1 and "3 of 3 trials have ended before, 2 of them failed (--retry" in said
     assert outcome(failed)["attempts"] == 1
     notebook = toy / "labs" / "01_toy" / "01_toy.ipynb"
     notebook.write_text(notebook.read_text().replace("raise ValueError", "print"))
@@ -154,11 +132,11 @@ def test_a_point_that_fails_keeps_its_traceback_and_does_not_stop_the_rest(toy):
     assert dict(table().set_index("rule")["status"]) == {"raises": "done", "linear": "done", "dies": "failed"}
 
 
-def test_a_diverged_training_is_a_failed_point_that_says_so(toy, monkeypatch):
+def test_a_diverged_training_is_a_failed_trial_that_says_so(toy, monkeypatch):
     captions = []
     monkeypatch.setattr("matplotlib.figure.Figure.supxlabel", lambda figure, text, **look: captions.append(text))
     code, said = sweep("-g", "rule=linear,diverges", "-g", "batch_size=32,64", "-p", "epochs", 3)
-    assert code == 1 and "2 of 4 points done, 2 failed" in said
+    assert code == 1 and "2 of 4 trials done, 2 failed" in said
     found = table().set_index(["rule", "batch_size"])
     diverged = found.loc[("diverges", 32)]
     assert diverged["status"] == "failed" and pd.isna(diverged["final_accuracy"])
@@ -166,9 +144,8 @@ def test_a_diverged_training_is_a_failed_point_that_says_so(toy, monkeypatch):
     run = Path("runs/sweep-01_toy") / diverged["folder"] / "unfinished"
     assert json.loads((run / "run.json").read_text())["diverged"] == diverged["error"]
     assert len((run / "learning_curve.csv").read_text().splitlines()) == 1 + 1 + 2  # it ended there, not after epoch 3
-    assert captions and all(
-        "2 run(s) diverged and are left out" in text and diverged["folder"] in text for text in captions
-    )
+    assert captions and all(diverged["folder"] in text for text in captions)
+    assert all("2 run(s) diverged and are left out" in text for text in captions)
 
 
 def test_all_cells_run_when_asked(toy):
@@ -176,7 +153,7 @@ def test_all_cells_run_when_asked(toy):
     assert code == 1 and "this cell teaches" in said
 
 
-def test_a_process_that_is_killed_is_a_failed_point(toy, monkeypatch):
+def test_a_process_that_is_killed_is_a_failed_trial(toy, monkeypatch):
     real = local._start
 
     def kill(*words):
@@ -212,31 +189,25 @@ def test_bad_input_is_refused_in_one_line_before_anything_runs(toy, words, told)
 
 
 def test_another_sweeps_folder_is_refused(toy):
-    assert sweep("-g", "batch_size=32", "-o", "here")[0] == 0
-    assert sweep("-g", "batch_size=32", "-o", "twice", "--repeat", 2)[0] == 0
-    code, said = sweep("-g", "batch_size=32", "-o", "twice")
-    assert code == 2 and "with --repeat 2" in said
-    before = {path: path.read_bytes() for path in Path("here").rglob("*") if path.is_file() and path.name != ".lock"}
+    (here := Path("here")).mkdir()
+    (here / ".sweep.json.abcd1234").write_text("{")  # of a sweep that was killed before its first file was whole
+    assert sweep("-g", "batch_size=32", "-o", "here", "--repeat", 2)[0] == 0
+    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file() and path.name != ".lock"}
     for words, told in [
-        (["-g", "batch_size=32", "--profile", "smoke"], "with profile laptop (this one: smoke)"),
-        (["-g", "batch_size=32", "-p", "epochs", "3"], "with -p nothing (this one: epochs 3)"),
+        (["-g", "batch_size=32"], "with --repeat 2"),
+        (["-g", "batch_size=32", "--repeat", 2, "--profile", "smoke"], "with profile laptop (this one: smoke)"),
+        (["-g", "batch_size=32", "--repeat", 2, "-p", "epochs", "3"], "with -p nothing (this one: epochs 3)"),
         (["-g", "base_lr=0.2"], "over batch_size"),
         (["-g", "batch_size=64"], "batch_size = 32 too"),
-        (["-g", "batch_size=32", "-p", "seed", "5"], "another sweep"),
+        (["-g", "batch_size=32", "--repeat", 2, "-p", "seed", "5"], "another sweep"),
     ]:
         for dry in ([], ["--dry-run"]):
             code, said = sweep(*words, "-o", "here", *dry)
             assert code == 2 and told in said and "-o DIR" in said, said
-    assert {path: path.read_bytes() for path in before} == before
-
-
-def test_two_sweeps_in_one_folder_at_once(toy):
-    from filelock import FileLock
-
-    assert sweep("-g", "batch_size=32", "-o", "here")[0] == 0
     with FileLock("here/.lock"):
-        code, said = sweep("-g", "batch_size=32,64", "-o", "here")
+        code, said = sweep("-g", "batch_size=32,64", "--repeat", 2, "-o", "here")
     assert code == 2 and "another sweep is writing" in said
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_a_folder_that_cannot_be_written(toy, monkeypatch):
@@ -278,16 +249,16 @@ def test_a_full_disk_ends_the_sweep_and_loses_nothing(toy, small_disk):
     assert code == 0 and len(table(small_disk / "s")) == 3, said
 
 
-def test_dry_run_shows_points_and_time_and_writes_nothing(toy):
+def test_dry_run_shows_trials_and_time_and_writes_nothing(toy):
     code, said = sweep("-g", "batch_size=32,64", "--dry-run")
-    assert code == 0 and "2 points, 2 to run" in said and "unknown, no past run" in said and not Path("runs").exists()
+    assert code == 0 and "2 trials, 2 to run" in said and "unknown, no past run" in said and not Path("runs").exists()
     assert sweep("-g", "batch_size=32")[0] == 0
     path = next(Path("runs").rglob("point.json"))
     record = json.loads(path.read_text())
     path.write_text(json.dumps(record | {"seconds": 50.0}))
     code, said = sweep("-g", "batch_size=32,64,128", "--repeat", 2, "--dry-run", "--jobs", min(2, CORES))
-    assert "(has ended)" in said and "6 points, 5 to run" in said
-    expected = 50 * 5 if CORES == 1 else 50 * 3  # 5 points, two at a time
+    assert "(has ended)" in said and "6 trials, 5 to run" in said
+    expected = 50 * 5 if CORES == 1 else 50 * 3  # 5 trials, two at a time
     assert f"estimated time: {expected / 60:.0f} min" in said
 
 
@@ -334,31 +305,30 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(course):
     process = start(course, "-g", "rule=linear,hangs", mark=f"c{os.getpid()}")
     wait_for(lambda: list(course.rglob("hanging")))
     members = family(f"c{os.getpid()}")
-    assert len(members) >= 4  # the command, the warm process, the point's process, its kernel
+    assert len(members) >= 4  # the command, the warm process, the trial's process, its kernel
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=300)[0]
     assert process.returncode == 130
-    assert (
-        "stopped: 1 of 2 points have ended; the same command goes on with the others" in said
-        and "Traceback" not in said
-    )
+    assert "stopped: 1 of 2 trials have ended; the same command continues with the others" in said
+    assert "Traceback" not in said
     assert survivors(members, 600) == []
     found = pd.read_csv(course / "runs/sweep-01_toy/results.csv")
     assert list(found["status"]) == ["done"]
 
 
-def goes_on(process, course, ended):
-    return process.poll() is not None or len(list(course.rglob("point.json"))) > ended
-
-
-def kill_and_resume(course, kills, draw):
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_twice_or_more_and_resumed_each_trial_is_there_once(course, kills):
+    draw = random.Random(0) if kills == 2 else random.Random()  # 0: once while it starts, once in the thick of it
     words = ("-g", "num_gpus=1,2", "-g", "batch_size=64,128,256", "--repeat", 2, "--jobs", 2)
     mark = f"k{os.getpid()}"
+
+    def ended():
+        return len(list(course.rglob("point.json")))
+
     for _ in range(kills):
-        process = start(course, *words, mark=mark)
-        ended = len(list(course.rglob("point.json")))
-        if draw.random() < 0.8:  # in the thick of it; else while it starts
-            wait_for(partial(goes_on, process, course, ended))
+        before, process = ended(), start(course, *words, mark=mark)
+        if draw.random() < 0.8:
+            wait_for(lambda process=process, before=before: process.poll() is not None or ended() > before)
         time.sleep(draw.uniform(0, 1.0))
         members = family(mark)
         process.kill()
@@ -371,21 +341,10 @@ def kill_and_resume(course, kills, draw):
     found = pd.read_csv(folder / "results.csv")
     assert len(found) == 12 and found["folder"].is_unique and set(found["status"]) == {"done"}
     for row in found.itertuples():
-        expected = 0.92 - 0.001 * row.effective_batch / 32 + 0.001 * row.seed
-        assert (
-            row.final_accuracy == pytest.approx(expected)
-            and row.images_per_sec == 1000 * row.ranks * (0.9 if row.ranks > 1 else 1) + row.seed
-        )
+        rate = 1000 * row.ranks * (0.9 if row.ranks > 1 else 1) + row.seed
+        assert row.final_accuracy == pytest.approx(0.92 - 0.001 * row.effective_batch / 32 + 0.001 * row.seed)
+        assert row.images_per_sec == rate
     assert not list(folder.rglob("unfinished*"))
-
-
-def test_killed_twice_and_resumed_each_point_is_there_once(course):
-    kill_and_resume(course, 2, random.Random(0))  # once while it starts, once in the thick of it
-
-
-@pytest.mark.slow
-def test_killed_ten_times_and_resumed_each_point_is_there_once(course):
-    kill_and_resume(course, 10, random.Random())
 
 
 def test_nothing_is_left_in_the_temporary_folder(course, monkeypatch):
@@ -393,7 +352,6 @@ def test_nothing_is_left_in_the_temporary_folder(course, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(place))
     process = start(course, "-g", "batch_size=32", mark="t")
     assert process.wait(600) == 0
-    assert [
-        path for path in place.rglob("*") if not path.name.startswith("torchinductor_")
-    ] == []  # PyTorch's own cache
+    left = [path for path in place.rglob("*") if not path.name.startswith("torchinductor_")]  # PyTorch's own cache
+    assert left == []
     shutil.rmtree(place)

@@ -1,4 +1,4 @@
-"""Axes, grids and the names of points."""
+"""Axes, grids and the names of trials."""
 
 import pytest
 from toy_sweep import make_toy_course
@@ -6,7 +6,7 @@ from toy_sweep import make_toy_course
 from course_lib.runs.labs import Lab, find_lab
 from course_lib.runs.parameters import ParameterError
 from course_lib.runs.sweep import grid, parse_axis
-from course_lib.runs.sweep.points import plan
+from course_lib.runs.sweep.trials import plan
 
 
 def test_a_grid_is_every_combination_the_last_axis_fastest():
@@ -65,27 +65,27 @@ def toy(tmp_path, monkeypatch):
     return find_lab("1")
 
 
-def test_points_are_named_as_the_tutorial_names_its_curves(toy):
-    points = plan(toy, "laptop", {"num_gpus": [2], "batch_size": [128]}, {}, repeats=2)
-    assert [point.folder for point in points] == [
+def test_trials_are_named_as_the_tutorial_names_its_curves(toy):
+    trials = plan(toy, "laptop", {"num_gpus": [2], "batch_size": [128]}, {}, repeats=2)
+    assert [trial.folder for trial in trials] == [
         "2ranks-128bs-0.1lr-0.9m-5w/seed-0",
         "2ranks-128bs-0.1lr-0.9m-5w/seed-1",
     ]
-    assert [point.seed for point in points] == [0, 1] and points[0].ranks == 2
-    assert points[0].parameters["epochs"] == 2 and "output_dir" not in points[0].parameters
+    assert [trial.seed for trial in trials] == [0, 1] and trials[0].ranks == 2
+    assert trials[0].parameters["epochs"] == 2 and "output_dir" not in trials[0].parameters
 
 
 def test_what_the_name_does_not_hold_is_added_to_it(toy):
-    points = plan(toy, "smoke", {"epochs": [1, 2], "rule": ["linear", "a/../b"]}, {"seed": 7}, repeats=1)
-    assert points[0].folder == "1ranks-32bs-0.1lr-0.9m-5w-epochs_1-rule_linear/seed-7"
-    assert points[3].folder == "1ranks-32bs-0.1lr-0.9m-5w-epochs_2-rule_a_.._b/seed-7"
+    trials = plan(toy, "smoke", {"epochs": [1, 2], "rule": ["linear", "a/../b"]}, {"seed": 7}, repeats=1)
+    assert trials[0].folder == "1ranks-32bs-0.1lr-0.9m-5w-epochs_1-rule_linear/seed-7"
+    assert trials[3].folder == "1ranks-32bs-0.1lr-0.9m-5w-epochs_2-rule_a_.._b/seed-7"
 
 
 def test_small_rates_have_names_of_their_own(toy):
     rates = [1e-5, 1.00000001e-5, 0.1, 1.0, 10.0]
-    points = plan(toy, "laptop", {"base_lr": rates}, {}, repeats=1)
-    assert len({point.folder for point in points}) == 5
-    assert points[3].folder.startswith("1ranks-32bs-1lr-")
+    trials = plan(toy, "laptop", {"base_lr": rates}, {}, repeats=1)
+    assert len({trial.folder for trial in trials}) == 5
+    assert trials[3].folder.startswith("1ranks-32bs-1lr-")
 
 
 def test_a_long_grid_reads_the_notebook_as_often_as_a_short_one(toy, monkeypatch):
@@ -98,8 +98,8 @@ def test_a_long_grid_reads_the_notebook_as_often_as_a_short_one(toy, monkeypatch
 
 
 def test_seeds_can_be_an_axis(toy):
-    points = plan(toy, "laptop", {"seed": [3, 5], "num_gpus": [1, 2]}, {}, repeats=1)
-    assert [point.folder for point in points] == [
+    trials = plan(toy, "laptop", {"seed": [3, 5], "num_gpus": [1, 2]}, {}, repeats=1)
+    assert [trial.folder for trial in trials] == [
         f"{ranks}ranks-32bs-0.1lr-0.9m-5w/seed-{seed}" for seed in (3, 5) for ranks in (1, 2)
     ]
 
@@ -120,8 +120,8 @@ def test_seeds_can_be_an_axis(toy):
         ({"optimizer": ["sgd", "novgrad"]}, {}, 1, "optimizer = 'novgrad': must be one of sgd, novograd; did you mean novograd"),
         ({"batch_size": [1]}, {"optimizer": "nope"}, 1, "optimizer = 'nope'"),
         ({"base_lr": [0.1, 10**7]}, {}, 1, "base_lr"),
-        ({"rule": ["a b", "a_b"]}, {}, 1, "names two points"),
-        ({"batch_size": range(1, 2000), "epochs": range(1, 2000)}, {}, 1, "3,996,001 points"),
+        ({"rule": ["a b", "a_b"]}, {}, 1, "names two trials"),
+        ({"batch_size": range(1, 2000), "epochs": range(1, 2000)}, {}, 1, "3,996,001 trials"),
     ],
 )  # fmt: skip
 def test_bad_grids_are_refused_in_one_line(toy, axes, fixed, repeats, told):

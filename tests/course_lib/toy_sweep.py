@@ -1,4 +1,4 @@
-"""A lab that takes no time, for tests of sweeps: what it "trains" is a formula, and some of its points go wrong."""
+"""A lab that takes no time, for tests of sweeps: its accuracy is a formula, and some of its trials fail."""
 
 import nbformat
 
@@ -52,17 +52,12 @@ run.finish(False)
 ]
 
 
-def make_toy_course(folder):
-    """Write ``labs/01_toy``; returns `folder`."""
+def make_toy_course(folder, cells=CELLS):
+    """Write ``labs/01_toy`` with these cells, pairs of a tag and a source; returns `folder`."""
     lab = folder / "labs" / "01_toy"
     lab.mkdir(parents=True)
-    cells = []
-    for tag, source in CELLS:
-        cell = nbformat.v4.new_code_cell(source.strip())
-        if tag:
-            cell.metadata["tags"] = [tag]
-        cells.append(cell)
+    made = [nbformat.v4.new_code_cell(source.strip(), metadata={"tags": [tag]} if tag else {}) for tag, source in cells]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), lab / "01_toy.ipynb")
+    nbformat.write(nbformat.v4.new_notebook(cells=made, metadata={"kernelspec": kernel}), lab / "01_toy.ipynb")
     (lab / "profiles.yaml").write_text("laptop: {}\nsmoke:\n  epochs: 1\n")
     return folder

@@ -1,4 +1,4 @@
-"""`deploy/slurm/scaling.sbatch` beside a stand-in for srun: which ranks it measures, with which batches."""
+"""`deploy/slurm/scaling.sbatch` with a stand-in for srun: which ranks it measures, with which batches."""
 
 import os
 import subprocess
@@ -38,23 +38,16 @@ def test_one_node_measures_1_2_and_4_gpus_with_as_many_images_each(tmp_path):
 
 @pytest.mark.parametrize("options, batch", [((), 2048), (("--batch-size=512",), 512)])
 def test_strong_scaling_shares_the_batch_out(tmp_path, options, batch):
-    told = measured(tmp_path, *options, STRONG="1", RESULTS="there")
-    sizes = [line.rpartition("--batch_size ")[2].split()[0] for line in told]
-    assert sizes == [str(batch // n) for n in (1, 2, 4)] and told[0].endswith("--output there/ranks-1.json")
+    commands = measured(tmp_path, *options, STRONG="1", RESULTS="there")
+    sizes = [line.rpartition("--batch_size ")[2].split()[0] for line in commands]
+    assert sizes == [str(batch // n) for n in (1, 2, 4)] and commands[0].endswith("--output there/ranks-1.json")
 
 
 def test_further_nodes_join_with_all_their_ranks(tmp_path):
-    told = measured(tmp_path, SLURM_NNODES="4", RANKS_PER_NODE="2")
-    assert [line.partition(" --cpus")[0] for line in told] == [
+    commands = measured(tmp_path, SLURM_NNODES="4", RANKS_PER_NODE="2")
+    assert [line.partition(" --cpus")[0] for line in commands] == [
         f"threads {threads}: --kill-on-bad-exit=1 --nodes={nodes} --ntasks={nodes}"
         for threads, nodes in ((8, 1), (4, 1), (4, 2), (4, 4))
     ]  # fmt: skip
-    assert "--nnodes=4 --rdzv-backend=c10d --rdzv-id=12345-8 --rdzv-endpoint=node7:20690" in told[3]
-    assert "--output runs/scaling-12345/ranks-8.json" in told[3]
-
-
-def test_the_script_is_bash_and_its_options_stand_before_its_commands():
-    assert subprocess.run(["bash", "-n", SCRIPT]).returncode == 0
-    lines = SCRIPT.read_text().splitlines()
-    first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
-    assert not [line for line in lines[first:] if line.startswith("#SBATCH")]
+    assert "--nnodes=4 --rdzv-backend=c10d --rdzv-id=12345-8 --rdzv-endpoint=node7:20690" in commands[3]
+    assert "--output runs/scaling-12345/ranks-8.json" in commands[3]

@@ -2,6 +2,7 @@
 
 Nothing of the system's own configuration is used or changed: keys, sockets, ports, state and logs are its own. It needs
 root (slurmd starts jobs as their users) and Debian's packages, which are installed where that is possible.
+`start_lab`, `finish` and `wait_for` are for tests of `lab` commands that submit to it.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-__all__ = ["OneMachineSlurm", "SlurmNotHere", "install_slurm", "one_machine_slurm"]
+__all__ = ["OneMachineSlurm", "SlurmNotHere", "finish", "install_slurm", "one_machine_slurm", "start_lab", "wait_for"]
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "srun")
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
@@ -61,12 +63,12 @@ class SlurmNotHere(RuntimeError):
 
 
 def install_slurm() -> None:
-    """See that Slurm's programs are there, by apt-get where they are not.
+    """Install Slurm's programs by apt-get where they are missing.
 
     Raises
     ------
     SlurmNotHere
-        They are not, and cannot be installed.
+        They cannot be installed.
     """
     if os.geteuid() != 0:
         raise SlurmNotHere("a one-machine Slurm needs root: slurmd starts jobs as their users")
@@ -82,8 +84,8 @@ def install_slurm() -> None:
         except subprocess.TimeoutExpired:
             raise SlurmNotHere(f"`{' '.join(command)}` takes more than 5 minutes") from None
         if done.returncode:
-            said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-            raise SlurmNotHere(f"`{' '.join(command)}` fails: {said}")
+            output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()
+            raise SlurmNotHere(f"`{' '.join(command)}` fails: {output[-1]}")
     if missing := [program for program in _PROGRAMS if not shutil.which(program, path=_PATH)]:
         raise SlurmNotHere(f"slurm-wlm and munge are installed, but there is no {', '.join(missing)}")
 
@@ -96,9 +98,9 @@ class OneMachineSlurm:
     folder : Path
         Empty, and writable by root alone, as all folders above it (munged insists).
     cpus : int
-        That the node says it has.
+        That the node claims to have.
     gpus : int
-        The same: generic resources whose devices are empty files: Slurm gives them out, and no program can use them.
+        The same: generic resources whose devices are empty files. Slurm grants them, and no program can use them.
 
     Attributes
     ----------
@@ -121,15 +123,10 @@ class OneMachineSlurm:
         key.write_bytes(secrets.token_bytes(128))
         controller_port, node_port = _free_ports(2)
         text = _CONFIGURATION.format(
-            folder=folder,
-            host=socket.gethostname().split(".")[0],
-            node="one",
-            cpus=cpus,
-            gpus=gpus,
-            memory=64_000,  # MiB; asked for, and not limited
-            controller_port=controller_port,
-            node_port=node_port,
-        )
+            folder=folder, host=socket.gethostname().split(".")[0], node="one", cpus=cpus, gpus=gpus,
+            memory=64_000,  # MiB; requested, and not limited
+            controller_port=controller_port, node_port=node_port,
+        )  # fmt: skip
         (folder / "slurm.conf").write_text(text)
         devices = [folder / f"gpu{index}" for index in range(gpus)]  # slurmd counts files that exist
         for device in devices:
@@ -137,9 +134,10 @@ class OneMachineSlurm:
         (folder / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in devices))
         self._daemons: dict[str, subprocess.Popen] = {}
         try:
-            own = [f"--{name}={folder / f'munge.{name}'}" for name in ("socket",)]
-            own += [f"--key-file={key}", f"--pid-file={folder / 'munged.pid'}", f"--seed-file={folder / 'munged.seed'}"]
-            self._start("munged", "--foreground", "--force", f"--log-file={folder / 'munged.log'}", *own)
+            files = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munged.pid",
+                     "seed-file": "munged.seed", "log-file": "munged.log"}  # fmt: skip
+            own = [f"--{option}={folder / name}" for option, name in files.items()]
+            self._start("munged", "--foreground", "--force", *own)
             self._wait(lambda: (folder / "munge.socket").exists(), "munged makes no socket")
             self._start("slurmctld", "-D", "-f", str(folder / "slurm.conf"))
             self._start("slurmd", "-D", "-f", str(folder / "slurm.conf"), "-N", "one")
@@ -199,8 +197,8 @@ class OneMachineSlurm:
         while not ready():
             for name, daemon in self._daemons.items():
                 if daemon.poll() is not None:
-                    said = (self.folder / f"{name}.out").read_text(errors="replace").strip().splitlines() or [""]
-                    raise SlurmNotHere(f"{name} ended with {daemon.returncode}: {said[-1]}")
+                    output = (self.folder / f"{name}.out").read_text(errors="replace").strip().splitlines() or [""]
+                    raise SlurmNotHere(f"{name} ended with {daemon.returncode}: {output[-1]}")
             if time.monotonic() > deadline:
                 raise SlurmNotHere(f"{otherwise} within {seconds:.0f} s")
             time.sleep(0.2)
@@ -218,6 +216,33 @@ def one_machine_slurm() -> Iterator[OneMachineSlurm]:
             yield cluster
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def start_lab(folder: Path, *words: object, **environment: str) -> subprocess.Popen:
+    """Start `lab WORDS…` in a folder, with further environment variables."""
+    return subprocess.Popen(
+        [Path(sys.executable).with_name("lab"), *map(str, words)],
+        cwd=folder, env=os.environ | environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def finish(process: subprocess.Popen, code: int = 0) -> str:
+    """What a process has printed when it ends, which must be with this exit code."""
+    try:
+        output = process.communicate(timeout=600)[0]
+    finally:
+        process.kill()
+    assert process.returncode == code, output
+    return output
+
+
+def wait_for(condition, what: str, seconds: float = 600.0):
+    """The first true value of a condition."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"no {what} within {seconds:.0f} s"
+        time.sleep(0.2)
+    return value
 
 
 def _free_ports(count: int) -> list[int]:

@@ -6,10 +6,10 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from one_machine_slurm import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
@@ -35,22 +35,16 @@ def test_a_job_near_its_wall_time_is_queued_again_and_goes_on(slurm, tmp_path):
          "--output-dir=run"],
         check=True, capture_output=True, text=True, cwd=tmp_path,
     ).stdout.strip()  # fmt: skip
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "run" / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    time.sleep(1)
+    run, output = tmp_path / "run", tmp_path / "job.out"
+    wait_for((run / "checkpoint.safetensors").exists, "checkpoint")
     slurm.run("scancel", "--batch", "--signal=USR1", job)  # what Slurm sends two minutes before the wall time
-    told = tmp_path / "job.out"
-    while "queueing job" not in told.read_text() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not (tmp_path / "run" / "run.json").exists()
-    time.sleep(3)
+    wait_for(lambda: "queueing job" in output.read_text(), "line about the new start")
+    assert not (run / "run.json").exists()
+    wait_for(lambda: any("PENDING" in task for task in slurm.live_tasks()), "queued job")
     slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)  # a requeued job waits two minutes
-    deadline = time.monotonic() + 300
-    while not (tmp_path / "run" / "run.json").exists() and time.monotonic() < deadline:
-        time.sleep(0.5)
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    wait_for((run / "run.json").exists, "end of the run")
+    record = json.loads((run / "run.json").read_text())
     assert record["world_size"] == 2 and len(record["resumed"]) == 1
-    assert "going on from" in told.read_text()
-    epochs = [line.split(",")[0] for line in (tmp_path / "run" / "learning_curve.csv").read_text().splitlines()[1:]]
+    assert "going on from" in output.read_text()
+    epochs = [line.split(",")[0] for line in (run / "learning_curve.csv").read_text().splitlines()[1:]]
     assert epochs == [str(epoch) for epoch in range(301)]

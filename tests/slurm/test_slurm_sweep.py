@@ -1,28 +1,34 @@
-"""`lab sweep --executor slurm` on a real one-machine cluster, against what the local executor gives."""
+"""`lab sweep --executor slurm` on a real one-machine cluster; the oracle is the local executor's table."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import nbformat
 import pandas as pd
 import pytest
+from one_machine_slurm import finish, start_lab, wait_for
 
 from course_lib.runs.sweep.folder import read_outcome
+from tests.course_lib.toy_sweep import make_toy_course
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
-# A lab that trains: a linear model, on as many ranks as it is told, its gradients averaged. Some of its points go wrong.
-CELLS = [
-    "num_gpus = 1\nbatch_size = 8\nbase_lr = 0.1\nmomentum = 0.0\nwarmup_epochs = 0.0\nepochs = 3\nseed = 0\n"
-    'rule = "linear"\noutput_dir = "run"',
-    """
+# A lab that trains a linear model on several ranks, with averaged gradients. Some of its trials fail.
+PARAMETERS = """
+num_gpus = 1
+batch_size = 8
+base_lr = 0.1
+momentum = 0.0
+warmup_epochs = 0.0
+epochs = 3
+seed = 0
+rule = "linear"
+output_dir = "run"
+"""
+TRAIN = """
 import os, time, torch
 from course_lib.distributed import launch
 from course_lib.runs.records import EpochRecord, RunFolder
@@ -32,8 +38,7 @@ if rule == "raises" and not os.path.exists("mended"):
     raise ValueError("the optimiser ran away")
 while rule == "hangs" and not os.path.exists("mended"):
     time.sleep(0.2)
-""",
-    """
+
 def train(batch_size, base_lr, epochs, seed):
     import torch
     import torch.distributed as dist
@@ -59,8 +64,7 @@ run = RunFolder(output_dir, "01_toy", parameters, {"name": "none", "provenance":
 for epoch, (loss, accuracy) in enumerate(ranks[0][0], 1):
     run.append(EpochRecord(epoch, 1.0 * epoch, 256.0, loss, accuracy, loss, accuracy, base_lr), 1.0)
 run.finish(False)
-""",
-]
+"""
 ON_SLURM = ["--executor", "slurm", "--slurm", "cpus-per-gpu=1", "--slurm", "time=10"]
 CURVES = ["num_gpus", "batch_size", "seed", "status", "epochs", "best_accuracy", "final_accuracy", "final_loss", "ranks",
           "effective_batch", "dataset", "device", "folder", "error"]  # fmt: skip
@@ -68,34 +72,17 @@ CURVES = ["num_gpus", "batch_size", "seed", "status", "epochs", "best_accuracy",
 
 @pytest.fixture
 def course(tmp_path):
-    """A course of the toy lab."""
-    lab = tmp_path / "labs" / "01_toy"
-    lab.mkdir(parents=True)
-    cells = [nbformat.v4.new_code_cell(source.strip()) for source in CELLS]
-    cells[0].metadata["tags"] = ["parameters"]
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), lab / "01_toy.ipynb")
-    (lab / "profiles.yaml").write_text("laptop: {}\n")
-    return tmp_path
+    """A course of that lab."""
+    return make_toy_course(tmp_path, [("parameters", PARAMETERS), (None, TRAIN)])
 
 
-def start(course: Path, *words: object, **changed: str) -> subprocess.Popen:
-    """`lab sweep 1`, begun."""
-    return subprocess.Popen(
-        [Path(sys.executable).with_name("lab"), "sweep", "1", *map(str, words)],
-        cwd=course, env=os.environ | changed, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+def start(course: Path, *words: object):
+    return start_lab(course, "sweep", "1", *words)
 
 
-def sweep(course: Path, *words: object, code: int = 0, **changed: str) -> str:
-    """What `lab sweep 1` says."""
-    process = start(course, *words, **changed)
-    try:
-        said = process.communicate(timeout=600)[0]
-    finally:
-        process.kill()
-    assert process.returncode == code, said
-    return said
+def sweep(course: Path, *words: object, code: int = 0) -> str:
+    """What `lab sweep 1` prints."""
+    return finish(start(course, *words), code)
 
 
 def table(folder: Path) -> pd.DataFrame:
@@ -108,30 +95,18 @@ def executed(course: Path) -> list[str]:
     return book.read_text().split() if book.exists() else []
 
 
-def wait_for(condition, what: str, seconds: float = 600.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"no {what} within {seconds:.0f} s"
-        time.sleep(0.2)
-    return found
-
-
 def test_a_grid_gives_the_local_executor_s_table_and_a_job_asks_for_its_ranks(slurm, course):
     grid = ["-g", "num_gpus=1,2", "-g", "batch_size=8,16"]
     sweep(course, *grid, "-o", "local")
     process = start(course, *grid, "-o", "slurm", *ON_SLURM)
     asked = set()
-    try:
-        while process.poll() is None:
-            asked |= set(slurm.run("squeue", "-h", "-r", "-t", "all", "-o", "%b %C %l %D", check=False).splitlines())
-            time.sleep(0.3)
-        said = process.communicate()[0]
-    finally:
-        process.kill()
-    assert process.returncode == 0, said
+    while process.poll() is None:
+        asked |= set(slurm.run("squeue", "-h", "-r", "-t", "all", "-o", "%b %C %l %D", check=False).splitlines())
+        time.sleep(0.3)
+    output = finish(process)
     ours, theirs = table(course / "local"), table(course / "slurm")
     assert theirs["status"].tolist() == ["done"] * 4 and theirs["final_accuracy"].min() > 0.8
-    assert theirs["final_loss"].nunique() == 4  # so that equality says something
+    assert theirs["final_loss"].nunique() == 4  # so that equality means something
     pd.testing.assert_frame_equal(ours[CURVES], theirs[CURVES])
     for ranks in (1, 2):
         assert f"gres:gpu:{ranks} {ranks} 10:00 1" in asked, asked
@@ -139,23 +114,19 @@ def test_a_grid_gives_the_local_executor_s_table_and_a_job_asks_for_its_ranks(sl
         record = json.loads((course / "slurm" / row["folder"] / "run.json").read_text())["parameters"]
         assert (record["threads"], record["cpus"]) == (1, str(row["ranks"]))  # ranks × threads are the job's cores
         assert read_outcome(course / "slurm" / row["folder"]).executor == "slurm"
-    assert "PyTorch sees 0" in said  # the fake GPUs
+    assert "PyTorch sees 0" in output  # the fake GPUs
     assert not (course / "slurm" / "slurm_logs").exists()
-    assert "4 of 4 points have ended before" in sweep(course, *grid, "-o", "slurm", *ON_SLURM)
+    assert "4 of 4 trials have ended before" in sweep(course, *grid, "-o", "slurm", *ON_SLURM)
     assert len(executed(course)) == 8
 
 
-def test_points_fail_alone_and_retry_completes_them(slurm, course):
+def test_trials_fail_alone_and_retry_completes_them(slurm, course):
     words = ["-g", "rule=raises,linear,hangs", "-o", "out", *ON_SLURM]
     process = start(course, *words)
-    try:
-        wait_for(lambda: len(executed(course)) == 3, "third point")
-        hanging = wait_for(lambda: [task for task in slurm.live_tasks() if "_2 " in task], "hanging task")[0].split()[0]
-        slurm.run("scancel", hanging)
-        said = process.communicate(timeout=600)[0]
-    finally:
-        process.kill()
-    assert process.returncode == 1, said
+    wait_for(lambda: len(executed(course)) == 3, "third trial")
+    hanging = wait_for(lambda: [task for task in slurm.live_tasks() if "_2 " in task], "hanging task")[0].split()[0]
+    slurm.run("scancel", hanging)
+    finish(process, code=1)
     rows = {row["rule"]: row for _, row in table(course / "out").iterrows()}
     assert [rows[rule]["status"] for rule in ("raises", "linear", "hangs")] == ["failed", "done", "failed"]
     assert "the optimiser ran away" in rows["raises"]["error"]
@@ -164,73 +135,51 @@ def test_points_fail_alone_and_retry_completes_them(slurm, course):
     assert Path(rows["hangs"]["error"].rpartition("log: ")[2]).stat().st_size > 0
     (course / "mended").touch()
     before = len(executed(course))
-    said = sweep(course, *words, "--retry")
-    assert "3 of 3 points done" in said and len(executed(course)) == before + 2
+    assert "3 of 3 trials done" in sweep(course, *words, "--retry") and len(executed(course)) == before + 2
     assert {read_outcome(course / "out" / row["folder"]).attempts for row in rows.values()} == {1, 2}
 
 
 def test_after_a_kill_the_jobs_go_on_and_the_same_command_completes(slurm, course):
     words = ["-g", "rule=linear,hangs", "-p", "num_gpus", "2", "-g", "batch_size=8,16", "-o", "out", *ON_SLURM]
     process = start(course, *words)
-    try:
-        wait_for(lambda: any("hangs" in folder for folder in executed(course)), "hanging point")
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    orphans = slurm.live_tasks()
+    wait_for(lambda: any("hangs" in folder for folder in executed(course)), "hanging trial")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    orphans = {task.split()[0] for task in slurm.live_tasks()}
     assert orphans
     second = start(course, *words)
-    try:
-        time.sleep(5)
-        assert {task.split()[0] for task in slurm.live_tasks()} <= {task.split()[0] for task in orphans}, (
-            "submitted again"
-        )
-        (course / "mended").touch()
-        said = second.communicate(timeout=600)[0]
-    finally:
-        second.kill()
-    assert second.returncode == 0, said
-    assert "from an interrupted call" in said and "4 of 4 points done" in said
-    assert sorted(executed(course)) == sorted({*executed(course)}) and len(executed(course)) == 4, "a point ran twice"
+    assert any("from an interrupted call" in line for line in second.stdout)  # it has decided what to submit
+    (course / "mended").touch()
+    assert "4 of 4 trials done" in finish(second)
+    assert sorted(executed(course)) == sorted({*executed(course)}) and len(executed(course)) == 4, "a trial ran twice"
 
 
 def test_an_interrupt_cancels_the_jobs_and_no_more_than_jobs_run(slurm, course):
     words = ["-g", "rule=hangs", "-g", "batch_size=8,16,32", "-o", "out", *ON_SLURM, "--jobs", "2"]
     process = start(course, *words)
-    try:
-        wait_for(lambda: len(executed(course)) == 2, "second point")
-        assert len(slurm.live_tasks()) == 2
-        process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=600)[0]
-    finally:
-        process.kill()
-    assert process.returncode == 130, said
-    assert "cancelling 2 points" in said and "the same command goes on" in said.splitlines()[-1]
-    assert not slurm.live_tasks()
-    assert not (course / "out" / "slurm_logs").exists()
+    wait_for(lambda: len(executed(course)) == 2, "second trial")
+    assert len(slurm.live_tasks()) == 2
+    process.send_signal(signal.SIGINT)
+    output = finish(process, code=130)
+    assert "cancelling 2 trials" in output and "the same command continues" in output.splitlines()[-1]
+    assert not slurm.live_tasks() and not (course / "out" / "slurm_logs").exists()
     (course / "mended").touch()
-    assert "3 of 3 points done" in sweep(course, *words)
+    assert "3 of 3 trials done" in sweep(course, *words)
 
 
 def test_what_slurm_refuses_is_one_line(slurm, course):
     words = ["-g", "num_gpus=1,3", "-o", "out", "--executor", "slurm", "--slurm", "cpus-per-gpu=1"]
-    for more, told in (([], "num_gpus = 3"), (["--slurm", "partition=nosuch"], "partition")):
-        said = sweep(course, *words, *more, code=1)
-        last = said.splitlines()[-1]
-        assert last.startswith("Error: sbatch refuses") and told in last and "Traceback" not in said, said
+    for more, named in (([], "num_gpus = 3"), (["--slurm", "partition=nosuch"], "partition")):
+        output = sweep(course, *words, *more, code=1)
+        last = output.splitlines()[-1]
+        assert last.startswith("Error: sbatch refuses") and named in last and "Traceback" not in output, output
     assert not slurm.live_tasks() and executed(course) == []
-    said = sweep(course, "-g", "num_gpus=1", "-o", "out", *ON_SLURM, "--slurm", "gres=gpu:2", code=2)
-    assert "--slurm gres is set by the sweep itself" in said.splitlines()[-1]
 
 
-def test_what_can_never_run_is_told(slurm, course):
+def test_jobs_that_can_never_run_are_reported(slurm, course):
     words = ["-g", "num_gpus=1", "-o", "out", "--executor", "slurm", "--slurm", "cpus-per-gpu=64"]
     process = start(course, *words)
-    try:
-        line = next(line for line in process.stdout if "for ever" in line)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=600)
-    finally:
-        process.kill()
-    assert "1 point will wait for ever: PartitionConfig" in line
-    assert not slurm.live_tasks()
+    line = next(line for line in process.stdout if "for ever" in line)
+    process.send_signal(signal.SIGINT)
+    finish(process, code=130)
+    assert "1 trial will wait for ever: PartitionConfig" in line and not slurm.live_tasks()

@@ -1,4 +1,4 @@
-"""One task of a job array, on its compute node: run a function, and report its begin and its end.
+"""One task of a job array, on its compute node: run a function, and report its start and its end.
 
 A report is a small file in the array's folder. The process that watches the array therefore needs neither Slurm's
 accounting nor a pickle.
@@ -27,7 +27,7 @@ BEGAN, ENDED = "began", "ended"
 
 @dataclass(frozen=True)
 class ArrayTask:
-    """The task that runs in this process; `folder` is the array's, and the submitting process sees it too."""
+    """The task that runs in this process; `folder` is the array's, which the submitting process can read."""
 
     folder: Path
     index: int
@@ -48,13 +48,13 @@ class ArrayTask:
 def run_task(folder: Path, index: int, function: Callable[..., int | None], arguments: Sequence[Any]) -> NoReturn:
     """Call ``function(ArrayTask, *arguments)`` and exit with the code that it returns (None: 0).
 
-    Without the array's record no process waits for the task, and it does nothing. So end jobs that could not be
-    cancelled, and jobs that Slurm took although sbatch reported an error.
+    Without the array's record no process waits for the task, and it does nothing. Jobs that could not be cancelled end
+    that way, and jobs that Slurm took although sbatch reported an error.
     """
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's signal to requeue the job; Slurm does that itself
     if not (folder / RECORD).exists():
-        print(f"{folder.name}: nobody waits for this job any more")
+        print(f"{folder.name}: no process waits for this job any more")
         sys.exit(0)
     task = ArrayTask(folder, index)
     task.report(BEGAN)
@@ -65,7 +65,3 @@ def run_task(folder: Path, index: int, function: Callable[..., int | None], argu
         raise
     task.report(ENDED, code=code)
     sys.exit(code)
-
-
-def _end(*_: object) -> NoReturn:
-    sys.exit(128 + signal.SIGTERM)

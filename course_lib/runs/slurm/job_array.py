@@ -1,12 +1,12 @@
-"""A job array and what is known of it on disk.
+"""A job array and its files.
 
 ::
 
     FOLDER/NAME/tasks.json      a label for each task, from before the submission until all tasks have ended
     FOLDER/NAME/reports/        what the tasks report (`course_lib.runs.slurm.array_task`)
-    FOLDER/NAME/*_log.err       what they wrote to stderr; the logs of lost tasks stay
+    FOLDER/NAME/*_log.err       what they wrote to stderr; kept where a task was lost
 
-NAME is the jobs' name too. A process whose predecessor was killed finds by it what still runs.
+NAME is the jobs' name too: a process whose predecessor was killed finds by it which jobs still run.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from course_lib.runs.slurm.array_task import RECORD, REPORTS, run_task
-from course_lib.runs.slurm.squeue import cancel, tasks_by_name
+from course_lib.runs.slurm.squeue import SlurmError, cancel, tasks_by_name
 from course_lib.system.atomic import write_atomically
 
 __all__ = ["JobArray", "RefusedError", "cancel_left"]
@@ -32,17 +32,17 @@ __all__ = ["JobArray", "RefusedError", "cancel_left"]
 KILL_SECONDS = 45.0  # Slurm's KillWait is 30
 
 
-class RefusedError(RuntimeError):
+class RefusedError(SlurmError):
     """sbatch refuses the jobs; its own words, one line."""
 
 
 @dataclass(frozen=True, eq=False)
 class JobArray:
-    """A submitted array; `labels` are plain data, by index, by which the submitter knows each task again."""
+    """A submitted array; `labels` are plain data, by index, by which the submitter identifies each task."""
 
     folder: Path
     labels: Sequence[Any]
-    heard: set[str] = field(default_factory=set, repr=False)  # names of the reports that `reports` has given
+    seen: set[str] = field(default_factory=set, repr=False)  # names of the reports that `reports` has yielded
 
     @property
     def name(self) -> str:
@@ -56,7 +56,6 @@ class JobArray:
         function: Callable[..., int | None],
         tasks: Sequence[tuple[Any, Sequence[Any]]],
         parameters: Mapping[str, Any],
-        at_a_time: int = 0,
     ) -> JobArray:
         """Submit one task for each pair of label and arguments (see `course_lib.runs.slurm.array_task.run_task`).
 
@@ -68,8 +67,6 @@ class JobArray:
             Beginning of the jobs' name.
         parameters : mapping
             For submitit's executor.
-        at_a_time : int
-            Tasks that Slurm may run at a time; 0: all.
 
         Raises
         ------
@@ -89,19 +86,18 @@ class JobArray:
         (array.folder / REPORTS).mkdir()
         write_atomically(array.folder / RECORD, json.dumps(array.labels))
         executor = submitit.SlurmExecutor(array.folder, max_num_timeout=0)
-        count = len(tasks)
+        count, arguments = len(tasks), [arguments for _, arguments in tasks]
         try:
             # Without srun: since Slurm 22.05 a step does not inherit the job's --cpus-per-task.
             executor.update_parameters(
-                job_name=array.name, array_parallelism=at_a_time or count, use_srun=False, wckey=None, **parameters
+                job_name=array.name, array_parallelism=count, use_srun=False, wckey=None, **parameters
             )
-            arguments = [arguments for _, arguments in tasks]
             executor.map_array(run_task, [array.folder] * count, range(count), [function] * count, arguments)
         except (FailedJobError, FailedSubmissionError) as error:
             # In time for a job that Slurm took all the same: it does nothing without its record.
             array.clean_up()
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            raise RefusedError(re.sub(r"^sbatch: (error: )?", "", said[-1].strip())[:300]) from None
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise RefusedError(re.sub(r"^sbatch: (error: )?", "", lines[-1].strip())[:300]) from None
         except BaseException:
             array.cancel()
             raise
@@ -118,16 +114,16 @@ class JobArray:
 
     def reports(self) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
         """Reports since the last call: a task's index, what it reports, and the data."""
-        for name in sorted(set(os.listdir(self.folder / REPORTS)) - self.heard):
+        for name in sorted(set(os.listdir(self.folder / REPORTS)) - self.seen):
             index, what, _ = (*name.split("-", 2), "", "")[:3]
             if index.isdigit():
                 with contextlib.suppress(OSError, ValueError):
                     data = json.loads((self.folder / REPORTS / name).read_text())
-                    self.heard.add(name)
+                    self.seen.add(name)
                     yield int(index), what, data
 
     def log(self, index: int) -> Path | None:
-        """What a task wrote to stderr; None where it never began."""
+        """The file with what a task wrote to stderr; None where it never began."""
         pattern = re.compile(rf"\d+(_{index})?_0_log\.err" if len(self.labels) == 1 else rf"\d+_{index}_0_log\.err")
         return next((path for path in self.folder.iterdir() if pattern.fullmatch(path.name)), None)
 
@@ -145,36 +141,33 @@ class JobArray:
     def wait_until_over(self, seconds: float = KILL_SECONDS) -> bool:
         """Wait until no task lives; False where one still does, or squeue does not answer."""
         deadline = time.monotonic() + seconds
-        while True:
-            states = tasks_by_name([self.name])
-            if states is None or not any(state.live for state in states[self.name].values()):
-                return states is not None
+        while (states := tasks_by_name([self.name])) is not None:
+            if not any(state.live for state in states[self.name].values()):
+                return True
             if time.monotonic() > deadline:
-                return False
+                break
             time.sleep(0.5)
+        return False
 
-    def clean_up(self, lost: Collection[int] = ()) -> None:
-        """Remove its files, except the logs of these tasks."""
-        keep = {path.with_suffix(suffix) for index in lost if (path := self.log(index)) for suffix in (".err", ".out")}
-        if not keep:
+    def clean_up(self, keep_logs: bool = False) -> None:
+        """Remove its files; perhaps not what its tasks printed."""
+        if not keep_logs:
             shutil.rmtree(self.folder, ignore_errors=True)
-        else:
-            shutil.rmtree(self.folder / REPORTS, ignore_errors=True)
-            for path in self.folder.iterdir():
-                if path.is_file() and path not in keep:
-                    path.unlink(missing_ok=True)
+        for path in self.folder.glob("*"):
+            if path.suffix not in (".err", ".out"):
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.parent.rmdir()  # where it is empty
 
 
-def cancel_left(parent: Path, say: Callable[[str], None]) -> list[JobArray]:
-    """Cancel the arrays that an interrupted process left; returns those that Slurm did not say are over."""
+def cancel_left(parent: Path, log: Callable[[str], None]) -> list[JobArray]:
+    """Cancel the arrays that an interrupted process left; returns those that Slurm did not confirm to be over."""
     left = JobArray.left_in(parent)
     states = tasks_by_name([array.name for array in left])
     alive = []
     for array in left:
         if states is None or any(state.live for state in states[array.name].values()):
-            say(f"cancelling Slurm jobs {array.name}, which an interrupted batch left")
+            log(f"cancelling Slurm jobs {array.name}, which an interrupted batch left")
             if not (array.cancel() and array.wait_until_over()):
                 alive.append(array)
                 continue

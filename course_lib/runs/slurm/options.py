@@ -1,13 +1,14 @@
-"""What may be told to Slurm about the jobs: ``--slurm KEY=VALUE``, KEY being a long option of sbatch."""
+"""Options for the jobs: ``--slurm KEY=VALUE``, KEY being a long option of sbatch."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
-__all__ = ["minutes", "slurm_option"]
+__all__ = ["minutes", "slurm_option", "submitit_parameters"]
 
-# The submitter's own part of the conversation: with these changed it would not find its jobs or their results.
+# Set by whatever submits: with these changed it would not find its jobs or their results.
 _RESERVED = re.compile(
     "array|chdir|clusters?|error|get_user_env|gid|help|input|job_name|open_mode|output|parsable|signal|test_only|uid|"
     "usage|version|wait|wrap"
@@ -31,9 +32,9 @@ def slurm_option(text: str, setter: str, reserved: Collection[str] = ()) -> tupl
     text : str
         Such as ``partition=short``, ``cpus-per-task=4`` or ``cpus_per_task=4``.
     setter : str
-        Who sets the options that may not be given, for the message: ``grader`` or ``sweep``.
+        What sets the reserved options, for the message: ``grader`` or ``sweep``.
     reserved : collection of str
-        Options, with underscores, that `setter` sets besides those that any submitter must.
+        Options, with underscores, that `setter` sets besides those that every submitter must.
 
     Returns
     -------
@@ -43,23 +44,23 @@ def slurm_option(text: str, setter: str, reserved: Collection[str] = ()) -> tupl
     Raises
     ------
     ValueError
-        It is none, or is not to be given; one line.
+        Not an option, or a reserved one; one line.
     """
-    key, found, value = text.partition("=")
+    key, equals, value = text.partition("=")
     key = key.replace("_", "-")
-    if not found or not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
+    if not equals or not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
         raise ValueError(f"{_quote(text)} is not KEY=VALUE with an option of sbatch, as in partition=short")
     key = key.replace("-", "_")
     if _RESERVED.fullmatch(key) or key in reserved:
         raise ValueError(f"{key} is set by the {setter} itself; leave it out")
-    form, meant = _FORMS.get(key, (_VALUE, ""))
+    form, meaning = _FORMS.get(key, (_VALUE, ""))
     if not form.fullmatch(value) or (key == "time" and not 0 < minutes(value) < 10**6):
-        raise ValueError(f"{key}={_quote(value)}: expected {meant}")
+        raise ValueError(f"{key}={_quote(value)}: expected {meaning}")
     return key, value
 
 
 def minutes(text: str) -> int:
-    """sbatch's forms of a time, rounded up: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
+    """Read a time in one of sbatch's forms, rounded up: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
     days, dash, clock = text.rpartition("-")
     parts = [int(part) for part in clock.split(":")]
     if dash:
@@ -69,6 +70,28 @@ def minutes(text: str) -> int:
     else:
         hours, whole, seconds = 0, *(*parts, 0)[:2]
     return 1440 * int(days or 0) + 60 * hours + whole + (seconds > 0)
+
+
+def submitit_parameters(options: Mapping[str, str], cores: int, time: int) -> dict[str, Any]:
+    """Parameters for submitit's executor: a task is one process on one node.
+
+    Parameters
+    ----------
+    options : mapping
+        Keys and values as `slurm_option` returns them.
+    cores : int
+        Per task.
+    time : int
+        Minutes; the time limit where `options` has none.
+    """
+    own = ("cpus_per_task", "nodes", "time")
+    return {
+        "time": minutes(options["time"]) if "time" in options else time,
+        "nodes": int(options.get("nodes", 1)),
+        "ntasks_per_node": 1,
+        "cpus_per_task": cores,
+        "additional_parameters": {key: value for key, value in options.items() if key not in own},
+    }
 
 
 def _quote(text: str) -> str:

@@ -1,14 +1,13 @@
-"""A sweep on disk: which sweep it is, and what became of each point.
+"""A sweep on disk: its description, and the outcome of each trial.
 
 ::
 
     DIR/sweep.json                              lab, profile, axes, fixed parameters, repeats
     DIR/2ranks-128bs-0.1lr-0.9m-5w/seed-0/      a run folder, the executed notebook, output.log
-                                   …/point.json what became of it; written last
+                                   …/point.json its outcome; written last
     DIR/results.csv  DIR/*.png
 
-A point is done when its ``point.json`` says so: there is no other state, so whatever is killed, and when, the next call
-sees what is true.
+A trial is done when its ``point.json`` says so. There is no other state: whatever is killed, the next call can continue.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from filelock import FileLock, Timeout
 
 from course_lib.runs.execute_notebook import is_disk_full
-from course_lib.runs.sweep.points import Point
+from course_lib.runs.sweep.trials import Trial
 from course_lib.system.atomic import write_atomically
 
 __all__ = ["DiskFullError", "Outcome", "SweepFolder", "SweepFolderError", "read_outcome"]
@@ -36,15 +35,15 @@ class SweepFolderError(ValueError):
 
 
 class DiskFullError(RuntimeError):
-    """The disk is full; one line. What is done is done."""
+    """The disk is full; one line. What is done stays."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a point.
+    """The outcome of a trial.
 
-    ``status`` is ``done`` or ``failed``; ``seconds`` from its start to its end; ``ranks_at_a_time`` how many ranks the
-    sweep ran together at most; ``notebook`` the digest of what was executed.
+    ``status`` is ``done`` or ``failed``; ``seconds`` is from its start to its end; ``cores`` those it could use;
+    ``notebook`` is the digest of what was executed.
     """
 
     status: str
@@ -63,7 +62,7 @@ class Outcome:
 
 
 def read_outcome(folder: Path) -> Outcome | None:
-    """The outcome in a point's folder; None where there is none that can be read."""
+    """The outcome in a trial's folder; None where there is no readable one."""
     try:
         record = json.loads((folder / RECORD).read_text())
         return Outcome(**record)
@@ -86,16 +85,16 @@ class SweepFolder:
     def check(self, mine: Mapping[str, Any]) -> None:
         """Raise `SweepFolderError` unless the folder is, or can become, that of the sweep `mine` describes.
 
-        A folder of the same lab, profile and fixed parameters whose axes are all here, with all their values, is this
+        A folder of the same lab, profile and fixed parameters, whose axes and all their values are in `mine`, is this
         sweep's: more values or repeats extend it.
         """
         if self.path.exists() and not self.path.is_dir():
             raise SweepFolderError(f"{self.path} is a file; choose a folder by -o DIR")
         # A sweep that was killed while it wrote its first file has left that under a temporary name.
-        strangers = [path.name for path in self.path.glob("*") if not path.name.startswith((".lock", ".sweep.json."))]
-        if strangers and not (self.path / "sweep.json").exists():
-            raise SweepFolderError(f"{self.path} holds {strangers[0]} and is no sweep's; choose another by -o DIR")
-        self._agree(mine)
+        others = [path.name for path in self.path.glob("*") if not path.name.startswith((".lock", ".sweep.json."))]
+        if others and not (self.path / "sweep.json").exists():
+            raise SweepFolderError(f"{self.path} holds {others[0]} and is no sweep's; choose another by -o DIR")
+        self._compare(mine)
 
     @contextmanager
     def hold(self, mine: Mapping[str, Any]) -> Iterator[None]:
@@ -104,22 +103,18 @@ class SweepFolder:
         Raises
         ------
         SweepFolderError
-            Another sweep's, another folder altogether, in use, or not to be written.
+            Another sweep's, not a sweep's, in use, or not writable.
         DiskFullError
         """
         try:
             self.check(mine)
             self.path.mkdir(parents=True, exist_ok=True)
-            try:
-                held = FileLock(self.path / ".lock").acquire(timeout=0)
-            except Timeout:
-                raise SweepFolderError(
-                    f"another sweep is writing to {self.path}; wait for it or choose -o DIR"
-                ) from None
-            with held:
-                self._agree(mine)
+            with FileLock(self.path / ".lock").acquire(timeout=0):
+                self._compare(mine)
                 write_atomically(self.path / "sweep.json", json.dumps(mine, indent=1) + "\n")
                 yield
+        except Timeout:
+            raise SweepFolderError(f"another sweep is writing to {self.path}; wait for it or choose -o DIR") from None
         except OSError as error:
             if error.filename is None and error.errno is None:
                 raise
@@ -131,37 +126,33 @@ class SweepFolder:
                 f"{self.path} cannot be written ({error.strerror}); what is done stays; mend that or choose -o DIR"
             ) from None
 
-    def _agree(self, mine: Mapping[str, Any]) -> None:
+    def _compare(self, mine: Mapping[str, Any]) -> None:
         try:
             theirs = json.loads((self.path / "sweep.json").read_text())
         except FileNotFoundError:
             return
         except ValueError:
-            raise SweepFolderError(
-                f"{self.path / 'sweep.json'} cannot be read; choose another folder by -o DIR"
-            ) from None
-        for name, told in (("lab", "of lab"), ("profile", "with profile"), ("fixed", "with -p"), ("seed", "from seed")):
+            raise SweepFolderError(f"{self.path / 'sweep.json'} is unreadable; choose another by -o DIR") from None
+
+        def refuse(what: str, remedy: str = "") -> NoReturn:
+            raise SweepFolderError(f"{self.path} holds {what}; {remedy}choose another folder by -o DIR")
+
+        for name, text in (("lab", "of lab"), ("profile", "with profile"), ("fixed", "with -p"), ("seed", "from seed")):
             if theirs.get(name) != mine[name]:
-                raise SweepFolderError(f"{self.path} holds another sweep, {told} {_show(theirs.get(name))} (this one: {_show(mine[name])}); choose another folder by -o DIR")  # fmt: skip
+                refuse(f"another sweep, {text} {_show(theirs.get(name))} (this one: {_show(mine[name])})")
         axes = theirs.get("axes", {})
         if set(axes) != set(mine["axes"]):
-            raise SweepFolderError(f"{self.path} holds another sweep, over {', '.join(axes)}; choose another folder by -o DIR")  # fmt: skip
+            refuse(f"another sweep, over {', '.join(axes)}")
         for name, values in axes.items():
-            lost = [value for value in values if value not in mine["axes"][name]]
-            if lost:
-                raise SweepFolderError(
-                    f"{self.path} holds a sweep that has {name} = {lost[0]} too; add it (done points are not run again) "
-                    "or choose another folder by -o DIR"
-                )
+            if missing := [value for value in values if value not in mine["axes"][name]]:
+                refuse(f"a sweep that has {name} = {missing[0]} too", "add it (done trials are not run again) or ")
         if theirs.get("repeats", 1) > mine["repeats"]:
-            raise SweepFolderError(
-                f"{self.path} holds a sweep with --repeat {theirs['repeats']}; repeat as often or choose another folder by -o DIR"
-            )
+            refuse(f"a sweep with --repeat {theirs['repeats']}", "repeat as often or ")
 
-    def read(self, points: Sequence[Point]) -> None:
-        """Look what became of each point."""
-        found = {point.folder: read_outcome(self.path / point.folder) for point in points}
-        self.outcomes = {folder: outcome for folder, outcome in found.items() if outcome is not None}
+    def read(self, trials: Sequence[Trial]) -> None:
+        """Read the outcomes of these trials."""
+        outcomes = {trial.folder: read_outcome(self.path / trial.folder) for trial in trials}
+        self.outcomes = {folder: outcome for folder, outcome in outcomes.items() if outcome is not None}
 
 
 def _show(value: Any) -> str:

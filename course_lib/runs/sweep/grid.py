@@ -1,11 +1,11 @@
-"""Grids of parameters: ``batch_size=64,128,256`` → the points of a sweep."""
+"""Grids of parameters: ``batch_size=64,128,256`` → the trials of a sweep."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import yaml
@@ -14,7 +14,7 @@ from course_lib.runs.parameters import ParameterError
 
 __all__ = ["LONGEST_AXIS", "grid", "parse_axis"]
 
-LONGEST_AXIS = 10_000  # values; a range that is longer is a slip
+LONGEST_AXIS = 10_000  # values; a longer range is a mistake
 
 
 def grid(**axes: Iterable[Any]) -> list[dict[str, Any]]:
@@ -31,23 +31,23 @@ def grid(**axes: Iterable[Any]) -> list[dict[str, Any]]:
 def parse_axis(text: str) -> tuple[str, list[Any]]:
     """Read one axis: ``KEY=V1,V2,…``, where a value may be a range.
 
-    ``FIRST:LAST`` and ``FIRST:LAST:STEP`` count by 1 or by STEP and include LAST where they meet it;
-    ``FIRST:LAST:*FACTOR`` multiplies. Values are read as YAML, so that ``1e-3``, ``true`` and words are what they look
-    like. A value that comes twice counts once.
+    ``FIRST:LAST`` and ``FIRST:LAST:STEP`` count by 1 or by STEP and include LAST if they reach it;
+    ``FIRST:LAST:*FACTOR`` multiplies. Values are read as YAML, so that ``1e-3`` is a number, ``true`` a boolean and a
+    word a string. A repeated value counts once.
 
     Raises
     ------
     ParameterError
-        One line: no ``=``, no value, a range that is none.
+        One line: no ``=``, no value, an invalid range.
 
     Examples
     --------
     >>> parse_axis("batch_size=32:256:*2,1000")
     ('batch_size', [32, 64, 128, 256, 1000])
     """
-    name, found, values = text.partition("=")
+    name, equals, values = text.partition("=")
     name = name.strip()
-    if not found or not name.isidentifier():
+    if not equals or not name.isidentifier():
         raise ParameterError(f"-g {text!r}: KEY=V1,V2,… is needed, as in -g batch_size=64,128")
     axis: list[Any] = []
     for part in values.split(","):
@@ -105,8 +105,3 @@ def _number(text: str) -> int | float:
         if not math.isfinite(value):
             raise
         return value
-
-
-def without(point: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """A point less some of its parameters."""
-    return {name: value for name, value in point.items() if name not in names}

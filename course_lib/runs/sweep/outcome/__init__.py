@@ -1,1 +1,1 @@
-"""What a sweep says of its points: estimates, progress, table, figures."""
+"""What a sweep says of its trials: estimates, progress, table, figures."""

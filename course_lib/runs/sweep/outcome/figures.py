@@ -1,6 +1,6 @@
 """The figures of a sweep: throughput, speed-up, efficiency, accuracy against batch size, learning curves.
 
-Points are means over the repeats; bars, and bands, are one standard deviation of the single run.
+Markers are means over the repeats; bars and bands are one standard deviation of the single run.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from course_lib.system.atomic import write_atomically
 
 __all__ = ["draw_results", "scaling_table"]
 
-UNITS = {"num_gpus": "{} rank(s)", "batch_size": "{} images a rank", "base_lr": "lr {}", "momentum": "momentum {}",
+UNITS = {"num_gpus": "{} rank(s)", "batch_size": "{} images per rank", "base_lr": "lr {}", "momentum": "momentum {}",
          "dataset": "{}", "provenance": "{}", "device": "{}",
          "warmup_epochs": "{} warm-up epochs"}  # fmt: skip
+RANKS = "ranks (GPUs, or CPU processes)"
 MOST_CURVES = 8  # in one panel
 
 
 def draw_results(folder: Path, table: pd.DataFrame, axes: Sequence[str], lab: str) -> list[Path]:
-    """Draw what the table allows; returns the PNG files.
+    """Draw the figures for which the table has data; returns the PNG files.
 
     Parameters
     ----------
     folder : path
-        The sweep's; the files go there, and the points' learning curves are read from there.
+        The sweep's; the files go there, and the trials' learning curves are read from there.
     table : DataFrame
         From `course_lib.runs.sweep.outcome.results.collect`.
     axes : sequence of str
@@ -49,14 +50,13 @@ def draw_results(folder: Path, table: pd.DataFrame, axes: Sequence[str], lab: st
         return []
     done = done[done["images_per_sec"].notna()].copy()
     variants = [name for name in axes if name not in ("num_gpus", "batch_size", "seed")]
-    # A sweep may have been continued elsewhere, or on other data; what these gave is not averaged.
+    # A sweep may have been continued elsewhere, or on other data; such runs are not averaged together.
     variants += [
         name for name in ("dataset", "provenance", "device")
         if name not in variants and name in done and done[name].nunique() > 1
     ]  # fmt: skip
     done["variant"] = [_label(row, variants) for _, row in done.iterrows()]
-    about = _about(done, lab)
-    about += _left_out(table)
+    about = _about(done, lab) + _diverged(table)
     drawn = [
         ("throughput.png", _throughput(done, about)),
         ("speedup.png", _scaling(done, about, "speedup")),
@@ -124,14 +124,10 @@ def _throughput(done: pd.DataFrame, about: str) -> Figure | None:
     where = f"{_ranks(at)}, {_batch(other)}" if by_ranks else f"{_batch(at)}, {_ranks(other)}"
     figure, (axes,) = _figure(1, f"At best {best.max():,.0f} images/s: {where}", about)
     for index, ((variant, other), series) in enumerate(groups := list(done.groupby(["variant", others]))):
-        mean, spread, _ = _mean(series, x, "images_per_sec")
-        _errorbar(axes, mean, spread, index, len(groups), _join(variant, _batch(other) if by_ranks else _ranks(other)))
-    _category_axis(
-        axes,
-        sorted(done[x].unique()),
-        "ranks (GPUs, or CPU processes)" if by_ranks else "batch size a rank (images)",
-        log=not by_ranks,
-    )
+        label = _join(variant, _batch(other) if by_ranks else _ranks(other))
+        _errorbar(axes, *_mean(series, x, "images_per_sec"), index, len(groups), label)
+    label = RANKS if by_ranks else "batch size per rank (images)"
+    _category_axis(axes, sorted(done[x].unique()), label, log=not by_ranks)
     axes.set_ylabel("training throughput (images/s)")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
@@ -146,30 +142,21 @@ def _scaling(done: pd.DataFrame, about: str, what: str) -> Figure | None:
         return None
     word = "speed-up" if what == "speedup" else "efficiency"
     most = max(table["ranks"].max() for table in tables.values())
+    form = "{:.2f}×" if what == "speedup" else "{:.0%}"
     shown = {kind: table[table["ranks"] == most][what] for kind, table in tables.items()}
-    finding = "; ".join(
-        f"{kind} {_span(values, '{:.2f}×' if what == 'speedup' else '{:.0%}')}"
-        for kind, values in shown.items()
-        if len(values)
-    )
+    finding = "; ".join(f"{kind} {_span(values, form)}" for kind, values in shown.items() if len(values))
     figure, panels = _figure(len(tables), f"{word.capitalize()} at {most} ranks: {finding}", about)
     for axes, (kind, table) in zip(panels, tables.items(), strict=True):
         ranks = sorted(table["ranks"].unique())
-        axes.plot(
-            ranks,
-            ranks if what == "speedup" else [1] * len(ranks),
-            color=COLOURS["reference"],
-            linestyle="--",
-            linewidth=1,
-            label="ideal",
-        )
+        ideal = ranks if what == "speedup" else [1] * len(ranks)
+        axes.plot(ranks, ideal, color=COLOURS["reference"], linestyle="--", linewidth=1, label="ideal")
         for index, ((variant, size), series) in enumerate(groups := list(table.groupby(["variant", "batch"]))):
             values = series.set_index("ranks")
-            text = f"{size:g} images a rank" if kind == "weak" else f"{size:g} images in all"
+            text = _batch(size) if kind == "weak" else f"{size:g} images in all"
             _errorbar(axes, values[what], values[f"{what}_sd"], index, len(groups), _join(variant, text))
         base = table["base"].min()
-        _category_axis(axes, ranks, "ranks (GPUs, or CPU processes)", log=False)
-        fixed = "batch a rank constant" if kind == "weak" else "effective batch constant"
+        _category_axis(axes, ranks, RANKS, log=False)
+        fixed = "batch per rank constant" if kind == "weak" else "effective batch constant"
         of = "1 rank" if base == 1 else f"{base} ranks"
         axes.set_ylabel(f"{kind} {word} in images/s over {of}\n({fixed})")
         axes.set_ylim(bottom=0)
@@ -180,22 +167,20 @@ def _scaling(done: pd.DataFrame, about: str, what: str) -> Figure | None:
 
 
 def _accuracy(done: pd.DataFrame, about: str) -> Figure | None:
-    if (
-        "effective_batch" not in done
-        or done["effective_batch"].nunique() < 2
-        or not done["final_accuracy"].notna().any()
-    ):
+    if "effective_batch" not in done or not done["final_accuracy"].notna().any():
         return None
     means = done.groupby("effective_batch")["final_accuracy"].mean()
+    if len(means) < 2:
+        return None
     small, large = means.index.min(), means.index.max()
     change = 100 * (means[large] - means[small])
     finding = f"{abs(change):.1f} points of accuracy {'lost' if change < 0 else 'gained'}"
     figure, (axes,) = _figure(1, f"From {small} to {large} images a step: {finding}", about)
     several = done["ranks"].nunique() > 1
     for index, ((variant, ranks), series) in enumerate(groups := list(done.groupby(["variant", "ranks"]))):
-        mean, spread, _ = _mean(series, "effective_batch", "final_accuracy")
-        _errorbar(axes, mean, spread, index, len(groups), _join(variant, _ranks(ranks) if several else ""))
-    _category_axis(axes, sorted(done["effective_batch"].unique()), "effective batch: images a rank × ranks", log=True)
+        means = _mean(series, "effective_batch", "final_accuracy")
+        _errorbar(axes, *means, index, len(groups), _join(variant, _ranks(ranks) if several else ""))
+    _category_axis(axes, sorted(done["effective_batch"].unique()), "effective batch: images per rank × ranks", log=True)
     axes.set_ylabel("final validation accuracy")
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     _legend(axes)
@@ -204,9 +189,8 @@ def _accuracy(done: pd.DataFrame, about: str) -> Figure | None:
 
 def _curves(folder: Path, done: pd.DataFrame, variants: Sequence[str], about: str) -> Figure | None:
     """A panel for each number of ranks; in it a curve for each batch size and variant, dark for large batches."""
-    panels = list(done.groupby("ranks"))[:4]
     curves = {}
-    for ranks, runs in panels:
+    for ranks, runs in list(done.groupby("ranks"))[:4]:
         for key, series in runs.groupby(["variant", "batch_size"] if "batch_size" in runs else ["variant"]):
             frames = []
             for place in series["folder"]:
@@ -220,9 +204,8 @@ def _curves(folder: Path, done: pd.DataFrame, variants: Sequence[str], about: st
     if not curves:
         return None
     best = done.loc[done["final_accuracy"].idxmax()]
-    figure, all_axes = _figure(
-        len(curves), f"Best final accuracy {best['final_accuracy']:.1%} ({best['folder']})", about, sharey=True
-    )
+    title = f"Best final accuracy {best['final_accuracy']:.1%} ({best['folder']})"
+    figure, all_axes = _figure(len(curves), title, about, sharey=True)
     for axes, (ranks, series) in zip(all_axes, curves.items(), strict=True):
         for index, (key, frame) in enumerate(series[:MOST_CURVES]):
             colour = matplotlib.colormaps["viridis_r"](0.15 + 0.8 * index / max(1, len(series[:MOST_CURVES]) - 1))
@@ -231,13 +214,8 @@ def _curves(folder: Path, done: pd.DataFrame, variants: Sequence[str], about: st
             axes.plot(mean.index, mean, marker=MARKERS[index % 4], markersize=4, color=colour, label=label)
             axes.fill_between(mean.index, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
         if len(series) > MOST_CURVES:
-            axes.annotate(
-                f"{len(series) - MOST_CURVES} more in the table",
-                (0.02, 0.97),
-                xycoords="axes fraction",
-                va="top",
-                fontsize=8,
-            )
+            more = f"{len(series) - MOST_CURVES} more in the table"
+            axes.annotate(more, (0.02, 0.97), xycoords="axes fraction", va="top", fontsize=8)
         axes.set_xlabel(f"epoch, {_ranks(ranks)}")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_ylim(0, 1)
@@ -262,9 +240,8 @@ def _figure(panels: int, title: str, about: str, sharey: bool = False) -> tuple[
 def _errorbar(axes: Axes, mean: pd.Series, spread: pd.Series, index: int, many: int, label: str) -> None:
     colours = list(COLOURS.values())
     colour = colours[index] if many <= 4 else matplotlib.colormaps["viridis"](0.9 * index / (many - 1))
-    axes.errorbar(
-        mean.index, mean, yerr=spread, marker=MARKERS[index % 4], color=colour, capsize=3, linewidth=1.5, label=label
-    )
+    style = {"marker": MARKERS[index % 4], "color": colour, "capsize": 3, "linewidth": 1.5}
+    axes.errorbar(mean.index, mean, yerr=spread, label=label, **style)
 
 
 def _category_axis(axes: Axes, values: Sequence[Any], label: str, log: bool) -> None:
@@ -277,18 +254,17 @@ def _category_axis(axes: Axes, values: Sequence[Any], label: str, log: bool) -> 
     axes.set_xlabel(label)
 
 
-def _legend(axes: Axes, **where: Any) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    if any(labels):
-        axes.legend(handles, labels, frameon=False, fontsize=8, **where)
+def _legend(axes: Axes) -> None:
+    if any(axes.get_legend_handles_labels()[1]):
+        axes.legend(frameon=False, fontsize=8)
 
 
-def _mean(series: pd.DataFrame, by: str, value: str) -> tuple[pd.Series, pd.Series, pd.Series]:
+def _mean(series: pd.DataFrame, by: str, value: str) -> tuple[pd.Series, pd.Series]:
     groups = series.groupby(by)[value]
-    return groups.mean(), groups.std(ddof=1).fillna(0.0), groups.size()
+    return groups.mean(), groups.std(ddof=1).fillna(0.0)
 
 
-def _left_out(table: pd.DataFrame) -> str:
+def _diverged(table: pd.DataFrame) -> str:
     """A line about the runs that diverged, for the caption."""
     lost = [row.folder for row in table.itertuples() if row.status == "failed" and "diverged" in str(row.error)]
     more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
@@ -298,12 +274,11 @@ def _left_out(table: pd.DataFrame) -> str:
 def _about(done: pd.DataFrame, lab: str) -> str:
     repeats = done.groupby([name for name in ("variant", "batch_size", "ranks") if name in done]).size()
     runs = f"{repeats.min()}" if repeats.min() == repeats.max() else f"{repeats.min()}–{repeats.max()}"
-    data = ", ".join(
-        sorted({f"{row.dataset} ({row.provenance})" for row in done.itertuples() if isinstance(row.dataset, str)})
-    )
+    named = done[done["dataset"].notna()]
+    data = ", ".join(sorted({f"{row.dataset} ({row.provenance})" for row in named.itertuples()}))
     devices = ", ".join(sorted({str(device) for device in done["device"].dropna()}))
     spread = "mean ± 1 s.d. of " if repeats.max() > 1 else ""
-    return f"{lab}; {data}; {devices}; {spread}{runs} run(s) a point"
+    return f"{lab}; {data}; {devices}; {spread}{runs} run(s) per marker"
 
 
 def _label(row: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -319,7 +294,7 @@ def _join(*parts: str) -> str:
 
 
 def _batch(size: Any) -> str:
-    return f"{size:g} images a rank"
+    return f"{size:g} images per rank"
 
 
 def _ranks(ranks: int) -> str:

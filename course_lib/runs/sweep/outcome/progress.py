@@ -1,4 +1,4 @@
-"""How far a sweep is: a bar on a terminal, a line a point in a log."""
+"""Progress of a sweep: a bar on a terminal, a line per trial in a log."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import click
 from tqdm import tqdm
 
 from course_lib.runs.sweep.folder import Outcome
-from course_lib.runs.sweep.points import Point
+from course_lib.runs.sweep.trials import Trial
 
 __all__ = ["SweepProgress", "duration"]
 
 
 class SweepProgress:
-    """Told what begins and ends."""
+    """Shows which trials begin and end."""
 
     def __init__(self, to_do: int) -> None:
         self.to_do = to_do
@@ -23,29 +23,29 @@ class SweepProgress:
         self._started = time.monotonic()
         self._bar = None
         if sys.stdout.isatty() and to_do:
-            self._bar = tqdm(total=to_do, unit="point", file=sys.stdout, dynamic_ncols=True)
+            self._bar = tqdm(total=to_do, unit="trial", file=sys.stdout, dynamic_ncols=True)
 
-    def began(self, point: Point) -> None:
-        """A point runs."""
+    def began(self, trial: Trial) -> None:
+        """A trial has started."""
         self.running += 1
         self._show()
 
-    def ended(self, point: Point, outcome: Outcome) -> None:
-        """A point has ended, well or not."""
+    def ended(self, trial: Trial, outcome: Outcome) -> None:
+        """A trial has ended, done or failed."""
         self.running -= 1
         self.finished += 1
         self.failed += outcome.status == "failed"
         if outcome.status == "failed":
-            self.say(f"{point.folder}: failed: {outcome.error}", error=True)
+            self.log(f"{trial.folder}: failed: {outcome.error}", error=True)
         if self._bar is not None:
             self._bar.update()
             self._show()
             return
         left = (time.monotonic() - self._started) / self.finished * (self.to_do - self.finished)
         if outcome.status == "done":
-            click.echo(f"[{self.finished}/{self.to_do}, {duration(left)} left] {point.folder}: {outcome.seconds:.1f} s")
+            click.echo(f"[{self.finished}/{self.to_do}, {duration(left)} left] {trial.folder}: {outcome.seconds:.1f} s")
 
-    def say(self, line: str, error: bool = False) -> None:
+    def log(self, line: str, error: bool = False) -> None:
         """A line above the bar."""
         if self._bar is not None:
             self._bar.write(line, file=sys.stdout)
@@ -63,7 +63,7 @@ class SweepProgress:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """Seconds in a readable unit."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 5400:

@@ -1,4 +1,4 @@
-"""The table of a sweep: a row per point and repeat."""
+"""The table of a sweep: a row per trial."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from course_lib.runs.records import read_learning_curve
 from course_lib.runs.sweep.folder import Outcome, SweepFolder
-from course_lib.runs.sweep.points import NAMED, Point
+from course_lib.runs.sweep.trials import NAMED, Trial
 from course_lib.system.atomic import write_atomically
 
 __all__ = ["MEASURED", "collect", "write_results"]
@@ -22,22 +22,19 @@ MEASURED = [
 ]  # fmt: skip
 
 
-def collect(sweep: SweepFolder, points: Sequence[Point], axes: Sequence[str]) -> pd.DataFrame:
-    """What the points left behind.
+def collect(sweep: SweepFolder, trials: Sequence[Trial], axes: Sequence[str]) -> pd.DataFrame:
+    """The results of the trials.
 
     Returns
     -------
     DataFrame
-        A row for each point that has ended, in the grid's order: the parameters that name its folder or were varied,
+        A row for each trial that has ended, in the grid's order: the parameters that name its folder or were varied,
         ``seed``, and `MEASURED`. ``images_per_sec`` is the median over epochs, the first left out where there are
         more (the multi-GPU tutorial: "Wait until epoch 2"), summed over ranks; ``train_seconds`` leaves validation out;
         ``seconds`` is the whole notebook's; accuracies are in 0…1.
     """
-    rows = []
-    for point in points:
-        outcome = sweep.outcomes.get(point.folder)
-        if outcome is not None:
-            rows.append(_row(sweep.path, point, outcome, axes))
+    ended = [(trial, sweep.outcomes[trial.folder]) for trial in trials if trial.folder in sweep.outcomes]
+    rows = [_row(sweep.path, trial, outcome, axes) for trial, outcome in ended]
     names = list(dict.fromkeys([*NAMED, *axes, "seed"]))
     columns = [name for name in names if any(name in row for row in rows)] if rows else names
     return pd.DataFrame(rows, columns=[*columns, *MEASURED])
@@ -48,37 +45,29 @@ def write_results(path: Path, table: pd.DataFrame) -> None:
     write_atomically(path, table.to_csv(index=False, lineterminator="\n"))
 
 
-def _row(root: Path, point: Point, outcome: Outcome, axes: Sequence[str]) -> dict[str, Any]:
-    parameters = point.parameters
+def _row(root: Path, trial: Trial, outcome: Outcome, axes: Sequence[str]) -> dict[str, Any]:
+    parameters = trial.parameters
     row: dict[str, Any] = {name: parameters[name] for name in (*NAMED, *axes, "seed") if name in parameters}
-    row |= {
-        "status": outcome.status,
-        "seconds": outcome.seconds,
-        "ranks": point.ranks,
-        "folder": point.folder,
-        "error": outcome.error,
-    }
+    row |= {"status": outcome.status, "seconds": outcome.seconds, "error": outcome.error}
+    row |= {"ranks": trial.ranks, "folder": trial.folder}
     if "batch_size" in parameters:
-        row["effective_batch"] = parameters["batch_size"] * point.ranks
+        row["effective_batch"] = parameters["batch_size"] * trial.ranks
     if outcome.status == "done":
-        row |= _measured(root / point.folder)
+        row |= _measured(root / trial.folder)
     return row
 
 
 def _measured(folder: Path) -> dict[str, Any]:
-    """What the run folder says; nothing where the notebook leaves none (not every lab trains)."""
+    """Measurements from the run folder; none where the notebook leaves no run folder (not every lab trains)."""
     try:
         record: Mapping[str, Any] = json.loads((folder / "run.json").read_text())
         curve = read_learning_curve(folder / "learning_curve.csv")
     except (OSError, ValueError):
         return {}
     epochs = curve[curve["epoch"] > 0]
-    row: dict[str, Any] = {
-        "dataset": record.get("data", {}).get("name"),
-        "provenance": record.get("data", {}).get("provenance"),
-        "device": record.get("device"),
-        "epochs": len(epochs),
-    }
+    data = record.get("data", {})
+    row = {"dataset": data.get("name"), "provenance": data.get("provenance"), "device": record.get("device")}
+    row["epochs"] = len(epochs)
     if len(epochs):
         row |= {
             "train_seconds": epochs["time"].iloc[-1],

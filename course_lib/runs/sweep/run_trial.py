@@ -1,4 +1,4 @@
-"""One point of a sweep, in a process of its own: execute the notebook, publish, write what became of it."""
+"""One trial of a sweep, in a process of its own: execute the notebook, publish the results, write the outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from course_lib.runs.execute_notebook import NotebookFailedError, execute_notebo
 from course_lib.runs.sweep.folder import Outcome, write_outcome
 from course_lib.system.hardware import available_cores, machine_line
 
-__all__ = ["DISK_FULL", "LESSON", "Task", "main", "run_point"]
+__all__ = ["DISK_FULL", "LESSON", "TrialTask", "main", "run_to_exit_code", "run_trial"]
 
 LESSON = "lesson"  # cells with this tag teach; the run does without them
 DISK_FULL = 28  # exit code
@@ -26,15 +26,15 @@ LOG = "output.log"
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a process needs to run a point; plain data, so that it can be sent anywhere.
+class TrialTask:
+    """What a process needs to run a trial; plain data, so that it can be sent anywhere.
 
     Parameters
     ----------
     skip : str
-        Tag of the cells that are left out; empty: none.
+        Tag of the cells that are not executed; empty: none.
     warm_server : str
-        Socket of the warm process; empty: kernels are started as usual.
+        Socket of the warm process; empty: kernels start as usual.
     cpus : sequence of int
         Cores for a warm kernel.
     """
@@ -51,27 +51,22 @@ class Task:
     cpus: Sequence[int] = ()
 
 
-def run_point(task: Task) -> Outcome:
-    """Execute the notebook into the point's folder.
+def run_trial(task: TrialTask) -> Outcome:
+    """Execute the notebook into the trial's folder.
 
     A failure is an outcome; what was executed, with the traceback, stays in ``unfinished.ipynb``.
 
     Raises
     ------
     OSError
-        The disk is full: then nothing is known of the point, and it will be run again.
+        The disk is full: then the trial has no outcome, and will be run again.
     """
     folder, notebook = Path(task.folder), Path(task.notebook)
     folder.mkdir(parents=True, exist_ok=True)
     executed = folder / "unfinished.ipynb"
-    engine: dict[str, Any] = {
-        "request_save_on_cell_execute": False,
-        "skip_cells_with_tag": task.skip or "skip-execution",
-    }
+    engine = {"request_save_on_cell_execute": False, "skip_cells_with_tag": task.skip or "skip-execution"}
     if task.warm_server:
-        engine["sockets_in"] = os.path.dirname(
-            task.warm_server
-        )  # goes with the warm process, should this one be killed
+        engine["sockets_in"] = os.path.dirname(task.warm_server)  # removed with the warm process if this one is killed
         engine |= {"engine_name": "lab-warm", "warm_server": task.warm_server, "cpus": list(task.cpus)}
     started, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     executes = digest(notebook)  # before: it may be edited while it runs
@@ -108,19 +103,23 @@ def run_point(task: Task) -> Outcome:
 
 
 def digest(notebook: Path) -> str:
-    """Of a notebook's bytes; runs of different ones should not be compared without a thought."""
+    """Digest of a notebook's bytes: runs of different notebooks are not comparable without care."""
     return hashlib.sha256(notebook.read_bytes()).hexdigest()[:16]
 
 
-def main() -> int:
-    """``sys.argv[1]`` is a `Task` as JSON. Exit code 0 done, 1 failed, 28 disk full."""
-    task = Task(**json.loads(sys.argv[1]))
+def run_to_exit_code(task: TrialTask) -> int:
+    """Run a trial; returns 0 where it is done, 1 where it failed, and 28 where the disk is full."""
     try:
-        return 0 if run_point(task).status == "done" else 1
+        return 0 if run_trial(task).status == "done" else 1
     except OSError as error:
         if not is_disk_full(error):
             raise
         return DISK_FULL
+
+
+def main() -> int:
+    """Run the `TrialTask` that ``sys.argv[1]`` holds as JSON; returns the exit code."""
+    return run_to_exit_code(TrialTask(**json.loads(sys.argv[1])))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a point asks of Slurm: GPUs and cores on one node, time, and what the user adds by ``--slurm KEY=VALUE``."""
+"""What a trial requests from Slurm: GPUs and cores on one node, time, and the user's ``--slurm KEY=VALUE``."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.runs.slurm.options import minutes, slurm_option
+from course_lib.runs.slurm.options import slurm_option, submitit_parameters
 from course_lib.runs.slurm.squeue import SlurmError
 
 __all__ = ["Request", "sweep_option"]
 
 MINUTES = 240
-# At most, and no more than a node has for each GPU: images lie in memory, so that a GPU needs few. Without GPUs a rank
+# At most, and no more than a node has for each GPU: images are in memory, so that a GPU needs few. Without GPUs a rank
 # is a process of so many threads.
 CORES_PER_GPU, CORES_PER_RANK = 4, 1
-# A point is one process on one node, which starts the ranks; their number is the point's.
+# A trial is one process on one node, which starts the ranks; their number is the trial's.
 _RESERVED = (
     "cpus_per_task", "gpu_bind", "gpus", "gpus_per_socket", "gpus_per_task", "gres", "ntasks", "ntasks_per_core",
     "ntasks_per_gpu", "ntasks_per_node", "ntasks_per_socket", "tres_per_task",
@@ -29,18 +29,18 @@ _GPU_TYPE = re.compile(r"0|[A-Za-z][A-Za-z0-9_.-]*")
 def sweep_option(text: str) -> tuple[str, str]:
     """Read one ``KEY=VALUE`` for a sweep's jobs.
 
-    ``gpus-per-node=TYPE`` names a type of GPU, as in ``h100``, since their number is the point's; ``gpus-per-node=0``
-    asks for none. ``cpus-per-gpu`` is the number of cores a rank, with and without GPUs.
+    ``gpus-per-node=TYPE`` names a type of GPU, as in ``h100``, since their number is the trial's; ``gpus-per-node=0``
+    requests none. ``cpus-per-gpu`` is the number of cores per rank, with and without GPUs.
 
     Raises
     ------
     ValueError
-        It is none, or is set by the sweep; one line.
+        Not an option, or one that the sweep sets; one line.
     """
     key, value = slurm_option(text, "sweep", _RESERVED)
     if key == "gpus_per_node" and not _GPU_TYPE.fullmatch(value):
         raise ValueError(
-            f"{key}={value}: the number of GPUs is each point's num_gpus; give the type alone, as in "
+            f"{key}={value}: the number of GPUs is each trial's num_gpus; give the type alone, as in "
             "gpus-per-node=h100, or 0 for CPU processes"
         )
     return key, value
@@ -48,7 +48,7 @@ def sweep_option(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Request:
-    """What the points of a sweep ask for.
+    """What the trials of a sweep request.
 
     Parameters
     ----------
@@ -78,31 +78,20 @@ class Request:
         cores = min(CORES_PER_GPU, share or CORES_PER_GPU) if gpus else CORES_PER_RANK
         return cls(options, gpus, int(options.get("cpus_per_gpu", cores)))
 
-    @property
-    def minutes(self) -> int:
-        return minutes(self.options["time"]) if "time" in self.options else MINUTES
-
     def parameters(self, ranks: int) -> dict[str, Any]:
         """For submitit's executor: one process on one node that has the GPUs and the cores of all ranks."""
-        own = ("cpus_per_gpu", "gpus_per_node", "nodes", "time")
-        others = {key: value for key, value in self.options.items() if key not in own}
+        options = {key: value for key, value in self.options.items() if key not in ("cpus_per_gpu", "gpus_per_node")}
         if self.gpus:
             kind = self.options.get("gpus_per_node")
             # --gres, because --gpus-per-node needs a select plugin that not every cluster has.
-            others["gres"] = f"gpu:{kind}:{ranks}" if kind else f"gpu:{ranks}"
-        return {
-            "time": self.minutes,
-            "nodes": int(self.options.get("nodes", 1)),
-            "ntasks_per_node": 1,
-            "cpus_per_task": ranks * self.cores_per_rank,
-            "additional_parameters": others,
-        }
+            options["gres"] = f"gpu:{kind}:{ranks}" if kind else f"gpu:{ranks}"
+        return submitit_parameters(options, ranks * self.cores_per_rank, MINUTES)
 
     def describe(self, ranks: int) -> str:
         """The same in words."""
-        cores = ranks * self.cores_per_rank
-        parts = [f"{ranks} GPU{'s' * (ranks > 1)}"] if self.gpus else []
-        return ", ".join([*parts, f"{cores} core{'s' * (cores > 1)}", f"{self.minutes} min"])
+        cores, minutes = ranks * self.cores_per_rank, self.parameters(ranks)["time"]
+        gpus = f"{ranks} GPU{'s' * (ranks > 1)}, " if self.gpus else ""
+        return f"num_gpus = {ranks} ({gpus}{cores} core{'s' * (cores > 1)} on one node, {minutes} min)"
 
 
 def _nodes(options: Mapping[str, str]) -> list[tuple[int, str]]:
@@ -112,8 +101,8 @@ def _nodes(options: Mapping[str, str]) -> list[tuple[int, str]]:
     try:
         answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        raise SlurmError(f"sinfo does not answer ({said[-1] if said else 'it is silent'}); is Slurm up?") from None
+        lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines() or ["no message"]
+        raise SlurmError(f"sinfo does not answer ({lines[-1]}); is Slurm up?") from None
     nodes = []
     for line in answer.stdout.splitlines():
         name, cores, resources = (*line.strip().split("|", 2), "", "")[:3]
@@ -127,8 +116,8 @@ def _cores_per_gpu(nodes: Sequence[tuple[int, str]], kind: str | None) -> int | 
     shares = []
     for cores, resources in nodes:
         # gpu:2, gpu:h100:8(S:0-1)
-        found = re.findall(r"(?:^|,)gpu(?::([A-Za-z][^:,(]*))?:(\d+)", resources)
-        count = sum(int(number) for name, number in found if kind is None or name == kind)
+        gpus = re.findall(r"(?:^|,)gpu(?::([A-Za-z][^:,(]*))?:(\d+)", resources)
+        count = sum(int(number) for name, number in gpus if kind is None or name == kind)
         if count:
             shares.append(max(1, cores // count))
     return min(shares, default=None)

@@ -1,7 +1,8 @@
-"""The points of a sweep: what each runs with, and the folder that is named by it."""
+"""The trials of a sweep: their parameters, and the folders that are named by them."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,15 +12,15 @@ from course_lib.runs.labs import Lab
 from course_lib.runs.parameters import ParameterError, check_values
 from course_lib.runs.sweep.grid import grid
 
-__all__ = ["Point", "plan"]
+__all__ = ["Trial", "plan"]
 
 # The multi-GPU tutorial names its learning curves so: {}ranks-{}bs-{}lr-{}m-{}w.csv.
 NAMED = {"num_gpus": "ranks", "batch_size": "bs", "base_lr": "lr", "momentum": "m", "warmup_epochs": "w"}
-MOST_POINTS = 100_000
+MOST_TRIALS = 100_000
 
 
 @dataclass(frozen=True)
-class Point:
+class Trial:
     """One run: all of the notebook's parameters, less ``output_dir``, and the folder below the sweep's.
 
     ``folder`` is ``2ranks-128bs-0.1lr-0.9m-5w/seed-0``.
@@ -38,13 +39,9 @@ class Point:
 
 
 def plan(
-    lab: Lab,
-    profile: str,
-    axes: Mapping[str, Sequence[Any]],
-    fixed: Mapping[str, Any],
-    repeats: int,
-) -> list[Point]:
-    """Every point of a sweep, its parameters checked.
+    lab: Lab, profile: str, axes: Mapping[str, Sequence[Any]], fixed: Mapping[str, Any], repeats: int
+) -> list[Trial]:
+    """Every trial of a sweep, its parameters checked.
 
     Parameters
     ----------
@@ -56,7 +53,7 @@ def plan(
 
     Returns
     -------
-    list of Point
+    list of Trial
         In the grid's order, a combination's seeds beside each other.
 
     Raises
@@ -68,39 +65,35 @@ def plan(
     if not axes:
         raise ParameterError("nothing to vary: give at least one axis, as in -g num_gpus=1,2")
     known = lab.defaults()
-    if "seed" not in known or "num_gpus" not in known:
+    if not {"seed", "num_gpus"} <= known.keys():
         raise ParameterError(f"{lab.name} cannot be swept: its parameters cell needs num_gpus and seed")
-    for name in (*axes, *fixed):
-        if name == "output_dir":
-            raise ParameterError("output_dir is chosen by the sweep; say where by -o DIR")
-    lab.overlaid(known, {name: known.get(name) for name in (*axes, *fixed)})  # refuses a name that is unknown
+    if "output_dir" in (*axes, *fixed):
+        raise ParameterError("output_dir is chosen by the sweep; choose the sweep's folder by -o DIR")
+    lab.overlaid(known, {name: known.get(name) for name in (*axes, *fixed)})  # refuses an unknown name
     if both := set(axes) & set(fixed):
         raise ParameterError(f"{min(both)} is both varied (-g) and fixed (-p); leave one out")
     if repeats < 1:
         raise ParameterError(f"--repeat {repeats}: at least 1 is needed")
     if "seed" in axes and repeats > 1:
         raise ParameterError("seed is varied by -g; leave --repeat out, or vary the seed by --repeat alone")
-    count = repeats
-    for values in axes.values():
-        count *= len(values)
-    if count > MOST_POINTS:
-        raise ParameterError(f"{count:,} points; a sweep has at most {MOST_POINTS:,}")
+    if (count := repeats * math.prod(map(len, axes.values()))) > MOST_TRIALS:
+        raise ParameterError(f"{count:,} trials; a sweep has at most {MOST_TRIALS:,}")
 
-    points: list[Point] = []
+    trials: list[Trial] = []
     folders: dict[str, Mapping[str, Any]] = {}
     common, rules = lab.parameters(profile, fixed), lab.rules()  # once: they read the notebook
     for combination in grid(**axes):
         values = lab.overlaid(common, combination)
         values.pop("output_dir", None)
-        # Whether there is room for so many ranks is the executor's question; the jobs may run on a larger machine.
+        # The executor checks whether there is room for so many ranks; the jobs may run on a larger machine.
         check_values(values, rules, machine=False)
         for seed in range(values["seed"], values["seed"] + repeats):
             folder = f"{_name(values, axes)}/seed-{seed}"
             if folder in folders:
-                raise ParameterError(f"{folder} names two points: {folders[folder]} and {combination}; leave one out")
+                raise ParameterError(f"{folder} names two trials: {folders[folder]} and {combination}; leave one out")
             folders[folder] = combination
-            points.append(Point({**values, "seed": seed}, folder))
-    return points
+            trials.append(Trial({**values, "seed": seed}, folder))
+    return trials
 
 
 def _name(values: Mapping[str, Any], axes: Mapping[str, Any]) -> str:

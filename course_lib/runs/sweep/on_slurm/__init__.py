@@ -1,1 +1,0 @@
-"""A sweep as an array of Slurm's jobs."""
