@@ -37,7 +37,7 @@ import numpy as np
 from data_prep import catalogue, made_up
 from data_prep.catalogue import Entry
 from data_prep.errors import Corrupt, Damaged, DataError, NotStaged
-from data_prep.mapped import release
+from data_prep.mmap_pages import drop_pages
 from data_prep.root import data_root
 
 FORMAT = 1
@@ -221,7 +221,7 @@ def channel_statistics(images: np.ndarray) -> tuple[list[float], list[float]]:
         counts = np.zeros(256, np.int64)
         for start in range(0, len(images), 2_000):
             counts += np.bincount(images[start : start + 2_000, ..., channel].ravel(), minlength=256)
-            release(images)
+            drop_pages(images)
         average = float(counts @ values / counts.sum())
         mean.append(average)
         std.append(float(np.sqrt(counts @ (values - average) ** 2 / counts.sum())))

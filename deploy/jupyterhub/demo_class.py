@@ -1,7 +1,5 @@
 """What the demo's hub is about: accounts, a checkout for the course's own, exchange, data, and lab 01 released."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd
@@ -16,8 +14,6 @@ from pathlib import Path
 
 import demo_accounts as accounts
 import hub_install as install
-
-__all__ = ["Demo", "DemoError", "as_course", "last_line", "prepare", "read_toml", "to_toml"]
 
 ROOT = install.ROOT
 LAB = "01_single_gpu"

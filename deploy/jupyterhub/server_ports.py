@@ -5,12 +5,8 @@ later: meanwhile the system may give it to any other program. These lie below wh
 (``ip_local_port_range``), and only the hub hands them out.
 """
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
-
-__all__ = ["NoPortError", "ServerPorts"]
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

@@ -5,14 +5,10 @@ among the site's partitions, or read as a whole number within bounds; what goes 
 wrote, or a number that we formatted. Everything else is refused.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-__all__ = ["Partition", "Request", "form", "partitions_of", "read_request"]
 
 FIELDS = ("partition", "gpus", "hours")
 

@@ -1,10 +1,8 @@
-"""Servers that are Slurm jobs: batchspawner's, with what it leaves open shut and what it leaves waiting ended.
+"""Servers that are Slurm jobs: batchspawner's, without its open doors and its forgotten jobs.
 
 batchspawner lets a running server set *any* attribute of its spawner through the hub's API, and some attributes are
-commands that the hub, which is root, runs. Here a job may say its port, once, while it is waited for.
+commands that the hub, which is root, runs. Here a job may report its port, once, while the hub waits for it.
 """
-
-from __future__ import annotations
 
 import asyncio
 import hmac
@@ -20,8 +18,6 @@ from jupyterhub.apihandlers import APIHandler, default_handlers
 from jupyterhub.spawner import SpawnException
 from tornado import web
 from traitlets import Unicode, default
-
-__all__ = ["BATCH_SCRIPT", "CourseSlurmSpawner", "JobSaysItsPort", "refusal"]
 
 LOG = ".jupyterhub-server.log"
 # The environment is what the hub gives to sbatch, and no login shell is asked for more. The server takes the place of

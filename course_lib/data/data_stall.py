@@ -1,7 +1,7 @@
 """How long a training loop waits for its input.
 
 A loader that cannot keep up looks from outside like bad scaling: more ranks, and hardly more images a second. The
-difference is where the time goes. `WaitTimer` stands between the loader and the loop, and sees it.
+difference is where the time goes. `DataStallTimer` stands between the loader and the loop, and sees it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 
-__all__ = ["WaitTimer"]
+__all__ = ["DataStallTimer"]
 
 
-class WaitTimer:
+class DataStallTimer:
     """An iterable of batches that measures the waiting for each and the step taken with it.
 
     Waiting is from the request of a batch until it is there; the step is what the loop does until it requests the next.
     ::
 
-        timer = WaitTimer(loader)
+        timer = DataStallTimer(loader)
         for images, labels in timer:
             ...
         print(f"{timer.share:.0%} of the time went into waiting for input")
