@@ -8,7 +8,7 @@ one after another, in one go of this script:
 - *bare*: its code in one Python process that has everything imported; this is "the training itself";
 - *papermill*: `papermill.execute_notebook` in a loop, in one process (its command line would add its own import each
   time);
-- *sweep*: `Sweep.run`. Its cost once, the start of the warm process, is told apart: a sweep of one run is taken off.
+- *sweep*: `Sweep.run`. The start of the warm process, paid once, is reported separately: a sweep of one run is subtracted.
 
 Overhead is seconds a run less the bare ones.
 """

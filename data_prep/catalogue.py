@@ -43,7 +43,7 @@ class Entry:
     sources : tuple of Source
         Where the files can come from, in the order they are tried.
     mirror_layouts : tuple of str
-        Folders inside a ``--mirror`` folder where the files may lie, in the order they are looked for.
+        Folders inside a ``--mirror`` folder that may hold the files, in the order in which they are tried.
     provenance : str
         ``official`` where `files` are the publisher's own content; ``copy`` or ``synthetic`` otherwise.
     shipped : Folder, optional
@@ -57,7 +57,7 @@ class Entry:
         The tar in which the publisher ships the files; a ``--mirror`` folder may hold it instead of them.
     tree : Tree, optional
         The publisher's unpacked folder, which a ``--mirror`` folder may hold in place of the files, and which is then
-        read where it lies.
+        read in place.
     pack : callable, optional
         For a set too large for the memory: turns the folder with the files, or with a link to the unpacked folder,
         into the arrays, mapped from files in that folder, and the class names. It takes minutes, and is given a

@@ -18,8 +18,9 @@ staged          when, in UTC
 more_labels     only where images have further labels: per kind, its class names
 =============== ==========================================================================================
 
-CIFAR-100 has ``more_labels`` of the kind ``coarse_labels``, which lie in ``train_coarse_labels.npy`` and
-``test_coarse_labels.npy`` as the others do. The arrays are memory-mapped: one open per array, no small files, and the ranks of one machine share the pages.
+CIFAR-100 has ``more_labels`` of the kind ``coarse_labels``, in the files ``train_coarse_labels.npy``
+and ``test_coarse_labels.npy``. The arrays are memory-mapped: one open per array, no small files,
+and the ranks of one machine share the pages.
 """
 
 import hashlib

@@ -61,7 +61,7 @@ def fit_serial_share(speedups: Mapping[int, float]) -> tuple[float, float]:
     -------
     share, error : float
         The share, negative where the speed-ups exceed the ranks, and its standard error: NaN where one number of ranks
-        alone is left, from which no error can be told.
+        alone is left, which gives no error.
 
     Raises
     ------

@@ -11,7 +11,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
 
-# Okabe–Ito: told apart by colour-blind readers, and by their lightness in grey.
+# Okabe–Ito: colour-blind readers can distinguish them, and so can readers in grey, by lightness.
 COLOURS = {"measured": "#0072B2", "other": "#D55E00", "third": "#009E73", "reference": "#555555"}
 PALETTE = list(COLOURS.values())
 MARKERS = ["o", "s", "^", "D"]

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 MARK = "course hub demo"
+FIRST_NUMBER = 40_000  # useradd would take 1000, as containers do whose processes this machine shows
 
 
 class AccountError(RuntimeError):
@@ -35,10 +36,34 @@ def make(name: str, homes: Path) -> pwd.struct_passwd:
         return account
     homes.mkdir(parents=True, exist_ok=True)
     home = homes / name
-    options = ("--create-home", "--home-dir", home, "--shell", "/bin/bash", "--user-group", "--comment", MARK)
+    options = (
+        "--uid",
+        _unused_number(),
+        "--create-home",
+        "--home-dir",
+        home,
+        "--shell",
+        "/bin/bash",
+        "--user-group",
+        "--comment",
+        MARK,
+    )
     _run("useradd", *options, name)
     home.chmod(0o700)
     return pwd.getpwnam(name)
+
+
+def _unused_number() -> int:
+    """A user's number that no account and no process has, and that containers seldom take.
+
+    A process in a container, or of an account that was removed, would otherwise be taken for the demo's, and ended.
+    """
+    taken = {account.pw_uid for account in pwd.getpwall()}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                taken.add(folder.stat().st_uid)
+    return next(number for number in range(FIRST_NUMBER, 60_000) if number not in taken)
 
 
 def set_password(name: str) -> str:

@@ -124,7 +124,7 @@ def prepare(demo: Demo, say=print) -> dict[str, str]:
 def make_exchange(folder: Path, owner: pwd.struct_passwd) -> None:
     """nbgrader's exchange with nbgrader's permissions, and the sticky bit: nobody removes what is somebody else's.
 
-    ``inbound`` may be written into and not be listed, ``feedback`` be read by whoever knows a file's name.
+    ``inbound`` is writable and cannot be listed; in ``feedback`` a file is read by its name, which only its owner knows.
     """
     course = folder / "distributed-training"
     modes = {folder: 0o1777, course: 0o755, course / "outbound": 0o755, course / "inbound": 0o3733}

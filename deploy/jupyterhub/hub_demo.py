@@ -27,7 +27,7 @@ from hub_process import MARK, HubProcess, end_marked
 
 
 def serve(demo: Demo, passwords: dict[str, str], port: int, say=print) -> int:
-    """Start the hub, say where it is, and stay until it ends or we are told to; returns the exit code."""
+    """Start the hub, print its address, and stay until it ends or a signal comes; returns the exit code."""
     end_leftovers(demo)
     site = demo.private / "site.toml"
     ports = free_ports(port, demo.ports())

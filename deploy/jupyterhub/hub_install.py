@@ -13,11 +13,13 @@ import hashlib
 import json
 import os
 import pwd
+import re
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,11 +171,23 @@ def install_grader(students: Path, folder: Path, owner: str) -> None:
     with tempfile.TemporaryDirectory(prefix="course-hub-") as scratch:
         source, built = Path(scratch) / "source", Path(scratch) / "built"
         copy_sources(source, ("autograde",))
-        # What else the grader imports is in the students' environment already.
         target = ["--target", built, "--no-deps", "--no-build-isolation", "-c", ROOT / "constraints.txt"]
-        _pip(students, *target, source / "autograde", "pebble")
+        _pip(students, *target, source / "autograde", *missing_for_grader(students))
         Stamp(built, owner, needs).write()
         unpack_as(owner, built, [one.name for one in built.iterdir()], folder, fresh=True)
+
+
+def missing_for_grader(students: Path) -> list[str]:
+    """What autograde requires and the students' environment does not have."""
+    wanted = tomllib.loads((ROOT / "autograde/pyproject.toml").read_text())["project"]["dependencies"]
+    code = "from importlib.metadata import distributions; print(*(one.metadata['Name'] for one in distributions()))"
+    done = subprocess.run([students / "bin/python", "-I", "-c", code], capture_output=True, text=True, check=True)
+
+    def name(text: str) -> str:
+        return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", text)[0]).lower()
+
+    there = {name(text) for text in done.stdout.split()}
+    return [need for need in wanted if name(need) not in there]
 
 
 def unpack_as(owner: str, source: Path, names: list[str], folder: Path, fresh: bool = False) -> None:

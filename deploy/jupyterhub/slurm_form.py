@@ -1,6 +1,6 @@
 """Where and for how long: the form before a server that is a Slurm job, and what is made of its answers.
 
-The answers come from a browser, or from whoever posts to the hub's API, so they may be anything. Each is looked up
+The answers come from a browser or a client of the hub's API, so they may be anything. Each is looked up
 among the site's partitions, or read as a whole number within bounds; what goes into the batch script is what the site
 wrote, or a number that we formatted. Everything else is refused.
 """

@@ -57,9 +57,8 @@ def test_waiting_and_stepping_are_told_apart(loading, step):
     assert timer.share == 0 and len(timer) == 3
     for passes in (1, 2):
         assert run(timer, clock, step) == [0, 1, 2]
-        assert timer.waited == pytest.approx(passes * (3 * loading + 1)) and timer.stepped == pytest.approx(
-            passes * 3 * step
-        )
+        assert timer.waited == pytest.approx(passes * (3 * loading + 1))
+        assert timer.stepped == pytest.approx(passes * 3 * step)
         assert timer.batches_seen == 3 * passes
         assert timer.share == pytest.approx(timer.waited / (timer.waited + timer.stepped))
     timer.reset()
@@ -105,14 +104,10 @@ class Sleepy(TensorDataset):
 
 
 def test_a_starved_loader_shows_with_the_real_clock():
-    shares = {}
-    for name, dataset in (("slow", Sleepy), ("fast", TensorDataset)):
-        timer = DataStallTimer(DataLoader(dataset(torch.arange(40)), batch_size=10))
-        for _ in timer:
-            time.sleep(0.01)
-        shares[name] = timer.share
-        assert timer.stepped >= 0.04 and timer.batches_seen == 4
-    assert shares["slow"] > 0.4 and shares["fast"] < shares["slow"]
+    timer = DataStallTimer(DataLoader(Sleepy(torch.arange(40)), batch_size=10))
+    for _ in timer:
+        time.sleep(0.01)
+    assert timer.stepped >= 0.04 and timer.waited >= 0.08 and timer.batches_seen == 4
 
 
 def test_a_gpu_is_waited_for_before_the_clock_is_read(monkeypatch):

@@ -4,7 +4,7 @@ import io
 import socket
 import stat
 import tarfile
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -64,25 +64,21 @@ def test_web_mirror_tells_a_missing_file_and_an_error_page(tmp_path, into, files
         WebMirror(web).deliver(entry.files, into, quiet)
 
 
-def test_web_mirror_that_never_answers_is_given_up_in_three_seconds(into, files):
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        began = time.monotonic()
-        with pytest.raises(Unavailable, match="no answer within 3 s"):
-            WebMirror(f"http://127.0.0.1:{silent.getsockname()[1]}/").deliver(
-                toy_dataset.entry(files).files, into, quiet
-            )
-        assert time.monotonic() - began < 4
-    with pytest.raises(Unavailable, match="refused"):
-        WebMirror("http://127.0.0.1:1/").deliver(toy_dataset.entry(files).files, into, quiet)
+def test_a_web_mirror_that_does_not_answer_is_given_up(into, files, monkeypatch):
+    def unavailable(url, reason):
+        with pytest.raises(Unavailable, match=reason):
+            WebMirror(url).deliver(toy_dataset.entry(files).files, into, quiet)
 
-
-def test_a_name_look_up_that_hangs_is_given_up_too(into, files, monkeypatch):
     monkeypatch.setattr(sources, "ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: time.sleep(5))
-    began = time.monotonic()
-    with pytest.raises(Unavailable, match="no answer"):
-        WebMirror("http://nowhere.invalid/").deliver(toy_dataset.entry(files).files, into, quiet)
-    assert time.monotonic() - began < 2
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        unavailable(f"http://127.0.0.1:{silent.getsockname()[1]}/", "no answer within 0.2 s")
+    unavailable("http://127.0.0.1:1/", "refused")
+    # A look-up of the name that hangs is given up too: `urlopen` has no time-out for it.
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: over.wait(60) and [])
+    unavailable("http://nowhere.invalid/", "no answer within 0.2 s")
+    assert not over.is_set()
+    over.set()
 
 
 def test_an_overlong_stream_neither_fills_the_disk_nor_runs_for_ever():

@@ -121,6 +121,14 @@ def test_the_python_that_is_found_makes_environments(tmp_path):
     assert done.stdout == "made\n" and (tmp_path / "made/bin/python").exists(), done.stderr
 
 
+def test_the_grader_brings_what_the_students_environment_lacks(pythons, tmp_path):
+    pythons(
+        "students/bin/python", "echo Distributed_Training.Labs nbgrader Jinja2 MarkupSafe nbconvert nbformat Pygments"
+    )
+    names = [need.partition(">")[0] for need in hub_install.missing_for_grader(tmp_path / "students")]
+    assert names == ["nh3", "pillow", "sqlalchemy", "traitlets", "click", "pebble", "submitit"]
+
+
 def test_a_stamp_is_of_version_files_and_name(tmp_path):
     needs = tmp_path / "requirements.txt"
     needs.write_text("a==1\n")

@@ -19,7 +19,7 @@ OURS = "distributed-training-labs"
 def python() -> Iterator[Finding]:
     """The interpreter, and whether the `lab` that a shell finds belongs to it."""
     other = shutil.which("lab")
-    own = Path(sys.prefix, "bin").resolve()  # where scripts lie; a virtual environment's python is a link elsewhere
+    own = Path(sys.prefix, "bin").resolve()  # where scripts are; a virtual environment's python is a link elsewhere
     if other is not None and Path(other).parent.resolve() != own:
         yield problem(
             "python",
