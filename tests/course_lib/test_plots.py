@@ -103,6 +103,8 @@ def test_epochs_stand_side_by_side_and_the_first_is_marked():
     axes = scaling_study.epoch_seconds({"a": [3.0, 1.0], "b": [2.0, 1.5]}, "t")
     assert [[bar.get_height() for bar in bars] for bars in axes.containers] == [[3.0, 1.0], [2.0, 1.5]]
     assert [[bool(bar.get_hatch()) for bar in bars] for bars in axes.containers] == [[True, False]] * 2
+    centres = [[bar.get_x() + bar.get_width() / 2 for bar in bars] for bars in axes.containers]
+    assert centres == [pytest.approx([0.8, 1.8]), pytest.approx([1.2, 2.2])]
 
 
 def test_efficiencies_are_lines_over_the_batch():

@@ -1,6 +1,7 @@
 import errno
 import hashlib
 import os
+import re
 import shutil
 from dataclasses import replace
 
@@ -104,6 +105,16 @@ def test_no_source_is_one_line_with_remedies(tmp_path, toy):
     assert visible(tmp_path) == [] and hidden_folders(tmp_path) == []
     with pytest.raises(NotStaged):
         staged.read("toy", tmp_path)
+
+
+@pytest.mark.parametrize("name", catalogue.CATALOGUE)
+def test_a_set_that_cannot_be_fetched_has_a_stand_in_of_the_same_form(tmp_path, monkeypatch, name):
+    entry = replace(catalogue.CATALOGUE[name], sources=())
+    monkeypatch.setitem(catalogue.CATALOGUE, name, entry)
+    with pytest.raises(DataError) as caught:
+        staging.fetch(name, tmp_path, report=quiet)
+    offered = re.search(r"or use ([\w-]+), which is", str(caught.value))[1]
+    assert staged.read(offered, tmp_path).image_shape == entry.image_shape
 
 
 def spoil(content: bytes, how: str) -> bytes:
