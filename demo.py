@@ -34,7 +34,7 @@ def stage() -> tuple[str, dict[str, int]]:
 
     say("stage FashionMNIST")
     try:
-        return fetch("fashion-mnist", say=print).name, {}
+        return fetch("fashion-mnist", report=print).name, {}
     except DataError as error:
         print(error)
         print("going on with the 5,000 + 1,000 real images that ship with the project (fashion-mnist-small)")

@@ -5,15 +5,13 @@ All four alternate within one launch, and each is set beside the naive one of th
     python benchmarks/data_parallel.py [--ranks 2] [--layers 50] [--width 32] [--rounds 15]
 """
 
-from __future__ import annotations
-
-import argparse
 import statistics
 import time
+from functools import partial
 
 import torch
 import torch.distributed as dist
-from conditions import conditions, spread
+from harness import alternate, conditions, parse_options, ratios, spread
 from torch import nn
 
 from course_lib.distributed import launch, threads_per_rank
@@ -29,42 +27,38 @@ WRAPPERS = {
 }
 
 
+def step_seconds(model: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, steps: int) -> float:
+    """Seconds per step, the slowest rank's."""
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(images).square().mean().backward()
+        if hasattr(model, "finish_gradient_synchronization"):
+            model.finish_gradient_synchronization()
+        optimizer.step()
+    slowest = torch.tensor((time.perf_counter() - start) / steps)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return slowest.item()
+
+
 def measure(layers: int, width: int, batch_size: int, rounds: int, steps: int) -> dict[str, list[float]]:
-    """Seconds a step of each wrapper, by round, the slowest rank's."""
-    images, trainings, seconds = torch.randn(batch_size, width), {}, {name: [] for name in WRAPPERS}
+    """Seconds per step of each wrapper, by round."""
+    images, candidates = torch.randn(batch_size, width), {}
     for name, wrap in WRAPPERS.items():
         torch.manual_seed(0)
         model = wrap(nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))))
-        trainings[name] = model, torch.optim.SGD(model.parameters(), lr=1e-3)
-    for number in range(rounds + 1):
-        for name, (model, optimizer) in trainings.items():
-            dist.barrier()
-            start = time.perf_counter()
-            for _ in range(steps):
-                optimizer.zero_grad()
-                model(images).square().mean().backward()
-                if hasattr(model, "finish_gradient_synchronization"):
-                    model.finish_gradient_synchronization()
-                optimizer.step()
-            slowest = torch.tensor((time.perf_counter() - start) / steps)
-            dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-            if number:  # the first round warms up
-                seconds[name].append(slowest.item())
-    return seconds
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        candidates[name] = partial(step_seconds, model, optimizer, images, steps)
+    alternate(candidates, 1)  # a warm-up
+    return alternate(candidates, rounds)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--layers", type=int, default=50, help="linear layers, of two tensors each")
-    parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=10, help="a round")
-    parser.add_argument(
-        "--threads", type=int, default=None, help="a rank; by default the cores divided between the ranks"
-    )
-    options = parser.parse_args()
+    options = parse_options(
+        __doc__, ranks=2, layers=(50, "linear layers, of two tensors each"), width=32, batch_size=32, rounds=15,
+        steps=(10, "per round"), threads=(int, "per rank; by default the cores divided between the ranks"),
+    )  # fmt: skip
     print(
         conditions(
             ranks=options.ranks,
@@ -78,8 +72,8 @@ def main() -> None:
     arguments = (options.layers, options.width, options.batch_size, options.rounds, options.steps)
     seconds = launch(measure, options.ranks, arguments, threads=options.threads)[0]
     for name, values in seconds.items():
-        ratios = [naive / value for naive, value in zip(seconds["naive"], values, strict=True)]
-        print(f"{name:10s} {1e3 * statistics.median(values):6.2f} ms a step; faster than naive × {spread(ratios, 2)}")
+        faster = spread(ratios(seconds["naive"], values), 2)
+        print(f"{name:10s} {1e3 * statistics.median(values):6.2f} ms per step; faster than naive × {faster}")
 
 
 if __name__ == "__main__":

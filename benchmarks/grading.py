@@ -8,9 +8,6 @@ parameters, the shortest that it has, and a cell there may take as long as an ex
 The gradebooks start equal. What is timed is a whole command, from its start to its end.
 """
 
-from __future__ import annotations
-
-import argparse
 import os
 import shutil
 import subprocess
@@ -23,7 +20,7 @@ from pathlib import Path
 import nbformat
 import psutil
 import yaml
-from conditions import conditions
+from harness import conditions, parse_options
 from nbformat import NotebookNode
 
 from autograde.rubric.schema import find_rubric
@@ -51,14 +48,10 @@ c.ExecutePreprocessor.timeout = {seconds:.0f}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--submissions", type=int, default=30)
-    parser.add_argument("--skip-stock", action="store_true")
-    options = parser.parse_args()
+    options = parse_options(__doc__, submissions=30, skip_stock=False)
     count, limit = options.submissions, find_rubric(LAB).execution.seconds
-    print(
-        conditions(submissions=count, data="fashion-mnist-small (official images, shipped subset)", runs="one of each")
-    )
+    data = "fashion-mnist-small (official images, shipped subset)"
+    print(conditions(submissions=count, data=data, runs="one of each"))
     names = list(KINDS)
     print("submissions:", ", ".join(f"{sum(kind_of(i) == name for i in range(count))} {name}" for name in names))
     with tempfile.TemporaryDirectory() as folder:

@@ -6,14 +6,12 @@ timed. Lost updates are measured in a run of their own, because that takes time.
     python benchmarks/hogwild.py [--processes 2] [--rounds 5] [--samples 200000] [--dense-samples 5000]
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 from collections.abc import Callable
 
 import torch
-from conditions import conditions, spread
+from harness import alternate, conditions, parse_options, ratios, spread
 
 from course_lib.data.batches import Batches, load
 from course_lib.distributed.shared_memory.hogwild_sgd import SharedRun, train_hogwild, train_serial
@@ -28,6 +26,7 @@ from course_lib.training.sparse_logistic import (
 )
 
 Runner = Callable[[int, bool, bool], tuple[SparseRun | SharedRun, float]]
+"""``run(processes, locked, count_lost)`` → the run and its accuracy; 0 processes: serial."""
 
 
 def sparse_problem(options: argparse.Namespace, dense: bool) -> Runner:
@@ -66,67 +65,46 @@ def network(options: argparse.Namespace) -> Runner:
 
 
 def report(name: str, run: Runner, processes: int, rounds: int) -> None:
-    ways = {
-        "serial": (0, False),
-        "one process": (1, False),
-        f"{processes} locked": (processes, True),
-        f"{processes} lock-free": (processes, False),
+    candidates = {
+        "serial": lambda count=False: run(0, False, count),
+        "one process": lambda count=False: run(1, False, count),
+        f"{processes} locked": lambda count=False: run(processes, True, count),
+        f"{processes} lock-free": lambda count=False: run(processes, False, count),
     }
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    processor: dict[str, list[float]] = {way: [] for way in ways}
-    accuracies: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(rounds):
-        for way, (count, locked) in ways.items():
-            result, accuracy = run(count, locked, False)
-            seconds[way].append(result.seconds)
-            processor[way].append(result.processor_seconds)
-            accuracies[way].append(accuracy)
+    results = alternate(candidates, rounds)
+    seconds, processor = (
+        {key: [getattr(result, clock) for result, _ in values] for key, values in results.items()}
+        for clock in ("seconds", "processor_seconds")
+    )
     print(name)
-    for way, (count, locked) in ways.items():
-        speedups = [serial / took for serial, took in zip(seconds["serial"], seconds[way], strict=True)]
-        work = [took / serial for serial, took in zip(processor["serial"], processor[way], strict=True)]
+    for key, values in results.items():
         print(
-            f"  {way:12s} {statistics.median(seconds[way]):.2f} s; speed-up {spread(speedups, 2)}; processor time × "
-            f"{statistics.median(work):.2f}; accuracy {statistics.median(accuracies[way]):.3f}; "
-            f"updates lost {run(count, locked, True)[0].lost.fraction:.1e}",
+            f"  {key:12s} {statistics.median(seconds[key]):.2f} s; "
+            f"speed-up {spread(ratios(seconds['serial'], seconds[key]), 2)}; "
+            f"processor time × {statistics.median(ratios(processor[key], processor['serial'])):.2f}; "
+            f"accuracy {statistics.median(accuracy for _, accuracy in values):.3f}; "
+            f"updates lost {candidates[key](True)[0].lost.fraction:.1e}",
             flush=True,
         )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--samples", type=int, default=200_000)
-    parser.add_argument("--features", type=int, default=2**18)
-    parser.add_argument("--words", type=int, default=50_000, help="vocabulary: so many features at most are in use")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--dataset", default="fashion-mnist-small")
-    parser.add_argument("--dense-samples", type=int, default=5000)
-    parser.add_argument("--dense-epochs", type=int, default=3)
-    options = parser.parse_args()
-    print(conditions(processes=options.processes, threads_a_process=1, rounds=options.rounds))
+    options = parse_options(
+        __doc__, processes=2, rounds=5, samples=200_000, features=2**18,
+        words=(50_000, "vocabulary: so many features at most are in use"), epochs=5, batch_size=128,
+        dataset="fashion-mnist-small", dense_samples=5000, dense_epochs=3,
+    )  # fmt: skip
+    processes, rounds = options.processes, options.rounds
+    print(conditions(processes=processes, threads_per_process=1, rounds=rounds))
     for locked in (False, True):
-        counted = count_lost_increments(options.processes, 100_000, locked=locked)
-        print(
-            f"counter, {'locked' if locked else 'lock-free'}: {counted.lost:,} of {counted.expected:,} increments lost"
-        )
+        counted = count_lost_increments(processes, 100_000, locked=locked)
+        name = "locked" if locked else "lock-free"
+        print(f"counter, {name}: {counted.lost:,} of {counted.expected:,} increments lost")
     sparse = f"{options.samples:,} made-up samples, {options.words:,} words, {options.features:,} features"
-    report(
-        f"hashed logistic regression, sparse updates ({sparse})",
-        sparse_problem(options, False),
-        options.processes,
-        options.rounds,
-    )
-    report(
-        f"the same by dense updates, one epoch ({sparse})",
-        sparse_problem(options, True),
-        options.processes,
-        options.rounds,
-    )
+    report(f"hashed logistic regression, sparse updates ({sparse})", sparse_problem(options, False), processes, rounds)
+    report(f"the same by dense updates, one epoch ({sparse})", sparse_problem(options, True), processes, rounds)
     data = load(options.dataset, train_samples=options.dense_samples)
-    report(f"convolutional network ({data})", network(options), options.processes, options.rounds)
+    report(f"convolutional network ({data})", network(options), processes, rounds)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,6 @@ lists. The wall time of all three commands together is compared. Ends with 1 whe
 time is more than twice as long.
 """
 
-from __future__ import annotations
-
-import argparse
 import difflib
 import os
 import re
@@ -25,7 +22,7 @@ from pathlib import Path
 from unittest import mock
 
 import nbformat
-from conditions import conditions
+from harness import conditions, parse_options
 from safetensors.torch import load_file, save_file
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -57,17 +54,13 @@ STRIPPED = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--honest", type=int, default=30)
-    parser.add_argument("--hostile", type=int, default=30)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seconds", type=int, help="limit of an exercise, in place of the rubric's own")
-    parser.add_argument("--keep", type=Path, help="leave both courses here, to look at")
-    options = parser.parse_args()
+    options = parse_options(
+        __doc__, honest=30, hostile=30, jobs=2, seconds=(int, "limit of an exercise, in place of the rubric's own"),
+        keep=(Path, "leave both courses here, to look at"),
+    )  # fmt: skip
     exhibits = chosen(options.hostile)
-    print(
-        conditions(honest=options.honest, hostile=len(exhibits), jobs=options.jobs, data="shipped subset", runs="one")
-    )
+    facts = {"honest": options.honest, "hostile": len(exhibits), "jobs": options.jobs}
+    print(conditions(**facts, data="shipped subset", runs="one"))
     print("exhibits:", ", ".join(exhibit.student for exhibit in exhibits))
     with tempfile.TemporaryDirectory() as folder:
         root = options.keep or Path(folder)

@@ -1,6 +1,6 @@
 """A class that opens the hub at one time: does everybody finish, and what does it hold?
 
-python benchmarks/hub_load.py [--students 20] [-o runs/hub_load]
+python benchmarks/hub_load.py [--students 20] [--output runs/hub_load]
 
 Starts the hub of `make hub` with accounts of its own (as root), signs the students in, starts all their servers at
 once, and then runs lab 01's release, filled in, in all of them at once: real accounts, limits, environment and kernels,
@@ -16,9 +16,6 @@ is the same when all are done and nobody has closed anything. "bar" is what Jupy
 notebooks ran, "refused" how often the hub asked to come again later.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import statistics
 import sys
@@ -28,10 +25,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import psutil
-from conditions import conditions
+from harness import conditions, parse_options
 from hub_load_memory import MIB, Watch
-from hub_load_report import collisions, sizing, students_in, table, to_csv
+from hub_load_report import collisions, sizing, students_in, table
 from hub_load_student import LabRun, Student
 
 from course_lib.system.atomic import write_atomically
@@ -109,11 +107,11 @@ class Load:
 
     def rows(self, watch: Watch) -> list[dict[str, Any]]:
         """A row for each student."""
-        found, seconds = [], watch.processor_seconds()
+        results, seconds = [], watch.processor_seconds()
         for name in self.names:
             run, peak = self.runs.get(name, LabRun()), watch.peaks[name]
             student = self.students.get(name)
-            found.append({
+            results.append({
                 "student": name.partition("-")[2],
                 "server s": self.seconds["server"].get(name),
                 "refused": student.refusals if student else None,
@@ -128,7 +126,7 @@ class Load:
                 "threads": int(peak["threads"]),
                 "ports": len(watch.ports[name]),
             })  # fmt: skip
-        return found
+        return results
 
 
 def summary(load: Load, watch: Watch, log: str) -> dict[str, Any]:
@@ -138,6 +136,10 @@ def summary(load: Load, watch: Watch, log: str) -> dict[str, Any]:
     fixed_gib = SYSTEM_GIB + sum(watch.peaks[who]["together"] for who in ("hub", load.hub.course)) / 1024
     said = [line for run in load.runs.values() for line in (*run.errors, *run.stderr)]
     seconds = watch.processor_seconds()
+
+    def lab_seconds(name: str) -> float:
+        return sum(seconds.get(name, {}).get(kind, 0.0) for kind in ("kernel", "ranks"))
+
     return {
         "students": len(load.names),
         "finished": sum(load.finished(name) for name in load.names),
@@ -145,16 +147,11 @@ def summary(load: Load, watch: Watch, log: str) -> dict[str, Any]:
         "failures": {**load.failures, **{name: run.errors for name, run in load.runs.items() if run.errors}},
         "machine MiB": {name: round(value) for name, value in watch.machine.items()},
         "hub MiB": {
-            name: round(value) for name, value in watch.peaks["hub"].items() if name not in ("data", "threads")
+            kind: round(value) for kind, value in watch.peaks["hub"].items() if kind not in ("data", "threads")
         },
         "hub processor s": {kind: round(value, 1) for kind, value in seconds.get("hub", {}).items()},
         "start processor s": round(load.start_seconds, 2),
-        "lab processor s": round(
-            statistics.mean(
-                sum(seconds.get(who, {}).get(kind, 0.0) for kind in ("kernel", "ranks")) for who in load.names
-            ),
-            1,
-        ),
+        "lab processor s": round(statistics.mean(map(lab_seconds, load.names)), 1),
         "student GiB": round(student_gib, 3),
         "fixed GiB": round(fixed_gib, 3),
         "sizing": sizing(CLASSES, fixed_gib, student_gib, load.start_seconds) if everybody else [],
@@ -163,7 +160,7 @@ def summary(load: Load, watch: Watch, log: str) -> dict[str, Any]:
 
 def run(students: int, every: float) -> dict[str, Any]:
     """Start the hub, load it, remove it; all figures."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     hub = RunningHub(students=students)
     try:
         names = [name for name in hub.passwords if name != hub.instructor]
@@ -175,21 +172,21 @@ def run(students: int, every: float) -> dict[str, Any]:
         finally:
             watch.stop()
         log = (hub.state / "private/hub.log").read_text(errors="replace")
-        found = {"students": load.rows(watch), "summary": summary(load, watch, log)}
+        results = {"students": load.rows(watch), "summary": summary(load, watch, log)}
     finally:
         try:
             hub.stop()
         except AssertionError as error:  # something was left behind; the figures stand
-            if not found:
+            if not results:
                 raise
-            found["summary"]["failures"]["the hub's end"] = " ".join(str(error).split())[:300]
-    return found
+            results["summary"]["failures"]["the hub's end"] = " ".join(str(error).split())[:300]
+    return results
 
 
-def say(found: dict[str, Any], memory_gib: float) -> None:
+def report(results: dict[str, Any], memory_gib: float) -> None:
     """Print it for a person."""
-    totals = found["summary"]
-    print(f"\n{table(found['students'])}\n")
+    totals = results["summary"]
+    print(f"\n{table(results['students'])}\n")
     print(f"finished: {totals['finished']} of {totals['students']}; port collisions: {len(totals['port collisions'])}")
     for line in (*totals["port collisions"], *(f"{who}: {what}" for who, what in totals["failures"].items())):
         print(f"  {line}")
@@ -211,22 +208,21 @@ def say(found: dict[str, Any], memory_gib: float) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--students", type=int, default=20)
-    parser.add_argument("--every", type=float, default=3.0, help="seconds between samples (default: %(default)s)")
-    parser.add_argument("-o", "--output", type=Path, default=ROOT / "runs/hub_load", help="without its suffix")
-    options = parser.parse_args()
+    options = parse_options(
+        __doc__, students=20, every=(3.0, "seconds between samples"),
+        output=(ROOT / "runs/hub_load", "the files' path without suffix"),
+    )  # fmt: skip
     if lack := missing():
         print(f"error: {lack}", file=sys.stderr)
         return 2
     line = conditions(students=options.students, lab=LAB, profile="smoke", data="fashion-mnist-small (shipped)")
     print(line, flush=True)
-    found = {"conditions": line, **run(options.students, options.every)}
+    results = {"conditions": line, **run(options.students, options.every)}
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.output.with_suffix(".json"), json.dumps(found, indent=1) + "\n")
-    write_atomically(options.output.with_suffix(".csv"), to_csv(found["students"]))
-    say(found, psutil.virtual_memory().total / (1 << 30))
-    totals = found["summary"]
+    write_atomically(options.output.with_suffix(".json"), json.dumps(results, indent=1) + "\n")
+    write_atomically(options.output.with_suffix(".csv"), pd.DataFrame(results["students"]).to_csv(index=False))
+    report(results, psutil.virtual_memory().total / (1 << 30))
+    totals = results["summary"]
     return 1 if totals["failures"] or totals["port collisions"] or totals["finished"] < totals["students"] else 0
 
 

@@ -1,6 +1,4 @@
-"""What a hub's processes hold, sampled from /proc while it is used; as root, who may look at everybody's."""
-
-from __future__ import annotations
+"""Memory, threads and ports of a hub's processes, sampled from /proc while it is used; needs root."""
 
 import contextlib
 import os
@@ -11,8 +9,6 @@ from collections import defaultdict
 from pathlib import Path
 
 import psutil
-
-__all__ = ["MIB", "Watch"]
 
 MIB = 1 << 20
 KINDS = {  # by a part of the command line

@@ -1,15 +1,11 @@
-"""What a loaded hub's figures say: a table, what went wrong, and what another class needs by arithmetic."""
+"""Report of a loaded hub: a table, port collisions, and what classes of other sizes need, by proportion."""
 
-from __future__ import annotations
-
-import csv
-import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["collisions", "cores_for", "memory_for", "sizing", "students_in", "table", "to_csv"]
+import pandas as pd
 
 SPARE = 0.25  # of the memory, for what a measurement of one lab does not show
 _IN_USE = re.compile(r"address (is )?already in use|EADDRINUSE|port \d+ is (already )?in use", re.IGNORECASE)
@@ -30,55 +26,22 @@ def students_in(memory_gib: float, fixed_gib: float, student_gib: float, spare: 
     return max(0, math.floor((memory_gib * (1 - spare) - fixed_gib) / student_gib))
 
 
-def cores_for(students: int, start_seconds: float, patience: float = 60.0) -> int:
-    """Cores on which everybody has a server after `patience` seconds when all open the hub at once.
+def cores_for(students: int, start_seconds: float, within: float = 60.0) -> int:
+    """Cores on which everybody has a server after `within` seconds when all open the hub at once.
 
     `start_seconds`: processor seconds of one server's start.
     """
-    return max(1, math.ceil(students * start_seconds / patience))
+    return max(1, math.ceil(students * start_seconds / within))
 
 
 def sizing(
     classes: Sequence[int], fixed_gib: float, student_gib: float, start_seconds: float
 ) -> list[dict[str, float | int]]:
     """A row for each size of class, by proportion from one measurement."""
-    return [
-        {
-            "students": count,
-            "memory GiB": memory_for(count, fixed_gib, student_gib),
-            "cores": cores_for(count, start_seconds),
-        }
-        for count in classes
-    ]
+    needs = ((count, memory_for(count, fixed_gib, student_gib), cores_for(count, start_seconds)) for count in classes)
+    return [dict(zip(("students", "memory GiB", "cores"), need, strict=True)) for need in needs]
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows under their names, numbers to the right."""
-    if not rows:
-        return "(nothing)"
-    names = list(rows[0])
-    cells = [[_text(row.get(name)) for name in names] for row in rows]
-    widths = [max(len(name), *(len(row[column]) for row in cells)) for column, name in enumerate(names)]
-    left = [isinstance(rows[0].get(name), str) for name in names]
-
-    def line(texts: Sequence[str]) -> str:
-        aligned = (text.ljust(width) if to_left else text.rjust(width)
-                   for text, width, to_left in zip(texts, widths, left, strict=True))  # fmt: skip
-        return "  ".join(aligned).rstrip()
-
-    return "\n".join(line(texts) for texts in (names, *cells))
-
-
-def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The same rows for a spreadsheet."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.1f}"
-    return "-" if value is None else str(value)
+    """Rows under their names."""
+    return pd.DataFrame(rows).to_string(index=False, float_format="%.1f", na_rep="-") if rows else "(nothing)"

@@ -3,8 +3,6 @@
 Everything passes over HTTP and the kernel's web socket, through the hub's proxy, as a browser's JupyterLab has it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -20,9 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/hub"))
 
 from visitor import Visitor
 
-__all__ = ["LabRun", "Student", "TurnedAwayError", "retry_after"]
-
-PATIENCE = 900.0  # seconds for any one thing
+TIMEOUT = 900.0  # seconds for any one request
 METRICS_EVERY = 5.0  # as JupyterLab's status bar asks
 # The smoke profile trains too little for the points that the run folder brings, and the notebook says so.
 EXPECTED = {"run-evidence": "CheckFailed"}
@@ -73,7 +69,7 @@ class Student(Visitor):
             The hub refuses without a time to come again, or the server did not start.
         """
         path = f"/hub/api/users/{self.name}/server"
-        while (answer := self.by_token("POST", path, timeout=PATIENCE)).status_code == 429:
+        while (answer := self.by_token("POST", path, timeout=TIMEOUT)).status_code == 429:
             self.refusals += 1
             seconds = retry_after(answer.headers)
             if seconds is None:
@@ -88,7 +84,7 @@ class Student(Visitor):
 
     def _follow(self, path: str) -> None:
         # The page that a browser shows meanwhile reads the same stream.
-        with self.by_token("GET", path, stream=True, timeout=PATIENCE) as events:
+        with self.by_token("GET", path, stream=True, timeout=TIMEOUT) as events:
             for line in events.iter_lines():
                 event = json.loads(line.removeprefix(b"data: ")) if line.startswith(b"data: ") else {}
                 if event.get("ready"):
@@ -100,7 +96,7 @@ class Student(Visitor):
     def fetch(self, course: str, lab: str) -> None:
         """Assignment List's button."""
         form = {"course_id": course, "assignment_id": lab}
-        answer = self.by_token("POST", f"/user/{self.name}/assignments/fetch", data=form, timeout=PATIENCE)
+        answer = self.by_token("POST", f"/user/{self.name}/assignments/fetch", data=form, timeout=TIMEOUT)
         if not answer.ok or not answer.json()["success"]:
             raise RuntimeError(f"{self.name} cannot fetch {lab}: {answer.text[-300:]}")
 
@@ -111,10 +107,8 @@ class Student(Visitor):
         for number, text in answers.items():
             notebook.cells[number].source = text
         self._save(address, notebook)
-        wish = {"path": path, "name": path, "type": "notebook", "kernel": {"name": "python3"}}
-        kernel = self._json("POST", f"/user/{self.name}/api/sessions", json=wish)["kernel"]["id"]
         done, begun = LabRun(), time.monotonic()
-        with_kernel = KernelSocket(self, kernel)
+        with_kernel = KernelSocket(self, self.open_kernel(path))
         try:
             for cell in notebook.cells:
                 if cell.cell_type != "code":
@@ -130,6 +124,11 @@ class Student(Visitor):
         done.seconds = time.monotonic() - begun
         self._save(address, notebook)
         return done
+
+    def open_kernel(self, path: str) -> str:
+        """Start the kernel of a notebook; its id."""
+        session = {"path": path, "name": path, "type": "notebook", "kernel": {"name": "python3"}}
+        return self._json("POST", f"/user/{self.name}/api/sessions", json=session)["kernel"]["id"]
 
     def read_meters(self, now: bool = False) -> None:
         """Ask jupyter-resource-usage, if the last time was long enough ago."""
@@ -157,7 +156,7 @@ class Student(Visitor):
         self._json("PUT", address, json={"type": "notebook", "format": "json", "content": notebook})
 
     def _json(self, method: str, path: str, **options):
-        answer = self.by_token(method, path, timeout=PATIENCE, **options)
+        answer = self.by_token(method, path, timeout=TIMEOUT, **options)
         if not answer.ok:
             raise RuntimeError(f"{self.name}: {method} {path}: {answer.status_code} {answer.text[:200]}")
         return answer.json()
@@ -166,13 +165,13 @@ class Student(Visitor):
 class KernelSocket:
     """A kernel's channels over one web socket (Jupyter's messaging, version 5)."""
 
-    def __init__(self, student: Student, kernel: str) -> None:
+    def __init__(self, student: Visitor, kernel: str) -> None:
         self._session = uuid.uuid4().hex
         address = f"{student.hub.address.replace('http', 'ws', 1)}/user/{student.name}/api/kernels/{kernel}/channels"
         self._socket = create_connection(
             f"{address}?session_id={self._session}",
             header=[f"Authorization: token {student.token}"],
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         )
 
     def execute(self, code: str) -> tuple[list, int | None, str | None]:
@@ -194,10 +193,8 @@ class KernelSocket:
                 idle = message["content"]["execution_state"] == "idle"
             elif kind in ("stream", "display_data", "execute_result", "error"):
                 outputs.append(nbformat.v4.output_from_msg(message))
-        failure = (
-            None if reply["status"] == "ok" else f"{reply.get('ename', reply['status'])}: {reply.get('evalue', '')}"
-        )
-        return outputs, reply.get("execution_count"), failure
+        failure = f"{reply.get('ename', reply['status'])}: {reply.get('evalue', '')}"
+        return outputs, reply.get("execution_count"), None if reply["status"] == "ok" else failure
 
     def close(self) -> None:
         """Close the tab; the kernel stays."""

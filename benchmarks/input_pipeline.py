@@ -7,28 +7,26 @@
 2. The share of a training step that is spent waiting for input, with either.
 3. ImageFolder on JPEG files against the packed arrays of the same images: time to the first batch, and images per second.
 
-The ways alternate within one run; ratios are taken repeat by repeat. Without a GPU everything runs in one thread, and
+The pipelines alternate within one run; ratios are taken repeat by repeat. Without a GPU everything runs in one thread, and
 seconds are those of the processor, which other programs on the machine disturb less than the clock on the wall.
 
     python benchmarks/input_pipeline.py [--repeats 5] [--dataset cifar10-synthetic]
 """
 
-from __future__ import annotations
-
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
-from conditions import conditions, spread
+from harness import alternate, conditions, parse_options, ratios, spread
 from torch import nn
 from torch.utils.data import DataLoader
 
 from course_lib.data.augment import AffineAndJitter, CropAndFlip
 from course_lib.data.batches import Batches, ImageData, PackedDataset, load, on_device
-from course_lib.data.input_wait import WaitTimer
+from course_lib.data.data_stall import DataStallTimer
 from course_lib.models import HomeworkResNet, WideResNet
 from course_lib.system.torchvision_import import import_torchvision
 from course_lib.training.precision import accelerate_model
@@ -71,26 +69,19 @@ class PilLoop:
             yield torch.stack([image for image, _ in samples]), torch.tensor([label for _, label in samples])
 
 
-def ways(data: ImageData, kind: str, device: str) -> dict[str, Iterable]:
+def make_pipelines(data: ImageData, kind: str, device: str) -> dict[str, Iterable]:
     augment, steps = AUGMENTATIONS[kind]
     normalise = [transforms.ToTensor(), transforms.Normalize(data.mean, data.std)]
     dataset = PackedDataset(data.train, transforms.Compose([*steps, *normalise]))
-    found = {
+    pipelines = {
         "ours": Batches(data.train, BATCH, device, mean=data.mean, std=data.std, shuffle=True, augment=augment),
         "torchvision, loop": PilLoop(dataset),
         "torchvision, DataLoader": DataLoader(dataset, BATCH, shuffle=True, drop_last=True),
     }
     if (module := kornia(kind)) is not None:
-        found["Kornia"] = Batches(
-            data.train,
-            BATCH,
-            device,
-            mean=data.mean,
-            std=data.std,
-            shuffle=True,
-            augment=lambda images, _: module(images),
-        )
-    return found
+        augmented = {"shuffle": True, "augment": lambda images, _: module(images)}
+        pipelines["Kornia"] = Batches(data.train, BATCH, device, mean=data.mean, std=data.std, **augmented)
+    return pipelines
 
 
 def kornia(kind: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
@@ -122,19 +113,16 @@ def images_per_second(batches: Iterable, seconds: float) -> float:
 
 def augmentation(data: ImageData, repeats: int, seconds: float, device: str) -> None:
     for kind in AUGMENTATIONS:
-        pipelines = ways(data, kind, device)
-        rates: dict[str, list[float]] = {name: [] for name in pipelines}
+        pipelines = make_pipelines(data, kind, device)
         for batches in pipelines.values():
             next(iter(batches))
-        for repeat in range(repeats):
-            for name in list(pipelines)[:: 1 if repeat % 2 == 0 else -1]:
-                rates[name].append(images_per_second(pipelines[name], seconds))
+        candidates = {name: partial(images_per_second, batches, seconds) for name, batches in pipelines.items()}
+        rates = alternate(candidates, repeats)
         print(f"{kind} augmentation, {data.channels}×32×32, batch {BATCH}")
-        for name, found in rates.items():
-            print(f"  {name}: {spread(found, 0)} images/s")
+        for name, values in rates.items():
+            print(f"  {name}: {spread(values, 0)} images/s")
         for name in list(rates)[1:]:
-            ratios = [ours / theirs for ours, theirs in zip(rates["ours"], rates[name], strict=True)]
-            print(f"  ours / {name}: {spread(ratios, 1)}", flush=True)
+            print(f"  ours / {name}: {spread(ratios(rates['ours'], rates[name]), 1)}", flush=True)
 
 
 def shares(data: ImageData, repeats: int, steps: int, device: str) -> None:
@@ -144,33 +132,36 @@ def shares(data: ImageData, repeats: int, steps: int, device: str) -> None:
         model = accelerate_model(make(), device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         for kind in AUGMENTATIONS:
-            pipelines = ways(data, kind, device)
-            found: dict[str, list[float]] = {name: [] for name in ("ours", "torchvision, DataLoader")}
-            for repeat in range(repeats):
-                for name in list(found)[:: 1 if repeat % 2 == 0 else -1]:
-                    timer = WaitTimer(on_device(pipelines[name], device), device, CLOCK)
-                    train(model, optimizer, timer, steps)
-                    found[name].append(100 * timer.share)
-            for name, percent in found.items():
+            pipelines = make_pipelines(data, kind, device)
+            candidates = {
+                name: partial(waiting_percent, model, optimizer, pipelines[name], steps, device)
+                for name in ("ours", "torchvision, DataLoader")
+            }
+            for name, percent in alternate(candidates, repeats).items():
                 print(f"  {model_name}, {kind}, {name}: {spread(percent, 1)} %", flush=True)
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, batches: WaitTimer, steps: int) -> None:
-    for step, (images, labels) in enumerate(batches):
+def waiting_percent(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable, steps: int, device: str
+) -> float:
+    """Train for some steps; the share of the time that was spent waiting for input."""
+    timer = DataStallTimer(on_device(batches, device), device, CLOCK)
+    for step, (images, labels) in enumerate(timer):
         loss = nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if step == 0:
-            batches.reset()  # a warm-up
+            timer.reset()  # a warm-up
         if step == steps:
-            return
+            break
+    return 100 * timer.share
 
 
 def files_against_arrays(repeats: int, seconds: float, device: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         synthetic.write_tiny_imagenet(Path(folder))
-        staging.synthesize("tiny-imagenet", Path(folder) / "root", say=lambda line: None)
+        staging.synthesize("tiny-imagenet", Path(folder) / "root", report=lambda line: None)
         tree, root = Path(folder, "tiny-imagenet-200", "train"), str(Path(folder, "root"))
 
         def image_folder() -> Iterable:
@@ -183,33 +174,29 @@ def files_against_arrays(repeats: int, seconds: float, device: str) -> None:
             data = load("tiny-imagenet", root)
             return Batches(data.train, BATCH, device, mean=data.mean, std=data.std, shuffle=True)
 
-        made = {"ImageFolder": image_folder, "packed, DataLoader": packed_dataset, "packed, Batches": batches}
-        first: dict[str, list[float]] = {name: [] for name in made}
-        rates: dict[str, list[float]] = {name: [] for name in made}
-        for repeat in range(repeats):
-            for name in list(made)[:: 1 if repeat % 2 == 0 else -1]:
-                start = CLOCK()
-                loader = made[name]()
-                next(iter(loader))
-                first[name].append((CLOCK() - start) * 1e3)
-                rates[name].append(images_per_second(loader, seconds))
-        print(
-            f"1,600 JPEG files of 3×64×64 against packed arrays (synthetic, files in the page cache), batch {BATCH}, not augmented"
-        )
-        for name in made:
-            print(f"  {name}: first batch after {spread(first[name], 1)} ms, {spread(rates[name], 0)} images/s")
-        for name in list(made)[1:]:
-            ratios = [packed / files for packed, files in zip(rates[name], rates["ImageFolder"], strict=True)]
-            print(f"  {name} / ImageFolder: {spread(ratios, 1)} in images/s", flush=True)
+        def first_and_rate(make: Callable[[], Iterable]) -> tuple[float, float]:
+            """Milliseconds to the first batch, and images per second."""
+            start = CLOCK()
+            loader = make()
+            next(iter(loader))
+            return (CLOCK() - start) * 1e3, images_per_second(loader, seconds)
+
+        loaders = {"ImageFolder": image_folder, "packed, DataLoader": packed_dataset, "packed, Batches": batches}
+        results = alternate({name: partial(first_and_rate, make) for name, make in loaders.items()}, repeats)
+        print("1,600 JPEG files of 3×64×64 against packed arrays (synthetic, files in the page cache), not augmented")
+        rates = {}
+        for name, pairs in results.items():
+            first, rates[name] = zip(*pairs, strict=True)
+            print(f"  {name}: first batch after {spread(first, 1)} ms, {spread(rates[name], 0)} images/s")
+        for name in list(rates)[1:]:
+            print(f"  {name} / ImageFolder: {spread(ratios(rates[name], rates['ImageFolder']), 1)} in images/s")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
-    parser.add_argument("--steps", type=int, default=4, help="of each training")
-    parser.add_argument("--dataset", default="cifar10-synthetic", help="of 3×32×32 images")
-    options = parser.parse_args()
+    options = parse_options(
+        __doc__, repeats=5, seconds=(1.0, "of each measurement"), steps=(4, "of each training"),
+        dataset=("cifar10-synthetic", "of 3×32×32 images"),
+    )  # fmt: skip
     torch.set_num_threads(1)
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -12,19 +12,18 @@ reaches the accuracy in the fewest epochs on average over the seeds. Momentum, w
 Target: at most 0.75 of SGD's epochs. The runs are JSON files, one each, in --output; the same command goes on.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from conditions import conditions, spread
+from harness import alternate, conditions, ratios, spread
 from torch import nn
 
 from course_lib.data.batches import Batches, ImageData, load
@@ -37,7 +36,6 @@ from course_lib.training.loop import evaluate, train_epoch, train_step, warmup_t
 LEARNING_RATES = (0.05, 0.1, 0.2, 0.4)
 LENGTHS = (4, 8)  # epochs of the schedule
 SETTINGS = {"damping": 0.03, "factor_update_steps": 2, "inverse_update_steps": 6, "kl_clip": 0.01}
-SAMPLE_FISHER = False
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 
 
@@ -63,7 +61,7 @@ def sgd(model: nn.Module, lr: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True)
 
 
-def preconditioned(kfac: KFAC | None, sample: bool = False) -> Callable[..., Any]:
+def preconditioned(kfac: KFAC | None) -> Callable[..., Any]:
     """`train_step`, with K-FAC between backward and the optimiser's step."""
     if kfac is None:
         return train_step
@@ -71,8 +69,6 @@ def preconditioned(kfac: KFAC | None, sample: bool = False) -> Callable[..., Any
     def step(model, images, labels, optimizer, loss_fn):
         logits = model(images)
         loss = loss_fn(logits, labels)
-        if sample:
-            kfac.sample_fisher(logits)
         optimizer.zero_grad()
         loss.backward()
         kfac.step()
@@ -96,9 +92,8 @@ def run(data: ImageData, method: str, lr: float, length: int, seed: int, batch: 
     for epoch in range(length):
         train.set_epoch(epoch)
         starts = time.perf_counter(), time.process_time()
-        loss, _, images = train_epoch(
-            model, train, optimizer, loss_fn, scheduler=schedule, step=preconditioned(kfac, SAMPLE_FISHER)
-        ).tolist()
+        step = preconditioned(kfac)
+        loss, _, images = train_epoch(model, train, optimizer, loss_fn, scheduler=schedule, step=step).tolist()
         wall, processor = wall + time.perf_counter() - starts[0], processor + time.process_time() - starts[1]
         _, correct, tested = evaluate(model, test, loss_fn)
         epochs.append({"accuracy": correct / tested, "train_loss": loss / images, "wall": wall, "processor": processor})
@@ -123,10 +118,10 @@ def measure_epochs(options: argparse.Namespace) -> None:
     facts = {"data": data.describe(), "kfac": SETTINGS, "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY}
     print(conditions(ranks=1, batch=options.batch, data=data, kfac=SETTINGS))
     end = time.monotonic() + 60 * options.minutes
-    share, shares = options.share
+    shard, shards = options.share
     for number, cell in enumerate(cells(options)):
         file = file_of(options, *cell)
-        if (number + number // shares) % shares != share or file.exists():  # a K-FAC run costs more: mix them
+        if (number + number // shards) % shards != shard or file.exists():  # a K-FAC run costs more: mix them
             continue
         if time.monotonic() > end:
             print("time is up; the same command goes on")
@@ -166,7 +161,7 @@ def print_table(options: argparse.Namespace) -> None:
             )
         if len(best) == 2:
             kfac, plain = (best[name] for name in ("K-FAC", "SGD"))
-            seconds = [statistics.fmean(r[2] for r in found[2]) for found in (kfac, plain)]
+            seconds = [statistics.fmean(r[2] for r in best_cell[2]) for best_cell in (kfac, plain)]
             print(
                 f"{target:.1%} K-FAC / SGD: {kfac[0] / plain[0]:.2f} in epochs, "
                 f"{seconds[0] / seconds[1]:.2f} in processor seconds"
@@ -193,6 +188,15 @@ def step_costs(rounds: int, batch: int, distribution: str) -> dict[str, Any]:
     images, labels = torch.randn(batch, 1, 28, 28), torch.randint(10, (batch,))
     steps = {"SGD": 10, **{f"interval {interval}": max(10, interval) for interval in INTERVALS}}
     loss_fn, trainings = nn.CrossEntropyLoss(), {}
+
+    def milliseconds(name: str) -> tuple[float, float]:
+        model, optimizer, _, step = trainings[name]
+        starts = time.perf_counter(), time.process_time()
+        for _ in range(steps[name]):
+            step(model, images, labels, optimizer, loss_fn)
+        ends = time.perf_counter(), time.process_time()
+        return tuple((end - start) / steps[name] * 1e3 for start, end in zip(starts, ends, strict=True))
+
     for name, interval in zip(steps, (None, *INTERVALS), strict=True):
         model = small_resnet(1)
         model = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
@@ -204,45 +208,36 @@ def step_costs(rounds: int, batch: int, distribution: str) -> dict[str, Any]:
         if kfac:
             for layer in kfac.layers.values():
                 layer.forget_batch()
-    found: dict[str, Any] = {name: {"wall": [], "processor": []} for name in steps}
-    for number in range(rounds):
-        for name in list(steps)[:: 1 if number % 2 == 0 else -1]:
-            model, optimizer, _, step = trainings[name]
-            starts = time.perf_counter(), time.process_time()
-            for _ in range(steps[name]):
-                step(model, images, labels, optimizer, loss_fn)
-            found[name]["wall"].append((time.perf_counter() - starts[0]) / steps[name] * 1e3)
-            found[name]["processor"].append((time.process_time() - starts[1]) / steps[name] * 1e3)
+    times = alternate({name: partial(milliseconds, name) for name in steps}, rounds)
+    costs: dict[str, Any] = {
+        name: dict(zip(("wall", "processor"), map(list, zip(*pairs, strict=True)), strict=True))
+        for name, pairs in times.items()
+    }
     if ranks > 1:
         model, optimizer, kfac, step = trainings["interval 1"]
         with trace_messages() as trace:
             step(model, images, labels, optimizer, loss_fn)
-        found["bytes of a full update"] = sum(message.nbytes for message in trace.collectives)
-        found["bytes by the formula"] = sum(kfac.message_bytes().values())
-    return found
+        costs["bytes of a full update"] = sum(message.nbytes for message in trace.collectives)
+        costs["bytes by the formula"] = sum(kfac.message_bytes().values())
+    return costs
 
 
 def measure_costs(options: argparse.Namespace) -> None:
-    print(
-        conditions(ranks=options.ranks, batch=options.batch, rounds=options.rounds, distribution=options.distribution)
-    )
     arguments = (options.rounds, options.batch, options.distribution)
-    if options.ranks > 1:
-        found = launch(step_costs, options.ranks, arguments, timeout=600)[0]
-    else:
-        found = step_costs(*arguments)
-    for name, times in found.items():
+    print(conditions(ranks=options.ranks, rounds=arguments[0], batch=arguments[1], distribution=arguments[2]))
+    alone = options.ranks == 1
+    costs = step_costs(*arguments) if alone else launch(step_costs, options.ranks, arguments, timeout=600)[0]
+    for name, times in costs.items():
         if not isinstance(times, dict):
             print(f"{name}: {times:,}")
             continue
-        ratios = [ours / plain for ours, plain in zip(times["processor"], found["SGD"]["processor"], strict=True)]
         print(
             f"{name}: {spread(times['wall'], 1)} ms a step, processor {spread(times['processor'], 1)} ms; "
-            f"processor / SGD's {spread(ratios, 2)}"
+            f"processor / SGD's {spread(ratios(times['processor'], costs['SGD']['processor']), 2)}"
         )
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
-        write_atomically(options.output / f"cost-ranks{options.ranks}.json", json.dumps(found))
+        write_atomically(options.output / f"cost-ranks{options.ranks}.json", json.dumps(costs))
 
 
 def main() -> None:

@@ -7,14 +7,11 @@ own where there are two, so that the program which takes its messages does not s
     python benchmarks/live_view.py [--pairs 10] [--epochs 6]
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import os
 
 import torch
-from conditions import conditions, spread
+from harness import alternate, conditions, parse_options, ratios, spread
 from jupyter_client import KernelManager
 
 from course_lib.data.batches import load
@@ -53,12 +50,12 @@ class Notebook:
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
 
-    def run(self, code: str, looked_at: bool) -> tuple[list[float] | None, int]:
+    def run(self, code: str, live: bool) -> tuple[list[float] | None, int]:
         """The JSON that the cell publishes, and how many pictures it shows."""
         content = {"code": code, "silent": False, "store_history": False, "user_expressions": {}, "allow_stdin": False}
-        request = self.client.session.msg("execute_request", content, metadata={"cellId": "one"} if looked_at else {})
+        request = self.client.session.msg("execute_request", content, metadata={"cellId": "one"} if live else {})
         self.client.shell_channel.send(request)
-        found, pictures = None, 0
+        result, pictures = None, 0
         while True:
             message = self.client.get_iopub_msg(timeout=600)
             if message["parent_header"].get("msg_id") != request["header"]["msg_id"]:
@@ -67,10 +64,10 @@ class Notebook:
             if message["msg_type"] == "error":
                 raise RuntimeError(f"{content['ename']}: {content['evalue']}")
             bundle = content.get("data", {})
-            found = bundle.get("application/json", found)
+            result = bundle.get("application/json", result)
             pictures += "text/html" in bundle
             if content.get("execution_state") == "idle":
-                return found, pictures
+                return result, pictures
 
     def close(self) -> None:
         self.client.stop_channels()
@@ -78,10 +75,7 @@ class Notebook:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--epochs", type=int, default=6)
-    options = parser.parse_args()
+    options = parse_options(__doc__, pairs=10, epochs=6)
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[:1])
     torch.set_num_threads(1)  # as in the kernel
@@ -90,25 +84,18 @@ def main() -> None:
     notebook = Notebook()
     try:
         notebook.run(PREPARE.format(core=json.dumps(cores[-1:]), epochs=options.epochs), False)
-        for looked_at in (True, False):
-            notebook.run("train()", looked_at)
-        ratios: dict[str, list[float]] = {"wall clock": [], "processor time": []}
-        for pair in range(options.pairs):
-            seconds, pictures = {}, 0
-            for looked_at in (True, False) if pair % 2 else (False, True):
-                seconds[looked_at], shown = notebook.run(MEASURE, looked_at)
-                pictures += shown
-            for name, live, plain in zip(ratios, seconds[True], seconds[False], strict=True):
-                ratios[name].append(live / plain)
-            print(
-                f"pair {pair + 1}: live {seconds[True][0]:.2f} s with {pictures} pictures, plain {seconds[False][0]:.2f} s, "
-                f"ratio {ratios['wall clock'][-1]:.3f}, of processor time {ratios['processor time'][-1]:.3f}",
-                flush=True,
-            )
+        for live in (True, False):
+            notebook.run("train()", live)
+        candidates = {"plain": lambda: notebook.run(MEASURE, False), "live": lambda: notebook.run(MEASURE, True)}
+        measured = alternate(candidates, options.pairs)
     finally:
         notebook.close()
-    for name, values in ratios.items():
-        print(f"live / plain, {name}: {spread(values)}")
+    print(f"live: {spread([pictures for _, pictures in measured['live']], 0)} pictures")
+    for index, clock in enumerate(("wall clock", "processor time")):
+        live, plain = ([seconds[index] for seconds, _ in measured[name]] for name in ("live", "plain"))
+        print(
+            f"{clock}: live {spread(live, 2)} s, plain {spread(plain, 2)} s, live / plain {spread(ratios(live, plain))}"
+        )
 
 
 if __name__ == "__main__":

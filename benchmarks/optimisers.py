@@ -7,14 +7,12 @@ Target: NovoGrad / AdamW at most 1.5.
     python benchmarks/optimisers.py [--pairs 15]
 """
 
-from __future__ import annotations
-
-import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from conditions import conditions, spread
+from harness import alternate, conditions, parse_options, ratios, spread
 
 from course_lib.optim import NovoGrad
 
@@ -22,10 +20,10 @@ CASES = {
     "64×64 to 512×512": [(side, side) for side in (64, 128, 256, 512) for _ in range(50)],
     "16×16": [(16, 16)] * 200,
 }
-OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
-    "AdamW": lambda params: torch.optim.AdamW(params, lr=1e-3, weight_decay=0.01, foreach=True),
-    "NovoGrad": lambda params: NovoGrad(params, lr=1e-3, weight_decay=0.01, foreach=True),
-    "NovoGrad, loop": lambda params: NovoGrad(params, lr=1e-3, weight_decay=0.01, foreach=False),
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "AdamW": partial(torch.optim.AdamW, foreach=True),
+    "NovoGrad": partial(NovoGrad, foreach=True),
+    "NovoGrad, loop": partial(NovoGrad, foreach=False),
 }
 
 
@@ -34,7 +32,7 @@ def prepared(name: str, shapes: list[tuple[int, int]], device: str) -> torch.opt
     params = [torch.nn.Parameter(torch.randn(shape, device=device)) for shape in shapes]
     for param in params:
         param.grad = torch.randn_like(param)
-    return OPTIMIZERS[name](params)
+    return OPTIMIZERS[name](params, lr=1e-3, weight_decay=0.01)
 
 
 def step_time(optimizer: torch.optim.Optimizer, steps: int, device: str) -> float:
@@ -48,9 +46,7 @@ def step_time(optimizer: torch.optim.Optimizer, steps: int, device: str) -> floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=15)
-    options = parser.parse_args()
+    options = parse_options(__doc__, pairs=15)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     print(conditions(device=device, dtype="float32", pairs=options.pairs))
     for case, shapes in CASES.items():
@@ -59,16 +55,13 @@ def main() -> None:
         optimizers = {name: prepared(name, shapes, device) for name in OPTIMIZERS}
         for optimizer in optimizers.values():
             step_time(optimizer, 3, device)
-        times: dict[str, list[float]] = {name: [] for name in optimizers}
-        for pair in range(options.pairs):
-            for name in list(optimizers)[:: 1 if pair % 2 == 0 else -1]:
-                times[name].append(step_time(optimizers[name], steps, device))
+        candidates = {name: partial(step_time, optimizer, steps, device) for name, optimizer in optimizers.items()}
+        times = alternate(candidates, options.pairs)
         print(f"{len(shapes)} tensors of {case}, {weights / 1e6:.2f} M weights, {steps} steps per timing")
         for name, milliseconds in times.items():
             print(f"  {name}: {spread(milliseconds)} ms per step")
         for name in ("NovoGrad", "NovoGrad, loop"):
-            ratios = [ours / theirs for ours, theirs in zip(times[name], times["AdamW"], strict=True)]
-            print(f"  {name} / AdamW: {spread(ratios)}", flush=True)
+            print(f"  {name} / AdamW: {spread(ratios(times[name], times['AdamW']))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,24 +8,20 @@ one after another, in one go of this script:
 - *bare*: its code in one Python process that has everything imported; this is "the training itself";
 - *papermill*: `papermill.execute_notebook` in a loop, in one process (its command line would add its own import each
   time);
-- *sweep*: `Sweep.run`. Its cost once, the start of the warm process, is told apart: a sweep of one run is taken off.
+- *sweep*: `Sweep.run`. The start of the warm process, paid once, is reported separately: a sweep of one run is subtracted.
 
 Overhead is seconds a run less the bare ones.
 """
 
-from __future__ import annotations
-
-import argparse
 import contextlib
 import io
 import os
 import tempfile
-import time
 from pathlib import Path
 
 import nbformat
 import papermill
-from conditions import conditions, spread
+from harness import conditions, parse_options, seconds, spread
 
 from course_lib.runs.labs import Lab
 from course_lib.runs.sweep.run_sweep import Sweep
@@ -81,37 +77,33 @@ def make_lab(folder: Path) -> Lab:
 
 
 def bare(ranks: int, seed: int, folder: Path) -> float:
-    start = time.perf_counter()
     names: dict = {"__name__": "__main__"}
     exec(PARAMETERS, names)
     names |= {"num_gpus": ranks, "seed": seed, "output_dir": str(folder / f"bare-{seed}")}
-    exec(TRAINING, names)
-    return time.perf_counter() - start
+    return seconds(lambda: exec(TRAINING, names))
 
 
 def by_papermill(lab: Lab, ranks: int, seed: int, folder: Path) -> float:
-    start = time.perf_counter()
     values = {"num_gpus": ranks, "seed": seed, "output_dir": str(folder / f"papermill-{seed}")}
-    papermill.execute_notebook(str(lab.notebook), str(folder / f"{seed}.ipynb"), values, progress_bar=False)
-    return time.perf_counter() - start
+    output = str(folder / f"{seed}.ipynb")
+    return seconds(lambda: papermill.execute_notebook(str(lab.notebook), output, values, progress_bar=False))
 
 
 def by_sweep(lab: Lab, ranks: int, runs: int, folder: Path) -> float:
-    start = time.perf_counter()
-    result = Sweep(lab, "laptop", {"num_gpus": [ranks]}, {}, runs, folder).run(jobs=1)
-    assert (result.done, result.failed) == (runs, 0)
-    return time.perf_counter() - start
+    sweep = Sweep(lab, "laptop", {"num_gpus": [ranks]}, {}, runs, folder)
+
+    def run() -> None:
+        result = sweep.run(jobs=1)
+        assert (result.done, result.failed) == (runs, 0)
+
+    return seconds(run)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--ranks", type=int, default=1)
-    options = parser.parse_args()
+    options = parse_options(__doc__, runs=20, ranks=1)
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
-    print(
-        conditions(runs=options.runs, ranks=options.ranks, data="fashion-mnist-small (official images, shipped subset)")
-    )
+    data = "fashion-mnist-small (official images, shipped subset)"
+    print(conditions(runs=options.runs, ranks=options.ranks, data=data))
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         lab = make_lab(folder)

@@ -9,14 +9,11 @@ given too. They run in one process, one after the other, with the same threads.
     python benchmarks/time_to_accuracy.py [--seeds 1]
 """
 
-from __future__ import annotations
-
-import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
-from conditions import conditions, spread
+from harness import conditions, parse_options, spread
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -29,8 +26,8 @@ from course_lib.training.precision import accelerate_model
 WIDTHS = (16, 32, 64)
 
 
-def until(
-    target: float, epochs: int, train: Callable[[int], None], validate: Callable[[], float], name: str
+def time_to(
+    target: float, epochs: int, model: nn.Module, test: Iterable, train: Callable[[int], None], name: str
 ) -> tuple[float, float]:
     """Seconds of training, and of everything, to the first epoch at or above `target`."""
     training, begin = 0.0, time.perf_counter()
@@ -38,14 +35,15 @@ def until(
         start = time.perf_counter()
         train(epoch)
         training += time.perf_counter() - start
-        accuracy = validate()
+        _, correct, images = evaluate(model, test, nn.CrossEntropyLoss())
+        accuracy = correct / images
         print(f"  {name}, epoch {epoch + 1}: {training:6.1f} s of training, accuracy {accuracy:.4f}", flush=True)
         if accuracy >= target:
             return training, time.perf_counter() - begin
     raise SystemExit(f"{name} did not reach {target:.0%} in {epochs} epochs")
 
 
-def source_recipe(data: ImageData, full: ImageData, target: float, seed: int) -> tuple[float, float]:
+def source_recipe(full: ImageData, target: float, seed: int) -> tuple[float, float]:
     torch.manual_seed(seed)
     to_tensor = import_torchvision().transforms.ToTensor()
     model = WideResNet(WIDTHS)
@@ -65,14 +63,10 @@ def source_recipe(data: ImageData, full: ImageData, target: float, seed: int) ->
             loss.backward()
             optimizer.step()
 
-    def validate() -> float:
-        _, correct, images = evaluate(model, test_loader, loss_fn)
-        return correct / images
-
-    return until(target, 40, train, validate, "source")
+    return time_to(target, 40, model, test_loader, train, "source")
 
 
-def lab_recipe(data: ImageData, full: ImageData, target: float, seed: int) -> tuple[float, float]:
+def lab_recipe(data: ImageData, target: float, seed: int) -> tuple[float, float]:
     torch.manual_seed(seed)
     device, epochs = "cpu", 4
     model = accelerate_model(WideResNet(WIDTHS), device)
@@ -85,25 +79,18 @@ def lab_recipe(data: ImageData, full: ImageData, target: float, seed: int) -> tu
         batches.set_epoch(epoch)
         train_epoch(model, batches, optimizer, loss_fn, scheduler=schedule).tolist()
 
-    def validate() -> float:
-        _, correct, images = evaluate(model, test, loss_fn)
-        return correct / images
-
-    return until(target, epochs, train, validate, "lab")
+    return time_to(target, epochs, model, test, train, "lab")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=1, help="runs of each recipe")
-    parser.add_argument("--target", type=float, default=0.85)
-    options = parser.parse_args()
+    options = parse_options(__doc__, seeds=(1, "runs of each recipe"), target=0.85)
     full = load("fashion-mnist")
     data = load("fashion-mnist", train_samples=12000)
     print(conditions(ranks=1, widths=WIDTHS, source_data=full, lab_data=data, seeds=options.seeds))
     ratios, whole = [], []
     for seed in range(options.seeds):
-        ours, ours_whole = lab_recipe(data, full, options.target, seed)
-        source, source_whole = source_recipe(data, full, options.target, seed)
+        ours, ours_whole = lab_recipe(data, options.target, seed)
+        source, source_whole = source_recipe(full, options.target, seed)
         ratios.append(source / ours)
         whole.append(source_whole / ours_whole)
         print(

@@ -6,13 +6,10 @@ ratio is taken pair by pair. Target: at most 1.03.
     python benchmarks/train_overhead.py [--pairs 7] [--train-samples 3000]
 """
 
-from __future__ import annotations
-
-import argparse
 import time
 
 import torch
-from conditions import conditions, spread
+from harness import alternate, conditions, parse_options, ratios, spread
 from torch import nn
 
 from course_lib.data.batches import Batches, ImageData, load
@@ -58,26 +55,15 @@ def with_fit(data: ImageData, batch_size: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--train-samples", type=int, default=3000)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--dataset", default="fashion-mnist-small")
-    options = parser.parse_args()
+    options = parse_options(__doc__, pairs=7, train_samples=3000, batch_size=64, dataset="fashion-mnist-small")
     data = load(options.dataset, train_samples=options.train_samples)
     print(conditions(ranks=1, data=data, batch=options.batch_size, pairs=options.pairs))
-    for warm in (bare, with_fit):
-        warm(data, options.batch_size)
-    ratios = []
-    for pair in range(options.pairs):
-        order = (bare, with_fit) if pair % 2 == 0 else (with_fit, bare)
-        seconds = {run: run(data, options.batch_size) for run in order}
-        ratios.append(seconds[with_fit] / seconds[bare])
-        print(
-            f"pair {pair + 1}: bare {seconds[bare]:.2f} s, fit {seconds[with_fit]:.2f} s, ratio {ratios[-1]:.3f}",
-            flush=True,
-        )
-    print(f"fit / bare: {spread(ratios)}")
+    candidates = {"bare": lambda: bare(data, options.batch_size), "fit": lambda: with_fit(data, options.batch_size)}
+    alternate(candidates, 1)  # a warm-up
+    seconds = alternate(candidates, options.pairs)
+    for name, times in seconds.items():
+        print(f"{name}: {spread(times, 2)} s")
+    print(f"fit / bare: {spread(ratios(seconds['fit'], seconds['bare']))}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 The SHA-256 sums are of the uncompressed official files. FashionMNIST's were taken from Debian's package, whose gzip
 streams, given the official header, have the MD5 sums that torchvision publishes; MNIST's from the npm package, and
 they are the ones that other projects publish. CIFAR's files have the MD5 sums that torchvision publishes; copies of
-them, re-encoded, are taken as such: see `data_prep.published`.
+them, re-encoded, are taken as such: see `data_prep.provenance`.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ class Entry:
     sources : tuple of Source
         Where the files can come from, in the order they are tried.
     mirror_layouts : tuple of str
-        Folders inside a ``--mirror`` folder where the files may lie, in the order they are looked for.
+        Folders inside a ``--mirror`` folder that may hold the files, in the order in which they are tried.
     provenance : str
         ``official`` where `files` are the publisher's own content; ``copy`` or ``synthetic`` otherwise.
     shipped : Folder, optional
@@ -57,7 +57,7 @@ class Entry:
         The tar in which the publisher ships the files; a ``--mirror`` folder may hold it instead of them.
     tree : Tree, optional
         The publisher's unpacked folder, which a ``--mirror`` folder may hold in place of the files, and which is then
-        read where it lies.
+        read in place.
     pack : callable, optional
         For a set too large for the memory: turns the folder with the files, or with a link to the unpacked folder,
         into the arrays, mapped from files in that folder, and the class names. It takes minutes, and is given a
@@ -105,6 +105,13 @@ def entry(name: str) -> Entry:
 
 _CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
+
+def _idx_files(train: int, test: int, *sha256: str) -> tuple[RawFile, ...]:
+    """MNIST's four files, of so many images of 28×28 pixels, with their sums in the order of `idx.FILES`."""
+    sizes = (16 + 784 * train, 8 + train, 16 + 784 * test, 8 + test)
+    return tuple(RawFile(*facts) for facts in zip(idx.FILES.values(), sha256, sizes, strict=True))
+
+
 _SHIPPED = Folder(
     Path(__file__).parent / "fashion_mnist_small",
     "shipped subset of fashion-mnist (the first 5000 training and 1000 test images)",
@@ -121,19 +128,13 @@ _ENTRIES = (
         licence="MIT",
         classes=_CLOTHES,
         image_shape=(28, 28, 1),
-        files=(
-            RawFile(
-                "train-images-idx3-ubyte", "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888", 47040016
-            ),
-            RawFile(
-                "train-labels-idx1-ubyte", "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9", 60008
-            ),
-            RawFile(
-                "t10k-images-idx3-ubyte", "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b", 7840016
-            ),
-            RawFile(
-                "t10k-labels-idx1-ubyte", "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34", 10008
-            ),
+        files=_idx_files(
+            60_000,
+            10_000,
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
         ),
         unpack=idx.mnist_arrays,
         sources=(
@@ -148,19 +149,13 @@ _ENTRIES = (
         licence="CC BY-SA 3.0",
         classes=tuple("0123456789"),
         image_shape=(28, 28, 1),
-        files=(
-            RawFile(
-                "train-images-idx3-ubyte", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db", 47040016
-            ),
-            RawFile(
-                "train-labels-idx1-ubyte", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5", 60008
-            ),
-            RawFile(
-                "t10k-images-idx3-ubyte", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7", 7840016
-            ),
-            RawFile(
-                "t10k-labels-idx1-ubyte", "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2", 10008
-            ),
+        files=_idx_files(
+            60_000,
+            10_000,
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
         ),
         unpack=idx.mnist_arrays,
         sources=(
@@ -176,17 +171,13 @@ _ENTRIES = (
         licence="MIT",
         classes=_CLOTHES,
         image_shape=(28, 28, 1),
-        files=(  # `python -m data_prep.small` prints these sums
-            RawFile(
-                "train-images-idx3-ubyte", "626b8bf8433327de7912bae1d0e4c70fdcca53de33970297bf9a2205500c574a", 3920016
-            ),
-            RawFile(
-                "train-labels-idx1-ubyte", "86cccad95ab36653e416733235fc8fbb50b9429417f4eb2feb35e0b9a294e83c", 5008
-            ),
-            RawFile(
-                "t10k-images-idx3-ubyte", "7a6d8e07ea021ec5bc73135ebd0a5770799557ec6f8242d8749c4f32a3cf4643", 784016
-            ),
-            RawFile("t10k-labels-idx1-ubyte", "b40abac7ec8228f434940f579deb7cf7b6e3103b5274cb91d1545771f5ef1c8b", 1008),
+        files=_idx_files(
+            5_000,
+            1_000,  # `python -m data_prep.small` prints these sums
+            "626b8bf8433327de7912bae1d0e4c70fdcca53de33970297bf9a2205500c574a",
+            "86cccad95ab36653e416733235fc8fbb50b9429417f4eb2feb35e0b9a294e83c",
+            "7a6d8e07ea021ec5bc73135ebd0a5770799557ec6f8242d8749c4f32a3cf4643",
+            "b40abac7ec8228f434940f579deb7cf7b6e3103b5274cb91d1545771f5ef1c8b",
         ),
         unpack=idx.mnist_arrays,
         sources=(_SHIPPED,),

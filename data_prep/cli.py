@@ -48,7 +48,7 @@ def fetch(names: tuple[str, ...], root: Path | None, mirror: Path | None) -> Non
     with _bad_names():
         for name in names:
             catalogue.entry(name)
-    _each(names, lambda name: staging.fetch(name, root, mirror=mirror, say=click.echo))
+    _each(names, lambda name: staging.fetch(name, root, mirror=mirror, report=click.echo))
 
 
 @data.command()
@@ -78,7 +78,7 @@ def synth(name: str, root: Path | None, files: Path | None) -> None:
 
     def make(name: str) -> None:
         if files is None:
-            staging.synthesize(name, root, say=click.echo)
+            staging.synthesize(name, root, report=click.echo)
             return
         try:
             staging.synthesizable(name).synthesize(files)

@@ -14,6 +14,12 @@ import numpy as np
 from data_prep.errors import DataError
 
 _UINT8 = 8
+FILES = {
+    f"{split}_{kind}": f"{prefix}-{kind}-{form}-ubyte"
+    for split, prefix in (("train", "train"), ("test", "t10k"))
+    for kind, form in (("images", "idx3"), ("labels", "idx1"))
+}
+"""The file of each array, in MNIST and its relatives."""
 
 
 def decode(content: bytes, where: str) -> np.ndarray:
@@ -69,11 +75,11 @@ def mnist_arrays(open_file: Callable[[str], BinaryIO]) -> dict[str, np.ndarray]:
         ``train_images`` and ``test_images``, uint8 (N, H, W, 1); ``train_labels`` and ``test_labels``, uint8 (N,).
     """
     arrays = {}
-    for split, prefix in (("train", "train"), ("test", "t10k")):
-        for kind, name in (("images", f"{prefix}-images-idx3-ubyte"), ("labels", f"{prefix}-labels-idx1-ubyte")):
-            with open_file(name) as stream:
-                array = decode(stream.read(), name)
-            if array.ndim != (3 if kind == "images" else 1):
-                raise DataError(f"{name}: {array.ndim} dimensions are not those of {kind}")
-            arrays[f"{split}_{kind}"] = array[..., np.newaxis] if kind == "images" else array
+    for key, name in FILES.items():
+        with open_file(name) as stream:
+            array = decode(stream.read(), name)
+        images = key.endswith("images")
+        if array.ndim != (3 if images else 1):
+            raise DataError(f"{name}: {array.ndim} dimensions are not those of {key.partition('_')[2]}")
+        arrays[key] = array[..., np.newaxis] if images else array
     return arrays

@@ -1,35 +1,24 @@
-"""From the files that a source delivered to the staged form: which provenance they have, and what is in them."""
+"""From the files that a source delivered to the staged form."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from data_prep import published, staged, synthetic
+from data_prep import staged, synthetic
 from data_prep.catalogue import Entry
 from data_prep.errors import DataError
-from data_prep.sources import SiteMirror, Source
 
 
-def provenance(entry: Entry, folder: Path, source: Source) -> str:
-    """Of the files that `source` delivered; raises `Corrupt` where they are neither official nor a whole copy."""
-    if all(file.md5 is None for file in entry.files):
-        return entry.provenance
-    if entry.tree is not None and (folder / entry.tree.name).is_dir():
-        return "copy"  # the publisher gives a sum for the archive only
-    named = isinstance(source, SiteMirror)
-    return published.provenance(entry.files, folder, source.label, must_be_official=not named)
-
-
-def pack(entry: Entry, raw: Path, packed: Path, source: str, say: Callable[[str], object]) -> None:
-    """Write the collected files in the staged form into the new folder `packed`; `say` takes lines about the progress."""
+def pack(entry: Entry, raw: Path, packed: Path, source: str, report: Callable[[str], object]) -> None:
+    """Write the collected files in the staged form into the new folder `packed`; `report` receives lines about the progress."""
 
     def open_file(name: str) -> BinaryIO:
         return (raw / name).open("rb")
 
     try:
         if entry.pack is not None:
-            arrays, names = entry.pack(raw, say)
+            arrays, names = entry.pack(raw, report)
             staged.write(packed, _with_class_names(entry, names), arrays, source)
             return
         if entry.class_names is not None:
@@ -42,7 +31,7 @@ def pack(entry: Entry, raw: Path, packed: Path, source: str, say: Callable[[str]
 
 def _with_class_names(entry: Entry, names: dict[str, tuple[str, ...]]) -> Entry:
     """`entry`, once the class names in the files were found to be its own, or those of a made-up set."""
-    if any(synthetic.is_synthetic(found) for found in names.values()):
+    if any(synthetic.is_synthetic(kind) for kind in names.values()):
         more_labels = {kind: names[kind] for kind in entry.more_labels}
         title = f"Synthetic stand-in for {entry.title}"
         return replace(

@@ -9,14 +9,14 @@ from tqdm import tqdm
 SECONDS = 10.0  # between two lines of a log
 
 
-def counted(items: Sequence, what: str, say: Callable[[str], object]) -> Iterator:
-    """The items; `say` is given a line where standard error is no terminal, which else has a bar."""
+def counted(items: Sequence, what: str, report: Callable[[str], object]) -> Iterator:
+    """The items; `report` is given a line where standard error is no terminal, which else has a bar."""
     if sys.stderr.isatty():
         yield from tqdm(items, desc=what, leave=False)
         return
     last = time.monotonic()
     for done, item in enumerate(items):
         if time.monotonic() - last >= SECONDS:
-            say(f"{what}: {done:,} of {len(items):,}")
+            report(f"{what}: {done:,} of {len(items):,}")
             last = time.monotonic()
         yield item

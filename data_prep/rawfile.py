@@ -23,7 +23,7 @@ class RawFile:
         Its official name, without the compression's suffix.
     sha256 : str or None
         SHA-256 of the uncompressed content: compressed copies differ between sources, contents do not. None where
-        the publisher gives only an MD5 and re-encoded copies are taken too: see `data_prep.published`.
+        the publisher gives only an MD5 and re-encoded copies are taken too: see `data_prep.provenance`.
     size : int
         Bytes of the uncompressed content; without a SHA-256, about.
     md5 : str, optional

@@ -33,16 +33,12 @@ def build(into: Path, root: str | os.PathLike | None = None) -> dict[str, str]:
     full = staged.read("fashion-mnist", root)
     arrays = {key: array[: SIZES[key.split("_")[0]]] for key, array in full.arrays.items()}
     sums, files = {}, {}
-    for split, prefix in (("train", "train"), ("test", "t10k")):
-        for name, array in (
-            (f"{prefix}-images-idx3-ubyte", arrays[f"{split}_images"][..., 0]),
-            (f"{prefix}-labels-idx1-ubyte", arrays[f"{split}_labels"]),
-        ):
-            content = idx.encode(np.asarray(array))
-            sums[name] = hashlib.sha256(content).hexdigest()
-            packed = gzip.compress(content, 9, mtime=0)
-            (into / f"{name}.gz").write_bytes(packed)
-            files[f"{name}.gz"] = {"sha256": hashlib.sha256(packed).hexdigest(), "bytes": len(packed)}
+    for key, name in idx.FILES.items():
+        content = idx.encode(np.asarray(arrays[key][..., 0] if key.endswith("images") else arrays[key]))
+        sums[name] = hashlib.sha256(content).hexdigest()
+        packed = gzip.compress(content, 9, mtime=0)
+        (into / f"{name}.gz").write_bytes(packed)
+        files[f"{name}.gz"] = {"sha256": hashlib.sha256(packed).hexdigest(), "bytes": len(packed)}
     entry = catalogue.entry("fashion-mnist-small")
     (into / staged.DESCRIPTION).write_text(staged.describe(entry, arrays, files, entry.shipped.label))
     return sums

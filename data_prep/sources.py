@@ -1,6 +1,6 @@
 """Where a data set's files can come from.
 
-Each source has a `label`, told to the user and written into ``dataset.json``, and a
+Each source has a `label`, shown to the user and written into ``dataset.json``, and a
 ``deliver(files, into, progress)`` that puts the uncompressed, checked files into the folder `into`. It raises
 `Unavailable`, with the reason in one line, when it cannot give the files from this machine, and `Corrupt` when what
 it gives is not what the catalogue says. A source is not trusted: archives are streamed, members that were not asked
@@ -37,7 +37,7 @@ class Source(Protocol):
     label: str
 
     def deliver(self, files: Sequence[RawFile], into: Path, progress: Callable[[int], object]) -> None:
-        """Put `files` into the folder `into`; `progress` is told the bytes as they arrive."""
+        """Put `files` into the folder `into`; `progress` receives the number of bytes as they arrive."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Folder:
             receive(stream, file, sink, str(self.path), gzipped=path.suffix == ".gz", progress=progress)
 
     def find(self, file: RawFile) -> Path | None:
-        """Where `file` lies, plain or gzipped; None when it is not here."""
+        """Path of `file`, plain or gzipped; None when it is not here."""
         paths = (self.path / file.name, self.path / f"{file.name}.gz")
         return next((path for path in paths if path.is_file()), None)
 
@@ -94,7 +94,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class SiteMirror:
-    """A folder that somebody named with ``--mirror``; the files, or the archive, lie in one of `layouts` below it."""
+    """The folder of ``--mirror``, which holds the files, or the archive, in one of `layouts` below it."""
 
     path: Path
     layouts: tuple[str, ...]

@@ -18,8 +18,9 @@ staged          when, in UTC
 more_labels     only where images have further labels: per kind, its class names
 =============== ==========================================================================================
 
-CIFAR-100 has ``more_labels`` of the kind ``coarse_labels``, which lie in ``train_coarse_labels.npy`` and
-``test_coarse_labels.npy`` as the others do. The arrays are memory-mapped: one open per array, no small files, and the ranks of one machine share the pages.
+CIFAR-100 has ``more_labels`` of the kind ``coarse_labels``, in the files ``train_coarse_labels.npy``
+and ``test_coarse_labels.npy``. The arrays are memory-mapped: one open per array, no small files,
+and the ranks of one machine share the pages.
 """
 
 import hashlib
@@ -37,7 +38,7 @@ import numpy as np
 from data_prep import catalogue, made_up
 from data_prep.catalogue import Entry
 from data_prep.errors import Corrupt, Damaged, DataError, NotStaged
-from data_prep.mapped import release
+from data_prep.mmap_pages import drop_pages
 from data_prep.root import data_root
 
 FORMAT = 1
@@ -221,7 +222,7 @@ def channel_statistics(images: np.ndarray) -> tuple[list[float], list[float]]:
         counts = np.zeros(256, np.int64)
         for start in range(0, len(images), 2_000):
             counts += np.bincount(images[start : start + 2_000, ..., channel].ravel(), minlength=256)
-            release(images)
+            drop_pages(images)
         average = float(counts @ values / counts.sum())
         mean.append(average)
         std.append(float(np.sqrt(counts @ (values - average) ** 2 / counts.sum())))

@@ -18,9 +18,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from data_prep import catalogue, packing, staged
+from data_prep import catalogue, made_up, packing, staged
 from data_prep.catalogue import Entry
 from data_prep.errors import Corrupt, Damaged, DataError, Unavailable, UnknownDataset
+from data_prep.provenance import provenance_of
 from data_prep.root import data_root
 from data_prep.sources import SiteMirror, Source
 from data_prep.staged import StagedDataset
@@ -31,7 +32,7 @@ def fetch(
     root: str | os.PathLike | None = None,
     *,
     mirror: str | os.PathLike | None = None,
-    say: Callable[[str], object] = print,
+    report: Callable[[str], object] = print,
 ) -> StagedDataset:
     """Stage the data set `name`, unless it is staged already.
 
@@ -43,8 +44,8 @@ def fetch(
         The data root; see `data_prep.root.data_root`.
     mirror : path, optional
         A folder that holds the official files, plain or gzipped, flat or in torchvision's layout.
-    say : callable
-        Is given one line per attempt and one for the outcome.
+    report : callable
+        Receives one line per attempt and one for the outcome.
 
     Raises
     ------
@@ -52,15 +53,15 @@ def fetch(
         The catalogue has no such entry.
     DataError
         No source gave the files; the root cannot be written; or a file in `mirror` is not the official one, and then
-        `Corrupt` is the cause. (A corrupt file from another source is told and the next source tried: a mirror that
-        somebody named is theirs to mend.)
+        `Corrupt` is the cause. (A corrupt file from another source is reported and the next source tried; a mirror
+        was named by somebody who can mend it.)
     """
     entry = catalogue.entry(name)
-    return _stage(entry, data_root(root), lambda work: _collect(entry, mirror, work / "raw", say), say)
+    return _stage(entry, data_root(root), lambda work: _collect(entry, mirror, work / "raw", report), report)
 
 
 def synthesize(
-    name: str, root: str | os.PathLike | None = None, *, say: Callable[[str], object] = print
+    name: str, root: str | os.PathLike | None = None, *, report: Callable[[str], object] = print
 ) -> StagedDataset:
     """Stage a small made-up set in the place of the data set `name`, with the provenance ``synthetic``.
 
@@ -81,7 +82,7 @@ def synthesize(
         made.deliver(entry.files, work / "raw", lambda count: None)
         return f"lab data synth {name}", "synthetic"
 
-    return _stage(entry, data_root(root), make, say, made_up=True)
+    return _stage(entry, data_root(root), make, report, synthetic=True)
 
 
 def synthesizable(name: str) -> Entry:
@@ -97,25 +98,25 @@ def _stage(
     entry: Entry,
     root: Path,
     fill: Callable[[Path], tuple[str, str]],
-    say: Callable[[str], object],
-    made_up: bool = False,
+    report: Callable[[str], object],
+    synthetic: bool = False,
 ) -> StagedDataset:
     """Stage `entry`, unless it is; `fill` puts its files into ``raw`` of a folder and gives source and provenance."""
     name = entry.name
     try:
-        if (dataset := _already(entry, root, say, made_up)) is not None:
+        if (dataset := _already(entry, root, report, synthetic)) is not None:
             _tidy(root, name)
             return dataset
-        with _locked(root, name, say):
+        with _locked(root, name, report):
             # Another process may have finished while this one waited.
-            if (dataset := _already(entry, root, lambda line: None, made_up)) is not None:
-                say(f"{name}: staged meanwhile by another process in {dataset.path}")
+            if (dataset := _already(entry, root, lambda line: None, synthetic)) is not None:
+                report(f"{name}: staged meanwhile by another process in {dataset.path}")
                 return dataset
             began = time.monotonic()
             with _working_folder(root, name) as work:
                 packed = work / "packed"
                 source, provenance = fill(work)
-                packing.pack(replace(entry, provenance=provenance), work / "raw", packed, source, say)
+                packing.pack(replace(entry, provenance=provenance), work / "raw", packed, source, report)
                 _publish(packed, root / name, work)
     except OSError as error:
         megabytes = 2 * sum(file.size for file in entry.files) / 1e6
@@ -127,14 +128,14 @@ def _stage(
         ) from error
     dataset = staged.open_folder(root / name)
     counts = " + ".join(str(len(dataset.arrays[f"{split}_labels"])) for split in ("train", "test"))
-    say(
+    report(
         f"{name}: staged in {dataset.path}: {counts} images, {dataset.provenance}, from {source} "
         f"({time.monotonic() - began:.1f} s)"
     )
     return dataset
 
 
-def _already(entry: Entry, root: Path, say: Callable[[str], object], made_up: bool = False) -> StagedDataset | None:
+def _already(entry: Entry, root: Path, report: Callable[[str], object], synthetic: bool) -> StagedDataset | None:
     """The staged set, where it is good enough: a real one for a fetch, a made-up one for `synthesize`."""
     folder = root / entry.name
     if not (folder / staged.DESCRIPTION).is_file():
@@ -144,29 +145,29 @@ def _already(entry: Entry, root: Path, say: Callable[[str], object], made_up: bo
     try:
         dataset = staged.open_folder(folder)
     except Damaged as error:
-        say(f"{entry.name}: fetching again, because {str(error).rpartition(': ')[0]}")
+        report(f"{entry.name}: fetching again, because {str(error).rpartition(': ')[0]}")
         return None
-    if made_up and dataset.provenance != "synthetic":
+    if synthetic and dataset.provenance != "synthetic":
         raise DataError(
             f"{entry.name}: the real set ({dataset.provenance}) is staged in {folder}, "
             "and a synthetic one never takes its place: choose another --root"
         )
-    if not made_up and dataset.provenance == "synthetic":
-        say(f"{entry.name}: what is staged in {folder} is synthetic; looking for the real set")
+    if not synthetic and dataset.provenance == "synthetic":
+        report(f"{entry.name}: what is staged in {folder} is synthetic; looking for the real set")
         return None
-    say(f"{entry.name}: already staged in {folder}: {dataset.provenance}, from {dataset.source}")
+    report(f"{entry.name}: already staged in {folder}: {dataset.provenance}, from {dataset.source}")
     return dataset
 
 
 @contextmanager
-def _locked(root: Path, name: str, say: Callable[[str], object]) -> Iterator[None]:
+def _locked(root: Path, name: str, report: Callable[[str], object]) -> Iterator[None]:
     root.mkdir(parents=True, exist_ok=True)
     # Group-writable, so that two people who share a root can both take it.
     lock = FileLock(_lock(root, name), mode=0o664)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        say(f"{name}: another process is fetching it into {root}; waiting for it")
+        report(f"{name}: another process is fetching it into {root}; waiting for it")
         lock.acquire()
     except NotImplementedError as error:
         raise OSError(None, f"its file system has no locks: {error}") from error
@@ -209,7 +210,7 @@ def _tidy(root: Path, name: str) -> None:
 
 
 def _collect(
-    entry: Entry, mirror: str | os.PathLike | None, into: Path, say: Callable[[str], object]
+    entry: Entry, mirror: str | os.PathLike | None, into: Path, report: Callable[[str], object]
 ) -> tuple[str, str]:
     """Fill the folder `into` from the first source that can; gives its label and the provenance of the files."""
     sources = entry.sources
@@ -221,7 +222,7 @@ def _collect(
         try:
             with _bar(entry, source) as bar:
                 source.deliver(entry.files, into, bar.update)
-            provenance = packing.provenance(entry, into, source)
+            provenance = provenance_of(entry, into, source)
         except Unavailable as error:
             reason = str(error)
         except Corrupt as error:
@@ -235,15 +236,23 @@ def _collect(
             else:
                 corrupt = error
         else:
-            say(f"{entry.name}: {source.label}: complete ({time.monotonic() - began:.1f} s)")
+            report(f"{entry.name}: {source.label}: complete ({time.monotonic() - began:.1f} s)")
             return source.label, provenance
-        say(f"{entry.name}: {source.label}: {reason}")
+        report(f"{entry.name}: {source.label}: {reason}")
     raise DataError(
         f"{entry.name}: none of {len(sources)} sources gave it{f' ({corrupt})' if corrupt else ''}: "
         "fetch where one can be reached, give --mirror DIR with the official files, "
         + (f"make a synthetic stand-in by `lab data synth {entry.name}`, " if entry.synthesize else "")
-        + "or use fashion-mnist-small, which is always there"
+        + f"or use {_always_there(entry)}"
     ) from corrupt
+
+
+def _always_there(entry: Entry) -> str:
+    """A set with images of the same form that needs no source."""
+    stand_in = f"{entry.name}-synthetic"
+    if stand_in in made_up.MADE_UP:
+        return f"{stand_in}, which is made when it is read"
+    return "fashion-mnist-small, which is always there"
 
 
 def _bar(entry: Entry, source: Source) -> tqdm:

@@ -28,7 +28,7 @@ def receive_from_tar(
     where : str
         What the stream is, for the errors.
     progress : callable
-        Is told the bytes as they arrive.
+        Receives the number of bytes as they arrive.
 
     Raises
     ------

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.errors import DataError
-from data_prep.mapped import release
+from data_prep.mmap_pages import drop_pages
 from data_prep.progress import counted
 
 FOLDER = "tiny-imagenet-200"
@@ -68,7 +68,7 @@ class _Zip:
             return stream.read(_MOST_BYTES)
 
 
-def pack(raw: Path, say: Callable[[str], object]) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, ...]]]:
+def pack(raw: Path, report: Callable[[str], object]) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, ...]]]:
     """Pack the data set; the validation images are the ``test`` split.
 
     Parameters
@@ -76,7 +76,7 @@ def pack(raw: Path, say: Callable[[str], object]) -> tuple[dict[str, np.ndarray]
     raw : Path
         A folder that holds the archive `ARCHIVE`, or the unpacked tree under the name `FOLDER`. The arrays are
         written there too.
-    say : callable
+    report : callable
         Is given lines about the progress where there is no terminal for a bar.
 
     Returns
@@ -115,10 +115,10 @@ def pack(raw: Path, say: Callable[[str], object]) -> tuple[dict[str, np.ndarray]
     for split, items in splits.items():
         path = raw / f"{split}_images.npy"
         images = np.lib.format.open_memmap(path, "w+", np.uint8, (len(items), SIDE, SIDE, 3))
-        for position, (name, _) in enumerate(counted(items, f"packing the {split} images", say)):
+        for position, (name, _) in enumerate(counted(items, f"packing the {split} images", report)):
             images[position] = _decoded(tree, name)
             if position % 2_000 == 0:
-                release(images)
+                drop_pages(images)
         arrays[f"{split}_images"] = images
         arrays[f"{split}_labels"] = np.array([wnids.index(wnid) for _, wnid in items], np.uint8)
     return arrays, {"labels": _words(tree, wnids)}

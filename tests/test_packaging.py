@@ -141,12 +141,8 @@ def test_the_wheel_holds_the_students_packages_only(wheel):
     names = wheel.namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"course_lib", "data_prep", "assessment_print.py"}
-    for needed in (
-        "course_lib/distributed/launching/launch.py",
-        "course_lib/checks/lab02.py",
-        "course_lib/models/wide_resnet.py",
-    ):
-        assert needed in names
+    modules = ("distributed/launching/launch.py", "checks/lab02.py", "models/wide_resnet.py", "plots/course.mplstyle")
+    assert {f"course_lib/{module}" for module in modules} <= set(names)
     assert any(name.startswith("data_prep/fashion_mnist_small/") for name in names)
     assert not [name for name in names if re.search(r"autograde|rubric|/tests?/|/grade\.", name)]
     points = next(name for name in names if name.endswith("entry_points.txt"))
@@ -218,16 +214,8 @@ def student(wheel, tmp_path_factory):
             **{name: value for name, value in os.environ.items() if name not in ("LAB_DATA", "XDG_DATA_HOME")},
             "HOME": str(home), "PYTHONPATH": str(home / "site"), "PYTHONSAFEPATH": "1", **variables,
         }  # fmt: skip
-        python = [sys.executable, "-c", command, *words]
-        return subprocess.run(
-            python,
-            cwd=home / folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=1200,
-        )
+        python, quiet = [sys.executable, "-c", command, *words], {"stdin": subprocess.DEVNULL, "capture_output": True}
+        return subprocess.run(python, cwd=home / folder, env=environment, text=True, timeout=1200, **quiet)
 
     run.home = home
     return run

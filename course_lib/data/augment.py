@@ -8,8 +8,6 @@ normalised, and a `torch.Generator` on the same device, which alone decides the 
 shape, device and memory format; the images themselves are left as they are.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import pi
 
@@ -100,7 +98,7 @@ class AffineAndJitter:
         RandomHorizontalFlip(), RandomRotation(degrees), RandomAffine(0, shear=shear, scale=scale),
         ColorJitter(brightness, contrast, saturation)
 
-    As in torchvision, unless told otherwise, both warps take the nearest pixel, outside the image is black, and the
+    As in torchvision by default, both warps take the nearest pixel, outside the image is black, and the
     three changes of colour come in random order. Images of one channel have no saturation to change.
 
     Parameters
@@ -186,7 +184,7 @@ def _warped(images: torch.Tensor, parameters: AffineAndJitterParameters) -> torc
 
 
 def _to_pixel(position: torch.Tensor, side: int) -> torch.Tensor:
-    """The centre of the pixel that a position lies in, both from the image's centre, in place.
+    """The centre of the pixel that holds a position, both from the image's centre, in place.
 
     One outside the image goes so far off that no rotation brings it back.
     """

@@ -6,8 +6,6 @@ cuts batches out of one resident array, which is what such small images deserve:
 per-sample Python, one indexing operation a batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +53,7 @@ class ImageData:
         return self.train.images.shape[1]
 
     def describe(self) -> dict[str, Any]:
-        """What ``run.json`` says of the data, so that no number goes about without its provenance."""
+        """What ``run.json`` says of the data, so that no number appears without its provenance."""
         return {
             "name": self.name,
             "provenance": self.provenance,

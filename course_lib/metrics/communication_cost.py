@@ -5,13 +5,13 @@ of such messages, of which some pass at the same time; its time is that of the l
 Gropp 2005). Arithmetic, and links that several messages share, are left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from course_lib.metrics.relative_fit import fit_relative
 
 __all__ = ["ALL_REDUCE_COSTS", "Link", "all_reduce_seconds", "bus_bandwidth", "fit_link"]
 
@@ -60,11 +60,7 @@ class Link:
 
 
 def fit_link(nbytes: Sequence[float], seconds: Sequence[float]) -> Link:
-    """Fit t = α + βn by least squares of the errors relative to the measured times.
-
-    Times reach from microseconds to seconds; the plain sum of squares would see the longest only. Relative to what was
-    measured, a time that is far too long, as a disturbed one is, weighs little. Neither α nor β comes
-    out negative: where the best line has one below zero, that one is 0 and the other is fitted alone.
+    """Fit t = α + βn by least squares of the errors relative to the measured times; neither comes out negative.
 
     Parameters
     ----------
@@ -85,27 +81,8 @@ def fit_link(nbytes: Sequence[float], seconds: Sequence[float]) -> Link:
         raise ValueError("fit_link: every time must be above 0 seconds")
     if len(set(sizes.tolist())) < 2:
         raise ValueError("fit_link: at least two different sizes are needed to tell latency from bandwidth")
-    columns = np.stack([1 / times, sizes / times], axis=1)
-    kept = [0, 1]
-    found, scale = _least_squares(columns)
-    if (found < 0).any():
-        kept = [1] if found[0] < 0 else [0]
-        found, scale = _least_squares(columns[:, kept])
-    solution = np.zeros(2)
-    solution[kept] = found
-    residual = columns @ solution - 1
-    freedom = max(1, len(times) - len(kept))
-    used = columns[:, kept] / scale
-    covariance = np.zeros((2, 2))
-    spread = np.linalg.inv(used.T @ used) / np.outer(scale, scale)
-    covariance[np.ix_(kept, kept)] = spread * (residual @ residual) / freedom
-    return Link(*solution.tolist(), (covariance[0, 0], covariance[1, 1], covariance[0, 1]))
-
-
-def _least_squares(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The solution that makes every row 1, and what the columns were divided by: seconds and bytes differ by many orders."""
-    scale = np.linalg.norm(columns, axis=0)
-    return np.linalg.lstsq(columns / scale, np.ones(len(columns)), rcond=None)[0] / scale, scale
+    (alpha, beta), covariance = fit_relative(np.stack([1 / times, sizes / times], axis=1))
+    return Link(float(alpha), float(beta), (covariance[0, 0], covariance[1, 1], covariance[0, 1]))
 
 
 def _one_by_one(nbytes: float, ranks: int) -> tuple[float, float]:

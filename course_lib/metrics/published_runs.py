@@ -1,7 +1,5 @@
 """ResNet-50 on ImageNet in minutes: the runs that the TACC slides list under “Previous Work”."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 __all__ = ["IMAGENET_EPOCHS", "IMAGENET_IMAGES", "PUBLISHED_RUNS", "PublishedRun"]

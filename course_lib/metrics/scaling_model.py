@@ -9,8 +9,6 @@ It is linear in its four parameters, so that least squares give them with a cova
 Overlap of the two parts, links that are shared, and ranks that are late are left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from course_lib.metrics.communication_cost import ALL_REDUCE_COSTS, Link
+from course_lib.metrics.relative_fit import fit_relative
 
 __all__ = [
     "Measurement",
@@ -62,7 +61,7 @@ def fit_serial_share(speedups: Mapping[int, float]) -> tuple[float, float]:
     -------
     share, error : float
         The share, negative where the speed-ups exceed the ranks, and its standard error: NaN where one number of ranks
-        alone is left, from which no error can be told.
+        alone is left, which gives no error.
 
     Raises
     ------
@@ -169,10 +168,7 @@ class StepModel:
 
 
 def fit_step_model(measurements: Sequence[Measurement]) -> StepModel:
-    """Fit t₀, c, α and β by least squares of the errors relative to the measured times.
-
-    None comes out negative: the parameter that the best fit has furthest below zero, by its standard error, is 0, and the
-    others are fitted again.
+    """Fit t₀, c, α and β by least squares of the errors relative to the measured times; none comes out negative.
 
     Parameters
     ----------
@@ -194,20 +190,7 @@ def fit_step_model(measurements: Sequence[Measurement]) -> StepModel:
             "fit_step_model: these times do not tell the four parameters apart; it needs steps with two batches, and sums of "
             "two sizes of gradient on two or more ranks"
         )
-    kept = [0, 1, 2, 3]
-    while True:
-        used = columns[:, kept] / scale[kept]
-        found = np.linalg.lstsq(used, np.ones(len(used)), rcond=None)[0]
-        spread = np.linalg.inv(used.T @ used)
-        ratio = found / np.sqrt(np.diag(spread))
-        if (found >= 0).all():
-            break
-        del kept[int(ratio.argmin())]
-    residual = used @ found - 1
-    freedom = max(1, len(used) - len(kept))
-    solution, covariance = np.zeros(4), np.zeros((4, 4))
-    solution[kept] = found / scale[kept]
-    covariance[np.ix_(kept, kept)] = spread / np.outer(scale[kept], scale[kept]) * (residual @ residual) / freedom
+    solution, covariance = fit_relative(columns)
     return StepModel(*solution.tolist(), tuple(map(tuple, covariance.tolist())))
 
 

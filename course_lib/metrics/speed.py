@@ -1,7 +1,5 @@
 """Throughput, speed-up, efficiency, and the batch size at which throughput saturates."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Figures of lab 10: the valley, the Fisher and its approximation, damping, and the race between SGD and K-FAC."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -10,9 +8,9 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from course_lib.plots.curves import COLOURS
+from course_lib.plots.style import COLOURS, figure_title, in_course_style, label_line, new_axes, percent
 
 __all__ = ["damping_sweep", "fisher_blocks", "interval_trade", "loss_curves", "race", "valley"]
 
@@ -27,15 +25,7 @@ def _style(label: str, place: int) -> dict[str, str]:
     return {"color": COLOURS[colour], "linestyle": line, "marker": marker}
 
 
-def _dressed(axes: Axes, title: str, xlabel: str, ylabel: str) -> Axes:
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    return axes
-
-
+@in_course_style
 def valley(
     curvature: torch.Tensor, best: Sequence[float], paths: Mapping[str, Sequence[Sequence[float]]], title: str
 ) -> Axes:
@@ -48,7 +38,7 @@ def valley(
     paths : mapping of label to places ``[(w1, w2), …]``
         The first is drawn as SGD is, the second as K-FAC is.
     """
-    _, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
+    axes = new_axes(title, "first weight", "second weight", (6.4, 4.4))
     places = np.array([place for path in paths.values() for place in path] + [best])
     low, high = places.min(0) - 0.25, places.max(0) + 0.25
     first, second = np.meshgrid(np.linspace(low[0], high[0], 200), np.linspace(low[1], high[1], 200))
@@ -60,10 +50,11 @@ def valley(
         axes.plot(*np.array(path).T, **_style(label, place), markersize=4, linewidth=1.4, label=label)
     axes.plot(*best, marker="*", markersize=13, color="black", linestyle="none", label="lowest loss")
     axes.set_aspect("equal")
-    axes.legend(fontsize=9, loc="lower left", framealpha=0.9, edgecolor="none")
-    return _dressed(axes, title, "first weight", "second weight")
+    axes.legend(fontsize=9, loc="lower left", frameon=True, framealpha=0.9, edgecolor="none")
+    return axes
 
 
+@in_course_style
 def fisher_blocks(exact: torch.Tensor, approximation: torch.Tensor, classes: int, title: str, first: int = 0) -> Figure:
     """A layer's Fisher matrix beside its Kronecker approximation, in the same grey levels, and their difference.
 
@@ -72,36 +63,40 @@ def fisher_blocks(exact: torch.Tensor, approximation: torch.Tensor, classes: int
     exact, approximation : Tensor (k, k)
         Only the block of five inputs is drawn, from the input `first` on, `classes` rows each.
     """
-    figure, panels = plt.subplots(1, 3, figsize=(9, 3.4), layout="constrained")
+    figure, panels = plt.subplots(1, 3, figsize=(9, 3.4))
     block = slice(first * classes, (first + 5) * classes)
     whole, factored = (matrix[block, block].double().numpy() for matrix in (exact, approximation))
     bound = np.abs(whole).max()
     drawn = {"mean of products: F": whole, "product of means: A ⊗ G": factored, "difference": whole - factored}
     for axes, (name, matrix) in zip(panels, drawn.items(), strict=True):
         image = axes.imshow(matrix, cmap="RdBu_r", vmin=-bound, vmax=bound, interpolation="nearest")
-        axes.set_title(name, loc="left", fontsize=10)
+        axes.set_title(name, fontsize=10)
+        axes.grid(False)
+        axes.spines[:].set_visible(True)
         axes.set_xticks([classes * k - 0.5 for k in range(6)], [])
         axes.set_yticks([classes * k - 0.5 for k in range(6)], [])
         axes.set_xlabel(f"5 inputs × {classes} classes")
     figure.colorbar(image, ax=panels, shrink=0.8, label="entry")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    figure_title(figure, title)
     return figure
 
 
+@in_course_style
 def loss_curves(losses: Mapping[str, Sequence[float]], title: str) -> Axes:
     """Training loss against the step, a line a method, the losses on a logarithmic axis."""
-    _, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    axes = new_axes(title, "step", "training loss (log scale)", (6.4, 3.6))
     for place, (label, values) in enumerate(losses.items()):
         style = _style(label, place) | {"marker": ""}
         axes.plot(range(1, len(values) + 1), values, **style, linewidth=1.6, label=label)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.legend(frameon=False, fontsize=9)
-    return _dressed(axes, title, "step", "training loss (log scale)")
+    axes.legend(fontsize=9)
+    return axes
 
 
+@in_course_style
 def damping_sweep(losses: Mapping[str, Mapping[float, float]], title: str, highest: float) -> Axes:
     """Loss after a fixed number of steps against the damping, a line a learning rate.
 
@@ -111,7 +106,7 @@ def damping_sweep(losses: Mapping[str, Mapping[float, float]], title: str, highe
     highest : float
         Losses beyond it, and those that are not finite, are drawn at the upper edge, as crosses.
     """
-    _, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    axes = new_axes(title, "damping γ (log scale)", "training loss at the end", (6.4, 3.6))
     for place, (label, series) in enumerate(losses.items()):
         colour, line, marker = _STYLES[(place + 1) % 4]
         shown = [value if value < highest else highest for value in series.values()]  # NaN compares as False
@@ -120,10 +115,11 @@ def damping_sweep(losses: Mapping[str, Mapping[float, float]], title: str, highe
         axes.plot(lost, [highest] * len(lost), "x", color=COLOURS[colour], markersize=10, clip_on=False)
     axes.set_xscale("log")
     axes.set_ylim(0, highest)
-    axes.legend(frameon=False, fontsize=9, loc="upper right")
-    return _dressed(axes, title, "damping γ (log scale)", "training loss at the end")
+    axes.legend(fontsize=9, loc="upper right")
+    return axes
 
 
+@in_course_style
 def race(curves: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], target: float, title: str) -> Figure:
     """Validation accuracy against epochs, and the same against seconds: each seed thin, the mean over seeds thick.
 
@@ -134,7 +130,7 @@ def race(curves: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], target: 
     target : float
         Drawn as a line.
     """
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.7), layout="constrained", sharey=True)
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.7), sharey=True)
     for axes, against, xlabel in zip(panels, ("epoch", "time"), ("epoch", "seconds of training"), strict=True):
         for place, (label, runs) in enumerate(curves.items()):
             style = _style(label, place)
@@ -145,16 +141,16 @@ def race(curves: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], target: 
             mean = {name: np.mean([run[name] for run in runs], axis=0) for name in (against, "accuracy")}
             axes.plot(mean[against], mean["accuracy"], **style, linewidth=1.8, markersize=5, label=label)
         axes.axhline(target, color=COLOURS["reference"], linestyle=":", linewidth=1)
-        _dressed(axes, "", xlabel, "validation accuracy" if against == "epoch" else "")
+        axes.set(xlabel=xlabel, ylabel="validation accuracy" if against == "epoch" else "")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    panels[0].annotate(f"{target:.1%}", (0, target), xytext=(2, 2), xycoords=("axes fraction", "data"),
-                       textcoords="offset points", color=COLOURS["reference"], fontsize=9)  # fmt: skip
-    panels[1].legend(frameon=False, fontsize=9, loc="lower right")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+        percent(axes.yaxis)
+    label_line(panels[0], f"{target:.1%}", target)
+    panels[1].legend(fontsize=9, loc="lower right")
+    figure_title(figure, title)
     return figure
 
 
+@in_course_style
 def interval_trade(rows: Mapping[int, Mapping[str, Sequence[float]]], sgd: Mapping[str, float], title: str) -> Figure:
     """Milliseconds a step, megabytes a step and accuracy against the update interval, with SGD as a line.
 
@@ -164,7 +160,7 @@ def interval_trade(rows: Mapping[int, Mapping[str, Sequence[float]]], sgd: Mappi
     sgd : mapping
         The same three, one number each.
     """
-    figure, panels = plt.subplots(1, 3, figsize=(9, 3.1), layout="constrained")
+    figure, panels = plt.subplots(1, 3, figsize=(9, 3.1))
     labels = {"ms": "ms a step", "megabytes": "MB a step and rank", "accuracy": "validation accuracy"}
     for axes, (name, label) in zip(panels, labels.items(), strict=True):
         means = [statistics.fmean(row[name]) for row in rows.values()]
@@ -177,10 +173,10 @@ def interval_trade(rows: Mapping[int, Mapping[str, Sequence[float]]], sgd: Mappi
         axes.set_xscale("log")
         axes.set_xticks(list(rows), [str(interval) for interval in rows])
         axes.xaxis.set_minor_locator(NullLocator())
-        _dressed(axes, "", "steps between updates", label)
+        axes.set(xlabel="steps between updates", ylabel=label)
         if name == "accuracy":
-            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+            percent(axes.yaxis, decimals=1)
         else:
             axes.set_ylim(bottom=0)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    figure_title(figure, title)
     return figure

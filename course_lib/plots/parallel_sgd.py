@@ -1,45 +1,41 @@
 """The figures of lab 08: speed-up and accuracy against workers, the loss between two workers, a non-convex average."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter
 
-from course_lib.plots.curves import COLOURS, MARKERS, _axes
+from course_lib.plots import style
+from course_lib.plots.style import COLOURS, in_course_style, new_axes
 
 __all__ = ["accuracy_against_workers", "loss_between", "speedups", "two_landscapes"]
 
-STYLES = ["-", "--", ":", "-."]
-ORDER = [COLOURS["measured"], COLOURS["other"], COLOURS["third"], COLOURS["reference"]]
 
-
+@in_course_style
 def two_landscapes() -> Axes:
     """A convex and a non-convex loss of one weight, two workers in each, and their average."""
-    axes = _axes(
-        "Between two good weights a convex loss is good; another one need not be", "weight", "loss", (6.8, 3.2)
-    )
+    title = "Between two good weights a convex loss is good; another one need not be"
+    axes = new_axes(title, "weight", "loss", (6.8, 3.2))
     w = torch.linspace(-1.7, 1.7, 200)
-    for label, loss, ends, colour, style in (
+    for label, loss, ends, colour, line in (
         ("convex", lambda x: 0.45 * (x - 0.2) ** 2, (-0.5, 0.8), "measured", "-"),
         ("two valleys", lambda x: 0.9 * (x**2 - 1) ** 2 + 0.15 * x + 0.2, (-1.05, 0.97), "other", "--"),
     ):
-        axes.plot(w, loss(w), style, color=COLOURS[colour], label=label)
+        axes.plot(w, loss(w), line, color=COLOURS[colour], label=label)
         axes.plot(ends, [loss(x) for x in ends], "o", color=COLOURS[colour])
         middle = sum(ends) / 2
         axes.plot(middle, loss(middle), "*", markersize=14, color=COLOURS[colour])
-        axes.annotate(
-            "average", (middle, loss(middle)), xytext=(0, 10), textcoords="offset points", ha="center", fontsize=9
-        )
+        axes.annotate("average", (middle, loss(middle)), xytext=(0, 10), textcoords="offset points", ha="center",
+                      fontsize=9)  # fmt: skip
     axes.set_ylim(-0.15, 1.8)
-    axes.legend(frameon=False, loc="upper center")
+    axes.legend(loc="upper center")
     return axes
 
 
+@in_course_style
 def speedups(series: Mapping[str, Mapping[int, Sequence[float]]], title: str) -> Axes:
     """Speed-up against workers, mean and range over seeds, with the ideal S(P) = P drawn.
 
@@ -47,17 +43,18 @@ def speedups(series: Mapping[str, Mapping[int, Sequence[float]]], title: str) ->
     ----------
     series : mapping of label to mapping of workers to speed-ups, one a seed
     """
-    axes = _axes(title, "workers P", "speed-up T(1) / T(P)")
+    axes = new_axes(title, "workers P", "speed-up T(1) / T(P)")
     workers = sorted({count for runs in series.values() for count in runs})
     axes.plot(workers, workers, color=COLOURS["reference"], linewidth=1, linestyle=(0, (1, 3)), label="ideal")
     for index, (label, runs) in enumerate(series.items()):
         _with_range(axes, runs, index, label)
     axes.set_xticks(workers)
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
+    axes.legend()
     return axes
 
 
+@in_course_style
 def accuracy_against_workers(
     series: Mapping[str, Mapping[int, Sequence[float]]], title: str, lowest: float
 ) -> list[Axes]:
@@ -68,7 +65,7 @@ def accuracy_against_workers(
     series : mapping of label to mapping of workers to accuracies in 0…1, one a seed
         At most four.
     """
-    figure, panels = plt.subplots(1, 2, figsize=(9.2, 4.2), layout="constrained")
+    figure, panels = plt.subplots(1, 2, figsize=(9.2, 4.2))
     workers = sorted({count for runs in series.values() for count in runs})
     for axes, (bottom, top) in zip(panels, ((0.0, 1.02), (lowest, 1.0)), strict=True):
         for index, (label, runs) in enumerate(series.items()):
@@ -76,18 +73,15 @@ def accuracy_against_workers(
         axes.set_xticks(workers)
         axes.set_xlabel("workers P")
         axes.set_ylim(bottom, top)
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
+        style.percent(axes.yaxis)
     panels[0].set_ylabel("test accuracy")
-    panels[0].set_title(title, loc="left", fontsize=11)
+    panels[0].set_title(title)
     panels[1].set_title(f"above {lowest:.0%}", loc="right", fontsize=9)
-    figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9
-    )
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
     return list(panels)
 
 
+@in_course_style
 def loss_between(lines: Mapping[str, Sequence[tuple[float, float]]], points: Sequence[float], title: str) -> Axes:
     """Loss along the line between two workers, the ends and the middle marked.
 
@@ -97,24 +91,18 @@ def loss_between(lines: Mapping[str, Sequence[tuple[float, float]]], points: Seq
     points : sequence of float
         0 is the first worker, 1 the second.
     """
-    axes = _axes(title, "from worker 0 (t = 0) to worker 1 (t = 1)", "test loss (log scale)", (6.8, 3.8))
+    axes = new_axes(title, "from worker 0 (t = 0) to worker 1 (t = 1)", "test loss (log scale)", (6.8, 3.8))
     for index, (label, line) in enumerate(lines.items()):
         losses = [loss for loss, _ in line]
-        axes.semilogy(points, losses, STYLES[index], color=ORDER[index], label=label)
-        for place in (0.0, 0.5, 1.0):
+        axes.semilogy(points, losses, style.LINES[index], color=style.PALETTE[index], label=label)
+        for place, marker, size in ((0.0, "o", 6), (0.5, "*", 11), (1.0, "o", 6)):
             at = min(range(len(points)), key=lambda i: abs(points[i] - place))
-            axes.plot(
-                points[at],
-                losses[at],
-                "*" if place == 0.5 else "o",
-                color=ORDER[index],
-                markersize=11 if place == 0.5 else 6,
-            )
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.plot(points[at], losses[at], marker, color=style.PALETTE[index], markersize=size)
+    style.plain_numbers(axes.yaxis)
     axes.yaxis.set_minor_formatter(
         FuncFormatter(lambda value, _: f"{value:g}" if str(value).lstrip("0.")[:1] in "25" else "")
     )
-    axes.legend(frameon=False, loc="upper right", fontsize=9)
+    axes.legend(loc="upper right", fontsize=9)
     axes.set_ylim(top=axes.get_ylim()[1] * 2.5)  # room for the legend
     return axes
 
@@ -124,6 +112,4 @@ def _with_range(axes: Axes, runs: Mapping[int, Sequence[float]], index: int, lab
     means = [statistics.fmean(runs[key]) for key in keys]
     below = [mean - min(runs[key]) for key, mean in zip(keys, means, strict=True)]
     above = [max(runs[key]) - mean for key, mean in zip(keys, means, strict=True)]
-    axes.errorbar(
-        keys, means, yerr=[below, above], capsize=3, label=label, color=ORDER[index], marker=MARKERS[index], linestyle=STYLES[index]
-    )  # fmt: skip
+    axes.errorbar(keys, means, yerr=[below, above], label=label, **style.series_style(index))

@@ -3,8 +3,6 @@
 Only an account whose comment field holds the mark is ever changed, ended or removed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd
@@ -15,9 +13,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["AccountError", "end_processes", "make", "names_made", "remove", "set_password"]
-
 MARK = "course hub demo"
+FIRST_NUMBER = 40_000  # useradd would take 1000, as containers do whose processes this machine shows
 
 
 class AccountError(RuntimeError):
@@ -39,17 +36,40 @@ def make(name: str, homes: Path) -> pwd.struct_passwd:
         return account
     homes.mkdir(parents=True, exist_ok=True)
     home = homes / name
-    _run(
-        "useradd", "--create-home", "--home-dir", home, "--shell", "/bin/bash", "--user-group", "--comment", MARK, name
+    options = (
+        "--uid",
+        _unused_number(),
+        "--create-home",
+        "--home-dir",
+        home,
+        "--shell",
+        "/bin/bash",
+        "--user-group",
+        "--comment",
+        MARK,
     )
+    _run("useradd", *options, name)
     home.chmod(0o700)
     return pwd.getpwnam(name)
+
+
+def _unused_number() -> int:
+    """A user's number that no account and no process has, and that containers seldom take.
+
+    A process in a container, or of an account that was removed, would otherwise be taken for the demo's, and ended.
+    """
+    taken = {account.pw_uid for account in pwd.getpwall()}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                taken.add(folder.stat().st_uid)
+    return next(number for number in range(FIRST_NUMBER, 60_000) if number not in taken)
 
 
 def set_password(name: str) -> str:
     """A new random password."""
     password = secrets.token_urlsafe(9)
-    _run("chpasswd", told=f"{name}:{password}\n")
+    _run("chpasswd", stdin=f"{name}:{password}\n")
     return password
 
 
@@ -58,13 +78,13 @@ def names_made(prefix: str) -> list[str]:
     return [one.pw_name for one in pwd.getpwall() if one.pw_gecos == MARK and one.pw_name.startswith(prefix)]
 
 
-def end_processes(names: Iterable[str], seconds: float = 5.0, patience: float = 60.0) -> None:
+def end_processes(names: Iterable[str], seconds: float = 5.0, timeout: float = 60.0) -> None:
     """End every process of the demo's accounts: asked once, after `seconds` killed.
 
     Raises
     ------
     AccountError
-        One is still there after `patience` more seconds; the line says which, and in what state.
+        One is still there after `timeout` more seconds; the line says which, and in what state.
     """
     wanted = {one.pw_uid for one in pwd.getpwall() if one.pw_gecos == MARK and one.pw_name in set(names)}
     for uid in wanted:
@@ -76,7 +96,7 @@ def end_processes(names: Iterable[str], seconds: float = 5.0, patience: float = 
         # Again and again: a hub that is still there starts its service anew, a kernel's server the kernel.
         for uid in wanted:
             _signal_all(uid, signal.SIGKILL)
-        if time.monotonic() > end + patience:
+        if time.monotonic() > end + timeout:
             raise AccountError(f"processes of the demo's accounts do not end: {'; '.join(running.values())}")
         time.sleep(0.2)
         running = of_users(wanted)
@@ -93,7 +113,7 @@ def remove(names: Iterable[str]) -> None:
 
 def of_users(uids: set[int]) -> dict[int, str]:
     """The living processes of some users, by number: each in some words. What waits for its parent has ended."""
-    found = {}
+    living = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
@@ -101,9 +121,9 @@ def of_users(uids: set[int]) -> dict[int, str]:
                 if int(status["Uid"].split()[0]) in uids:
                     # A thread may go on when the first one has ended.
                     states = {_status(one)["State"].strip() for one in folder.glob("task/*/status")}
-                    if living := sorted(one for one in states if one[0] not in "ZX"):
-                        found[int(folder.name)] = f"{folder.name} {status['Name'].strip()}, {', '.join(living)}"
-    return found
+                    if running := sorted(one for one in states if one[0] not in "ZX"):
+                        living[int(folder.name)] = f"{folder.name} {status['Name'].strip()}, {', '.join(running)}"
+    return living
 
 
 def _status(file: Path) -> dict[str, str]:
@@ -123,7 +143,7 @@ def _signal_all(uid: int, number: int) -> None:
     os.waitpid(child, 0)
 
 
-def _run(*command: object, told: str | None = None) -> None:
-    done = subprocess.run([str(word) for word in command], input=told, capture_output=True, text=True)
+def _run(*command: object, stdin: str | None = None) -> None:
+    done = subprocess.run([str(word) for word in command], input=stdin, capture_output=True, text=True)
     if done.returncode:
         raise AccountError(f"{command[0]}: {' '.join(done.stderr.split())}")

@@ -1,7 +1,5 @@
 """What the demo's hub is about: accounts, a checkout for the course's own, exchange, data, and lab 01 released."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd
@@ -16,8 +14,6 @@ from pathlib import Path
 
 import demo_accounts as accounts
 import hub_install as install
-
-__all__ = ["Demo", "DemoError", "as_course", "last_line", "prepare", "read_toml", "to_toml"]
 
 ROOT = install.ROOT
 LAB = "01_single_gpu"
@@ -128,7 +124,7 @@ def prepare(demo: Demo, say=print) -> dict[str, str]:
 def make_exchange(folder: Path, owner: pwd.struct_passwd) -> None:
     """nbgrader's exchange with nbgrader's permissions, and the sticky bit: nobody removes what is somebody else's.
 
-    ``inbound`` may be written into and not be listed, ``feedback`` be read by whoever knows a file's name.
+    ``inbound`` is writable and cannot be listed; in ``feedback`` a file is read by its name, which only its owner knows.
     """
     course = folder / "distributed-training"
     modes = {folder: 0o1777, course: 0o755, course / "outbound": 0o755, course / "inbound": 0o3733}

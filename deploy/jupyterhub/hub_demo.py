@@ -5,8 +5,6 @@ to its account, releases lab 01 and starts JupyterHub on loopback. Ctrl-C ends a
 their homes stay for the next start, until `make hub-clean`.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import fcntl
@@ -27,11 +25,9 @@ import hub_install as install
 from demo_class import Demo, DemoError, last_line, prepare, read_toml, to_toml
 from hub_process import MARK, HubProcess, end_marked
 
-__all__ = ["main", "only_one", "serve"]
-
 
 def serve(demo: Demo, passwords: dict[str, str], port: int, say=print) -> int:
-    """Start the hub, say where it is, and stay until it ends or we are told to; returns the exit code."""
+    """Start the hub, print its address, and stay until it ends or a signal comes; returns the exit code."""
     end_leftovers(demo)
     site = demo.private / "site.toml"
     ports = free_ports(port, demo.ports())

@@ -7,32 +7,22 @@ A second call installs only what has changed. Nothing of the grader, no rubric a
 students can read; with ``--grader`` it goes into a folder of its own, for the course's account alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import hashlib
 import json
 import os
 import pwd
+import re
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-
-__all__ = [
-    "InstallError",
-    "copy_sources",
-    "install",
-    "install_gpu_charts",
-    "install_grader",
-    "readable_by_others",
-    "sources",
-    "unpack_as",
-]
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -44,9 +34,49 @@ PACKAGES = (
     "course_lib", "data_prep", "assessment_print.py", "pyproject.toml", "setup.py", "README.md", "LICENSE", "labs", "deploy",
 )  # fmt: skip
 
+SYSTEM_PYTHONS = [
+    f"{folder}/{name}"
+    for folder in ("/usr/local/bin", "/usr/bin")
+    for name in ("python3", "python3.14", "python3.13", "python3.12", "python3.11")
+]
+
 
 class InstallError(RuntimeError):
     """Something is missing or failed; one line with the remedy."""
+
+
+@dataclass
+class Stamp:
+    """A file in `folder` with a digest of what was installed there: a second call installs only what has changed.
+
+    Parameters
+    ----------
+    folder : Path
+    version : str
+        What else than `files` decides: the Python, the owner.
+    files : iterable of Path
+        Requirements, or the installed files themselves.
+    """
+
+    folder: Path
+    version: str
+    files: Iterable[Path] = ()
+    name: str = "installed"
+
+    def is_current(self) -> bool:
+        """Whether just this is installed."""
+        try:
+            return json.loads((self.folder / f"{self.name}.json").read_text()) == self._digest()
+        except (OSError, ValueError):
+            return False
+
+    def write(self) -> None:
+        """Note that it is installed now."""
+        (self.folder / f"{self.name}.json").write_text(json.dumps(self._digest()))
+
+    def _digest(self) -> str:
+        parts = [self.version, *(f"{file}:{hashlib.sha256(file.read_bytes()).hexdigest()}" for file in self.files)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def install(to: Path, say=print, gpu: bool | None = None) -> None:
@@ -57,55 +87,59 @@ def install(to: Path, say=print, gpu: bool | None = None) -> None:
     Raises
     ------
     InstallError
-        Students could not enter `to`, no npm, or a step failed.
+        Students could not enter `to`, or run any Python of this machine; no npm; or a step failed.
     """
     os.umask(0o022)
     to.mkdir(parents=True, exist_ok=True)
     if not readable_by_others(to):
-        raise InstallError(f"{to} lies in a folder that students cannot enter; choose another place, such as /opt")
+        raise InstallError(f"{to} is in a folder that students cannot enter; choose another place, such as /opt")
     with (to / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another `make hub` that installs is waited for
         _install(to, say, gpu)
 
 
 def _install(to: Path, say, gpu: bool | None) -> None:
-    python = _python(to)
-    hub, students = to / "hub", to / "students"
-    if _changed(hub, python, [HERE / "requirements-hub.txt"]):
+    python = find_python(say)
+    hub, proxy, students = to / "hub", to / "proxy", to / "students"
+    stamp = Stamp(hub, python, [HERE / "requirements-hub.txt"])
+    if not stamp.is_current():
         say(f"hub: {hub}")
         _environment(python, hub)
         _pip(hub, "-r", HERE / "requirements-hub.txt")
-        _done(hub, python, [HERE / "requirements-hub.txt"])
-    proxy = to / "proxy"
-    if _changed(proxy, "npm", [HERE / "package.json"]):
+        stamp.write()
+    stamp = Stamp(proxy, "npm", [HERE / "package.json"])
+    if not stamp.is_current():
         say(f"proxy: {proxy}")
         if shutil.which("npm") is None:
             raise InstallError("the hub's proxy needs Node.js and npm; Debian: apt-get install nodejs npm")
         proxy.mkdir(exist_ok=True)
         shutil.copy(HERE / "package.json", proxy)
         _run("npm", "install", "--prefix", proxy, "--no-audit", "--no-fund", "--loglevel=error")
-        _done(proxy, "npm", [HERE / "package.json"])
+        stamp.write()
     needs = [HERE / "requirements-students.txt", ROOT / "constraints.txt", ROOT / "pyproject.toml"]
-    labs = [ROOT / name for name in sources() if name.split("/")[0] in PACKAGES]
-    with tempfile.TemporaryDirectory(prefix="course-hub-") as scratch:
-        if _changed(students, python, needs):
-            say(f"students' environment: {students} (minutes; PyTorch is large)")
-            _environment(python, students)
+    stamp = Stamp(students, python, needs)
+    labs = Stamp(
+        students, "labs", [ROOT / name for name in sources() if name.split("/")[0] in PACKAGES], "labs-installed"
+    )
+    new = not stamp.is_current()
+    if new or not labs.is_current():
+        with tempfile.TemporaryDirectory(prefix="course-hub-") as scratch:
             copy_sources(Path(scratch), PACKAGES)
-            _pip(students, "-c", ROOT / "constraints.txt", "setuptools", "-r", needs[0], scratch)
-            _done(students, python, needs)
-            _done(students, "labs", labs, "labs-installed")
-        elif _changed(students, "labs", labs, "labs-installed"):
-            say("students' environment: the labs' packages anew")
-            copy_sources(Path(scratch), PACKAGES)
-            _pip(students, "--no-deps", "--force-reinstall", "--no-build-isolation", scratch)
-            _done(students, "labs", labs, "labs-installed")
+            if new:
+                say(f"students' environment: {students} (minutes; PyTorch is large)")
+                _environment(python, students)
+                _pip(students, "-c", ROOT / "constraints.txt", "setuptools", "-r", needs[0], scratch)
+                stamp.write()
+            else:
+                say("students' environment: the labs' packages anew")
+                _pip(students, "--no-deps", "--force-reinstall", "--no-build-isolation", scratch)
+            labs.write()
     install_gpu_charts(students, gpu, say)
     if next(students.glob("lib/python*/site-packages/autograde"), None):
         raise InstallError(
             f"{students} holds autograde, which students must not have; remove that folder and try again"
         )
-    # Root runs the hub's configuration, so it may not lie where instructors can change it.
+    # Root runs the hub's configuration, so instructors must not be able to change it.
     (to / "deploy").mkdir(exist_ok=True)
     for name in CONFIGURATION:
         shutil.copy(HERE / name, to / "deploy")
@@ -119,11 +153,12 @@ def install_gpu_charts(students: Path, gpu: bool | None, say=print) -> bool:
     """
     needs = HERE / "requirements-gpu.txt"
     wanted = shutil.which("nvidia-smi") is not None if gpu is None else gpu
-    if not wanted or not _changed(students, "gpu", [needs], "gpu-installed"):
+    stamp = Stamp(students, "gpu", [needs], "gpu-installed")
+    if not wanted or stamp.is_current():
         return False
     say("students' environment: JupyterLab's GPU charts")
     _pip(students, "-c", ROOT / "constraints.txt", "-r", needs)
-    _done(students, "gpu", [needs], "gpu-installed")
+    stamp.write()
     return True
 
 
@@ -131,16 +166,28 @@ def install_grader(students: Path, folder: Path, owner: str) -> None:
     """Install ``autograde`` into `folder`, which only `owner` can read; it goes on that account's PYTHONPATH."""
     files = [ROOT / name for name in sources() if name.startswith("autograde/")]
     needs = [*files, ROOT / "constraints.txt"]
-    if not _changed(folder, owner, needs):
+    if Stamp(folder, owner, needs).is_current():
         return
     with tempfile.TemporaryDirectory(prefix="course-hub-") as scratch:
         source, built = Path(scratch) / "source", Path(scratch) / "built"
         copy_sources(source, ("autograde",))
-        # What else the grader imports is in the students' environment already.
         target = ["--target", built, "--no-deps", "--no-build-isolation", "-c", ROOT / "constraints.txt"]
-        _pip(students, *target, source / "autograde", "pebble")
-        _done(built, owner, needs)
+        _pip(students, *target, source / "autograde", *missing_for_grader(students))
+        Stamp(built, owner, needs).write()
         unpack_as(owner, built, [one.name for one in built.iterdir()], folder, fresh=True)
+
+
+def missing_for_grader(students: Path) -> list[str]:
+    """What autograde requires and the students' environment does not have."""
+    wanted = tomllib.loads((ROOT / "autograde/pyproject.toml").read_text())["project"]["dependencies"]
+    code = "from importlib.metadata import distributions; print(*(one.metadata['Name'] for one in distributions()))"
+    done = subprocess.run([students / "bin/python", "-I", "-c", code], capture_output=True, text=True, check=True)
+
+    def name(text: str) -> str:
+        return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", text)[0]).lower()
+
+    there = {name(text) for text in done.stdout.split()}
+    return [need for need in wanted if name(need) not in there]
 
 
 def unpack_as(owner: str, source: Path, names: list[str], folder: Path, fresh: bool = False) -> None:
@@ -162,21 +209,8 @@ def unpack_as(owner: str, source: Path, names: list[str], folder: Path, fresh: b
 
 def sources() -> list[str]:
     """The repository's files: what Git knows or would add; in an unpacked archive, every file."""
-    listed = subprocess.run(
-        [
-            "git",
-            "-c",
-            f"safe.directory={ROOT}",
-            "-C",
-            ROOT,
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ],
-        capture_output=True,
-    )
+    git = ["git", "-c", f"safe.directory={ROOT}", "-C", ROOT]
+    listed = subprocess.run([*git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True)
     if listed.returncode == 0:
         names = os.fsdecode(listed.stdout).split("\0")
     else:
@@ -199,65 +233,43 @@ def readable_by_others(path: Path) -> bool:
     return all(one.stat().st_mode & stat.S_IXOTH for one in (path, *path.parents))
 
 
-def _python(to: Path) -> str:
-    """The Python that runs this, or a copy of it: pyenv's and conda's often lie in root's home."""
-    program = Path(os.path.realpath(sys.executable))
-    if readable_by_others(program):
-        return str(program)
-    base, copy = Path(sys.base_prefix).resolve(), to / "python"
-    if not program.is_relative_to(base):
-        raise InstallError(
-            f"students cannot run {program}; use a Python of the system's: make hub PYTHON=/usr/bin/python3"
-        )
-    if _changed(copy, sys.version, [program]):
-        skipped = shutil.ignore_patterns("site-packages", "test", "__pycache__", "share")
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(base, copy, symlinks=True, ignore=skipped)
-        _find_library_beside(copy / program.relative_to(base), base / "lib")
-        _done(copy, sys.version, [program])
-    if _changed(copy, sys.version, [program], "bytecode"):
-        # Students cannot write here: what is not compiled now, each of their processes would compile for itself.
-        _run(copy / program.relative_to(base), "-m", "compileall", "-qq", "-x", "lib2to3/tests", copy / "lib")
-        _done(copy, sys.version, [program], "bytecode")
-    python = str(copy / program.relative_to(base))
-    version = [python, "-c", "import sys; print(sys.version)"]
-    told = subprocess.run(version, user=65534, group=65534, extra_groups=[], capture_output=True, text=True)
-    if told.stdout.strip() != sys.version:
-        raise InstallError(f"a copy of {base} does not run elsewhere; use a Python of the system's: make hub PYTHON=…")
-    return python
+def find_python(say=print, system: Iterable[str] = SYSTEM_PYTHONS) -> str:
+    """A Python that students can run: the one that runs this, else one of the system's (pyenv's is often in root's home).
+
+    Raises
+    ------
+    InstallError
+        There is none of 3.11 or newer with `venv` and `ensurepip`.
+    """
+    program = os.path.realpath(sys.executable)
+    if _suits_students(program):
+        return program
+    for other in map(os.path.realpath, system):
+        if _suits_students(other):
+            say(f"Python: {other}, because students cannot run {program}")
+            return other
+    raise InstallError(
+        f"students cannot run {program}, and the system has no Python 3.11 or newer with venv; Debian: apt-get install "
+        "python3-venv; else with uv: UV_PYTHON_INSTALL_DIR=/opt/python uv python install 3.12, and make hub PYTHON=…"
+    )
 
 
-def _find_library_beside(program: Path, library: Path) -> None:
-    """Where a program looks for libpython by an absolute path, let it look in ``lib`` beside its own folder."""
-    written, wanted = os.fsencode(library), b"$ORIGIN/../lib"
-    content = program.read_bytes()
-    if written + b"\0" in content and len(wanted) <= len(written):
-        mode = program.stat().st_mode
-        program.write_bytes(content.replace(written + b"\0", wanted.ljust(len(written) + 1, b"\0")))
-        program.chmod(mode)
-
-
-def _digest(of: str, files: Iterable[Path]) -> str:
-    parts = [of, *(f"{file}:{hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _changed(folder: Path, of: str, files: Iterable[Path], stamp: str = "installed") -> bool:
-    try:
-        return json.loads((folder / f"{stamp}.json").read_text()) != _digest(of, files)
-    except (OSError, ValueError):
-        return True
-
-
-def _done(folder: Path, of: str, files: Iterable[Path], stamp: str = "installed") -> None:
-    (folder / f"{stamp}.json").write_text(json.dumps(_digest(of, files)))
+def _suits_students(program: str) -> bool:
+    """Whether any account can run a Python and its library, and environments can be made with it."""
+    if not (os.path.isfile(program) and readable_by_others(Path(program))):
+        return False
+    code = "import ensurepip, sys, venv; print(sys.base_prefix if sys.version_info >= (3, 11) else '')"
+    done = subprocess.run([program, "-I", "-c", code], capture_output=True, text=True)
+    prefix = done.stdout.strip()
+    return done.returncode == 0 and prefix != "" and readable_by_others(Path(prefix) / "lib")
 
 
 def _environment(python: str, folder: Path) -> None:
-    if _changed(folder, python, (), "python"):
+    stamp = Stamp(folder, python, name="python")
+    if not stamp.is_current():
         _run(python, "-m", "venv", "--clear", folder)
         _pip(folder, "--upgrade", "pip>=25")  # ensurepip's may be years old, and resolves extras wrongly
-        _done(folder, python, (), "python")
+        stamp.write()
 
 
 def _pip(environment: Path, *arguments: object) -> None:
@@ -268,8 +280,8 @@ def _run(*command: object) -> None:
     words = [str(word) for word in command]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
-        said = [line for line in done.stdout.strip().splitlines() if not line.startswith("WARNING")][-3:]
-        raise InstallError(f"`{' '.join(words[:6])} …` failed: {' | '.join(said) or done.returncode}")
+        output = [line for line in done.stdout.strip().splitlines() if not line.startswith("WARNING")][-3:]
+        raise InstallError(f"`{' '.join(words[:6])} …` failed: {' | '.join(output) or done.returncode}")
 
 
 def main() -> int:

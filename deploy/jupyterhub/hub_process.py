@@ -1,10 +1,8 @@
 """A hub's process and everything that it starts: however the hub ends, nothing of that stays.
 
-What a killed hub leaves (proxy, culler, the server that grades, servers of students) becomes the child of whoever
-started the hub here, and is ended. Slurm's jobs are nobody's children on this machine; they go on.
+What a killed hub leaves (proxy, culler, the server that grades, servers of students) becomes the child of the
+process that started the hub, and is ended. Slurm's jobs are nobody's children on this machine; they go on.
 """
-
-from __future__ import annotations
 
 import contextlib
 import ctypes
@@ -13,8 +11,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-
-__all__ = ["MARK", "HubProcess", "end_marked"]
 
 MARK = "COURSE_HUB_DEMO"  # in the environment of the hub, its proxy and its culler: the demo's folder
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -53,8 +49,8 @@ class HubProcess:
         _reap(self._process)
         return self._process.poll() is None
 
-    def end(self, seconds: float = 30.0, patience: float = 5.0) -> None:
-        """End the hub, then what is left of it: asked first, killed after `seconds`, and after `patience` more."""
+    def end(self, seconds: float = 30.0, timeout: float = 5.0) -> None:
+        """End the hub, then what is left of it: asked first, killed after `seconds`, and after `timeout` more."""
         self._process.terminate()
         end = time.monotonic() + seconds
         while self.runs() and time.monotonic() < end:
@@ -63,7 +59,7 @@ class HubProcess:
             self._process.kill()
             self._process.wait()
         asked: set[int] = set()
-        end = time.monotonic() + patience
+        end = time.monotonic() + timeout
         while children := _children():
             for pid in children:  # ours until we reap them, so these numbers are nobody else's
                 if pid not in asked or time.monotonic() > end:

@@ -4,8 +4,6 @@
 setting is for; a name that is not known here is refused, so that a misspelt limit does not silently limit nothing.
 """
 
-from __future__ import annotations
-
 import copy
 import grp
 import os
@@ -13,8 +11,6 @@ import re
 import tomllib
 from pathlib import Path
 from typing import Any
-
-__all__ = ["DEFAULTS", "SettingsError", "read_settings", "roster"]
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "course": {
@@ -74,13 +70,13 @@ def read_settings(file: Path | None = None) -> dict[str, dict[str, Any]]:
     """
     file = file or Path(os.environ.get("COURSE_HUB_SITE", "/etc/course-hub/site.toml"))
     try:
-        given = tomllib.loads(file.read_text())
+        tables = tomllib.loads(file.read_text())
     except OSError as error:
         raise SettingsError(f"{file}: {error.strerror}; copy site.example.toml there, or set COURSE_HUB_SITE") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"{file} is not TOML: {error}") from None
     settings = copy.deepcopy(DEFAULTS)
-    for table, values in given.items():
+    for table, values in tables.items():
         if table not in settings or not isinstance(values, dict):
             raise SettingsError(f"{file}: there is no table [{table}]; there are {', '.join(settings)}")
         for name, value in values.items():

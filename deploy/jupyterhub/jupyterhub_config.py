@@ -46,7 +46,7 @@ c.JupyterHub.cookie_secret_file = str(state / "cookie_secret")
 c.JupyterHub.authenticator_class = "pam"
 c.PAMAuthenticator.open_sessions = False
 c.Authenticator.allowed_users = students | instructors
-c.Authenticator.allow_existing_users = False  # whoever leaves the roster is out
+c.Authenticator.allow_existing_users = False  # an account that leaves the roster is out
 c.Authenticator.admin_users = set()  # an administrator could enter any server; add yourself only if you need to
 
 # ── Groups and roles ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,8 +8,6 @@ Folders may be hidden: each server then has a mount namespace of its own in whic
 checkout it was started from.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource
@@ -18,8 +16,6 @@ from collections.abc import Callable
 from jupyterhub.spawner import LocalProcessSpawner
 from server_ports import ServerPorts
 from traitlets import Float, Integer, List, Unicode
-
-__all__ = ["CourseSpawner"]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)  # loaded before the fork, not after it
 _NEW_MOUNTS = 0x20000

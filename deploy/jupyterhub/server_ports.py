@@ -1,16 +1,12 @@
 """Ports for users' servers: one for each, so that no two are given the same.
 
 JupyterHub's own way asks the system for a free port, lets it go, and starts a server that takes it a second or two
-later: meanwhile the system may give it to any other program. These lie below what the system gives away
+later: meanwhile the system may give it to any other program. The ports here are below what the system gives away
 (``ip_local_port_range``), and only the hub hands them out.
 """
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
-
-__all__ = ["NoPortError", "ServerPorts"]
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

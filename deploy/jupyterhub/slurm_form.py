@@ -1,18 +1,14 @@
 """Where and for how long: the form before a server that is a Slurm job, and what is made of its answers.
 
-The answers come from a browser, or from whoever posts to the hub's API, so they may be anything. Each is looked up
+The answers come from a browser or a client of the hub's API, so they may be anything. Each is looked up
 among the site's partitions, or read as a whole number within bounds; what goes into the batch script is what the site
 wrote, or a number that we formatted. Everything else is refused.
 """
-
-from __future__ import annotations
 
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-__all__ = ["Partition", "Request", "form", "partitions_of", "read_request"]
 
 FIELDS = ("partition", "gpus", "hours")
 

@@ -1,10 +1,8 @@
-"""Servers that are Slurm jobs: batchspawner's, with what it leaves open shut and what it leaves waiting ended.
+"""Servers that are Slurm jobs: batchspawner's, without its open doors and its forgotten jobs.
 
 batchspawner lets a running server set *any* attribute of its spawner through the hub's API, and some attributes are
-commands that the hub, which is root, runs. Here a job may say its port, once, while it is waited for.
+commands that the hub, which is root, runs. Here a job may report its port, once, while the hub waits for it.
 """
-
-from __future__ import annotations
 
 import asyncio
 import hmac
@@ -20,8 +18,6 @@ from jupyterhub.apihandlers import APIHandler, default_handlers
 from jupyterhub.spawner import SpawnException
 from tornado import web
 from traitlets import Unicode, default
-
-__all__ = ["BATCH_SCRIPT", "CourseSlurmSpawner", "JobSaysItsPort", "refusal"]
 
 LOG = ".jupyterhub-server.log"
 # The environment is what the hub gives to sbatch, and no login shell is asked for more. The server takes the place of
@@ -85,7 +81,7 @@ class CourseSlurmSpawner(SlurmSpawner):
         Raises
         ------
         SpawnException
-            Slurm refuses the job, the job waits or starts for too long, or it ends; said to the student as it stands.
+            Slurm refuses the job, the job waits or starts for too long, or it ends. The student reads the message.
         """
         self.ip, self.port = "0.0.0.0", 0
         if self.server:
@@ -173,15 +169,15 @@ class CourseSlurmSpawner(SlurmSpawner):
         return found[1]
 
     async def _address(self, node: str) -> str:
-        """By which Slurm itself reaches a node: its name may be known to Slurm alone."""
+        """The address by which Slurm itself reaches a node: only Slurm may know the node's name."""
         if not re.fullmatch(r"[\w.-]+", node, re.ASCII):
             raise refusal(f"Job {self.job_id} runs on no node that has a name", "node", 500)
         try:
-            told = await self.run_command(f"{_whole_path('scontrol')} --oneliner show node {node}")
+            shown = await self.run_command(f"{_whole_path('scontrol')} --oneliner show node {node}")
         except RuntimeError:
-            told = ""
-        found = re.search(r"\bNodeAddr=(\S+)", told)
-        return found[1] if found else node
+            shown = ""
+        address = re.search(r"\bNodeAddr=(\S+)", shown)
+        return address[1] if address else node
 
     def _where(self) -> str:
         state, node, reason = (*self.job_status.split("|"), "", "", "")[:3]
@@ -208,8 +204,8 @@ class JobSaysItsPort(APIHandler):
         ours = [one for one in waiting if one.api_token and hmac.compare_digest(one.api_token.encode(), token)]
         if not ours or ours[0].port:
             raise web.HTTPError(409, "no job with this token is waited for")
-        told = self.get_json_body()
-        port = told.get("port") if isinstance(told, dict) and len(told) == 1 else None
+        body = self.get_json_body()
+        port = body.get("port") if isinstance(body, dict) and len(body) == 1 else None
         if type(port) is not int or not 1024 <= port < 65536:
             raise web.HTTPError(400, "wanted: a port from 1024 to 65535, and nothing else")
         ours[0].port = port

@@ -15,7 +15,7 @@ import_torchvision()
 from torchvision import transforms as T  # noqa: E402
 from torchvision.transforms import functional as TF  # noqa: E402
 
-AUGMENTATIONS = [CropAndFlip(), AffineAndJitter()]
+each_augmentation = pytest.mark.parametrize("augment", [CropAndFlip(), AffineAndJitter()], ids=["crop", "affine"])
 BRIGHTNESS, CONTRAST, SATURATION = range(3)
 CHANCE = torch.Generator().manual_seed(5)
 
@@ -54,7 +54,7 @@ def distance(first, second):
     return abs(below[0] - below[1]).max()
 
 
-@pytest.mark.parametrize("augment", AUGMENTATIONS, ids=lambda augment: type(augment).__name__)
+@each_augmentation
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=["NHWC", "NCHW"])
 @pytest.mark.parametrize("channels, height, width", [(3, 32, 32), (1, 28, 28), (3, 64, 64), (3, 24, 40)])
 def test_shape_layout_and_range_are_kept_and_the_images_left_alone(augment, layout, channels, height, width):
@@ -67,7 +67,7 @@ def test_shape_layout_and_range_are_kept_and_the_images_left_alone(augment, layo
     assert torch.equal(out, augment(images.contiguous(), generator()))  # the layout changes no pixel
 
 
-@pytest.mark.parametrize("augment", AUGMENTATIONS, ids=lambda augment: type(augment).__name__)
+@each_augmentation
 def test_samples_differ_seeds_differ_and_a_seed_repeats(augment):
     images = noise(1).repeat(64, 1, 1, 1)
     out = augment(images, generator(1))
@@ -104,17 +104,9 @@ def test_no_padding_only_flips():
 @pytest.mark.parametrize("side, channels", [(32, 3), (64, 3), (28, 1)])
 @pytest.mark.parametrize(
     "flip, angle, shear, scale",
-    [
-        (1, 0.0, 0.0, 1.0),
-        (0, 7.3, 0.0, 1.0),
-        (0, 0.0, 9.1, 1.0),
-        (0, 0.0, 0.0, 0.83),
-        (0, 0.0, 0.0, 1.17),
-        (1, -8.6, -6.2, 0.9),
-        (1, 3.7, 8.8, 1.13),
-        (0, -95.0, 30.0, 0.7),
-    ],
-)
+    [(1, 0.0, 0.0, 1.0), (0, 7.3, 0.0, 1.0), (0, 0.0, 9.1, 1.0), (0, 0.0, 0.0, 0.83), (0, 0.0, 0.0, 1.17),
+     (1, -8.6, -6.2, 0.9), (1, 3.7, 8.8, 1.13), (0, -95.0, 30.0, 0.7)],
+)  # fmt: skip
 def test_the_warp_is_torchvisions_pixel_for_pixel(side, channels, flip, angle, shear, scale):
     # Pillow's nearest neighbour works in 1/65536 of a pixel, so that a few pixels of 1,000 may fall to a neighbour.
     images = noise(4, channels, side)
@@ -161,18 +153,14 @@ def test_parameters_are_drawn_as_torchvision_draws_them():
     torch.manual_seed(12)
     affine = T.RandomAffine(0, shear=7, scale=(0.8, 1.3))
     jitter = T.ColorJitter(0.2, 0.1, 0.3)
-    theirs = {"angle": [], "scale": [], "shear": [], "brightness": [], "contrast": [], "saturation": []}
+    names, rows = ("angle", "scale", "shear", "brightness", "contrast", "saturation"), []
     for _ in range(others):
-        theirs["angle"].append(T.RandomRotation.get_params([-10, 10]))
+        angle = T.RandomRotation.get_params([-10, 10])
         _, _, scale, (shear, _) = T.RandomAffine.get_params(affine.degrees, None, affine.scale, affine.shear, [32, 32])
         _, *factors, _ = T.ColorJitter.get_params(jitter.brightness, jitter.contrast, jitter.saturation, None)
-        for name, value in zip(
-            ("scale", "shear", "brightness", "contrast", "saturation"), (scale, shear, *factors), strict=True
-        ):
-            theirs[name].append(value)
-    ours = {"angle": drawn.angle, "scale": drawn.scale, "shear": drawn.shear}
-    ours |= dict(zip(("brightness", "contrast", "saturation"), drawn.factors, strict=True))
-    for name, values in theirs.items():
+        rows.append((angle, scale, shear, *factors))
+    ours = dict(zip(names, (drawn.angle, drawn.scale, drawn.shear, *drawn.factors), strict=True))
+    for name, values in zip(names, zip(*rows, strict=True), strict=True):
         limit = 1.95 * math.sqrt((count + others) / (count * others))  # one in a thousand
         assert distance(ours[name].numpy(), np.array(values)) < limit, name
     everything = torch.stack([*ours.values(), drawn.flip.float(), *drawn.order[:2].float()])
@@ -189,15 +177,8 @@ def test_moments_of_the_pixels_are_those_of_torchvisions_pipeline():
     image, count = noise(1, smooth=True), 3_000
     ours = AffineAndJitter()(image.repeat(count, 1, 1, 1), generator(4))
     torch.manual_seed(4)
-    pipeline = T.Compose(
-        [
-            T.RandomHorizontalFlip(),
-            T.RandomRotation(10),
-            T.RandomAffine(0, shear=10, scale=(0.8, 1.2)),
-            T.ColorJitter(0.2, 0.2, 0.2),
-            T.ToTensor(),
-        ]
-    )
+    warps = [T.RandomHorizontalFlip(), T.RandomRotation(10), T.RandomAffine(0, shear=10, scale=(0.8, 1.2))]
+    pipeline = T.Compose([*warps, T.ColorJitter(0.2, 0.2, 0.2), T.ToTensor()])
     picture = as_pil(image[0])
     theirs = torch.stack([pipeline(picture) for _ in range(count // 4)])
     error = (ours.var(0) / len(ours) + theirs.var(0) / len(theirs)).sqrt().clamp(min=1e-3)

@@ -1,24 +1,20 @@
 """Loading staged sets and cutting batches, against `DistributedSampler` and torchvision's ToTensor semantics."""
 
 import random
-import sys
 
-import cloudpickle
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from course_lib.data.augment import AffineAndJitter, CropAndFlip
 from course_lib.data.batches import Batches, PackedDataset, Split, fits, load, on_device
-from course_lib.distributed import launch
 from data_prep.errors import DataError
 from data_prep.staged import read
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
 NAME = "fashion-mnist-small"
+GREY = {"mean": (0.0,), "std": (1.0,)}
+COLOUR = {"mean": (0.3, 0.5, 0.1), "std": (0.2, 0.25, 0.4), "shuffle": True}
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +44,8 @@ def test_order_is_distributed_samplers():
                 TensorDataset(split.labels), num_replicas=ranks, rank=rank, shuffle=True, seed=seed, drop_last=True
             )
             loader = DataLoader(TensorDataset(split.labels), batch_size=size, sampler=sampler, drop_last=True)
-            batches = Batches(
-                split, size, mean=(0.0,), std=(1.0,), shuffle=True, seed=seed, rank=rank, world_size=ranks
-            )
+            share = {"rank": rank, "world_size": ranks}
+            batches = Batches(split, size, **GREY, shuffle=True, seed=seed, **share)
             for epoch in (0, chance.randint(1, 50)):
                 sampler.set_epoch(epoch)
                 batches.set_epoch(epoch)
@@ -63,9 +58,7 @@ def test_order_is_distributed_samplers():
 def test_evaluation_covers_each_image_once_over_the_ranks(counts):
     for count in counts:
         for ranks in (1, 2, 3, 4):
-            shares = [
-                Batches(numbered(count), 3, mean=(0.0,), std=(1.0,), rank=r, world_size=ranks) for r in range(ranks)
-            ]
+            shares = [Batches(numbered(count), 3, **GREY, rank=r, world_size=ranks) for r in range(ranks)]
             seen = [labels_of(share) for share in shares]
             assert sorted(label for share in seen for label in share) == list(range(count))
             assert [share.samples for share in shares] == [len(part) for part in seen]
@@ -88,16 +81,12 @@ def test_batches_are_normalised_and_carry_the_right_images(channels):
 
 def colours(count):
     generator = torch.Generator().manual_seed(1)
-    return Split(
-        torch.randint(0, 256, (count, 16, 16, 3), generator=generator, dtype=torch.uint8).permute(0, 3, 1, 2),
-        torch.arange(count),
-    )
+    images = torch.randint(0, 256, (count, 16, 16, 3), generator=generator, dtype=torch.uint8)
+    return Split(images.permute(0, 3, 1, 2), torch.arange(count))
 
 
 def pixels(epoch=0, augment=None, split=None, **options):
-    batches = Batches(
-        split or colours(24), 4, mean=(0.3, 0.5, 0.1), std=(0.2, 0.25, 0.4), shuffle=True, augment=augment, **options
-    )
+    batches = Batches(split or colours(24), 4, **COLOUR, augment=augment, **options)
     batches.set_epoch(epoch)
     return torch.cat([images for images, _ in batches])
 
@@ -110,24 +99,21 @@ def test_augment_is_applied_before_normalisation():
         return images / 2
 
     split = colours(24)
-    batches = Batches(split, 4, mean=(0.3, 0.5, 0.1), std=(0.2, 0.25, 0.4), shuffle=True, augment=darken)
+    batches = Batches(split, 4, **COLOUR, augment=darken)
     for images, labels in batches:
         original = split.images[labels].float() / 255
-        assert torch.allclose(seen[-1], original, atol=1e-7) and seen[-1].is_contiguous(
-            memory_format=torch.channels_last
-        )
-        expected = (original / 2 - torch.tensor([0.3, 0.5, 0.1]).view(3, 1, 1)) / torch.tensor([0.2, 0.25, 0.4]).view(
-            3, 1, 1
-        )
+        assert torch.allclose(seen[-1], original, atol=1e-7)
+        assert seen[-1].is_contiguous(memory_format=torch.channels_last)
+        mean, std = (torch.tensor(COLOUR[name]).view(3, 1, 1) for name in ("mean", "std"))
+        expected = (original / 2 - mean) / std
         assert torch.allclose(images, expected, atol=1e-5)
     assert len(seen) == 6
 
 
 @pytest.mark.parametrize("augment", [CropAndFlip(), AffineAndJitter()], ids=lambda augment: type(augment).__name__)
 def test_augmentation_is_of_seed_epoch_and_rank(augment):
-    split = Split(
-        colours(1).images.expand(48, -1, -1, -1), torch.zeros(48)
-    )  # one picture, so that the order is no matter
+    # One picture, so that the order does not matter.
+    split = Split(colours(1).images.expand(48, -1, -1, -1), torch.zeros(48))
     first = pixels(3, augment, split, seed=5)
     assert torch.equal(first, pixels(3, augment, split, seed=5))
     for other in ({"epoch": 4}, {"seed": 6}, {"rank": 1, "world_size": 2}):
@@ -141,7 +127,7 @@ def test_augmentation_is_of_seed_epoch_and_rank(augment):
 
 def test_a_run_that_resumes_is_augmented_as_if_it_had_not_stopped():
     split, augment = colours(24), AffineAndJitter()
-    batches = Batches(split, 4, mean=(0.3, 0.5, 0.1), std=(0.2, 0.25, 0.4), shuffle=True, augment=augment, seed=2)
+    batches = Batches(split, 4, **COLOUR, augment=augment, seed=2)
     through = []
     for epoch in range(3):
         batches.set_epoch(epoch)
@@ -151,13 +137,13 @@ def test_a_run_that_resumes_is_augmented_as_if_it_had_not_stopped():
 
 def test_augment_changes_neither_order_nor_the_global_generator():
     split = colours(24)
-    plain = Batches(split, 4, mean=(0.0,) * 3, std=(1.0,) * 3, shuffle=True, seed=9)
-    augmented = Batches(split, 4, mean=(0.0,) * 3, std=(1.0,) * 3, shuffle=True, seed=9, augment=CropAndFlip())
+    plain = Batches(split, 4, **COLOUR, seed=9)
+    augmented = Batches(split, 4, **COLOUR, seed=9, augment=CropAndFlip())
     state = torch.random.get_rng_state()
     assert labels_of(plain) == labels_of(augmented)
     assert torch.equal(state, torch.random.get_rng_state())
     with pytest.raises(ValueError, match="augment is for training") as raised:
-        Batches(split, 4, mean=(0.0,) * 3, std=(1.0,) * 3, augment=CropAndFlip())
+        Batches(split, 4, **COLOUR | {"shuffle": False}, augment=CropAndFlip())
     assert "\n" not in str(raised.value)
 
 
@@ -175,14 +161,7 @@ def test_images_stay_on_a_gpu_where_half_of_its_free_memory_holds_them(monkeypat
 def test_images_left_on_the_host_give_the_same_batches(augment):
     ways = []
     for resident in (True, False):
-        options = {
-            "mean": (0.3, 0.5, 0.1),
-            "std": (0.2, 0.25, 0.4),
-            "shuffle": True,
-            "augment": augment,
-            "resident": resident,
-        }
-        batches = Batches(colours(24), 4, "cuda", **options)
+        batches = Batches(colours(24), 4, "cuda", **COLOUR, augment=augment, resident=resident)
         assert batches.images.is_cuda == resident
         ways.append([(images.cpu(), labels.cpu()) for images, labels in batches])
     for (images, labels), (others, same) in zip(*ways, strict=True):
@@ -197,7 +176,7 @@ def test_the_training_pixels_come_out_with_mean_0_and_deviation_1(small):
 def test_bad_batches_are_one_line():
     for size, ranks, word in ((0, 1, "batch_size"), (6, 2, "exceeds"), (-1, 1, "batch_size")):
         with pytest.raises(ValueError) as raised:
-            Batches(numbered(10), size, mean=(0.0,), std=(1.0,), shuffle=True, world_size=ranks)
+            Batches(numbered(10), size, **GREY, shuffle=True, world_size=ranks)
         assert word in str(raised.value) and "\n" not in str(raised.value)
 
 
@@ -215,24 +194,20 @@ def test_loaded_arrays_are_the_staged_ones(small):
 
 
 def test_train_samples_are_the_same_for_everybody(small):
-    def rank_share():
-        split = load(NAME, train_samples=300, test_samples=50)
-        dist.barrier()
-        return split.train.images, split.train.labels, len(split.test)
+    def loaded(seed):
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        return load(NAME, train_samples=300, test_samples=50)
 
-    mine = load(NAME, train_samples=300)
-    for images, labels, tests in launch(rank_share, 2, timeout=600):
-        assert torch.equal(images, mine.train.images) and torch.equal(labels, mine.train.labels) and tests == 50
-    assert len(mine.train) == 300 and len(mine.test) == 1000 and mine.describe()["train_samples"] == 300
-    rows = {
-        bytes(image.numpy().tobytes()) + bytes([label])
-        for image, label in zip(small.train.images, small.train.labels, strict=True)
-    }
-    chosen = [
-        bytes(image.numpy().tobytes()) + bytes([label])
-        for image, label in zip(mine.train.images, mine.train.labels, strict=True)
-    ]
-    assert set(chosen) <= rows and len(set(chosen)) == 300
+    mine, others = loaded(1), loaded(2)
+    assert torch.equal(mine.train.images, others.train.images) and torch.equal(mine.train.labels, others.train.labels)
+    assert (len(mine.train), len(mine.test), mine.describe()["train_samples"]) == (300, 50, 300)
+
+    def rows(split):
+        return [(image.numpy().tobytes(), int(label)) for image, label in zip(split.images, split.labels, strict=True)]
+
+    chosen = set(rows(mine.train))
+    assert chosen <= set(rows(small.train)) and len(chosen) == 300
     assert len(set(mine.train.labels.tolist())) == 10  # not the first 300 of a sorted set
 
 
@@ -251,9 +226,8 @@ def test_made_up_sets_are_loaded_from_nowhere(tmp_path, name, train, test, side,
     assert data.provenance == data.describe()["provenance"] == "synthetic" and "synthetic" in str(data)
     assert len(load(name, train_samples=100).train) == 100 and not list(tmp_path.iterdir())
     std, mean = torch.std_mean(data.train.images.float() / 255, (0, 2, 3))
-    assert torch.allclose(mean, torch.tensor(data.mean), atol=1e-4) and torch.allclose(
-        std, torch.tensor(data.std), atol=1e-4
-    )
+    for measured, stated in ((mean, data.mean), (std, data.std)):
+        assert torch.allclose(measured, torch.tensor(stated), atol=1e-4)
     data.train.images[:] = 0  # a copy: the next load is whole
     assert load(name).train.images.any()
 

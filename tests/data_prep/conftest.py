@@ -1,3 +1,7 @@
+import functools
+import http.server
+import threading
+
 import pytest
 import toy_dataset
 
@@ -25,3 +29,50 @@ def toy(files, monkeypatch):
 @pytest.fixture
 def mirror(tmp_path, files):
     return toy_dataset.write_mirror(tmp_path / "mirror", files)
+
+
+@pytest.fixture
+def web(tmp_path):
+    """Serves ``tmp_path/web`` on loopback; the address."""
+    (tmp_path / "web").mkdir()
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    handler = functools.partial(Quiet, directory=tmp_path / "web")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def torchvision_datasets():
+    """`torchvision.datasets`, which reads files of other sums too."""
+    from course_lib.system.torchvision_import import import_torchvision
+
+    import_torchvision()
+    from torchvision import datasets
+
+    with pytest.MonkeyPatch.context() as patch:
+        for theirs in (datasets.CIFAR10, datasets.CIFAR100):
+            patch.setattr(theirs, "_check_integrity", lambda self: True)
+        patch.setattr("torchvision.datasets.cifar.check_integrity", lambda *args: True)
+        yield datasets
+
+
+@pytest.fixture(scope="session")
+def assert_torchvision_reads(torchvision_datasets):
+    """Checks that torchvision's own reader of a folder with CIFAR finds what was staged."""
+
+    def check(dataset, folder):
+        theirs = {"cifar10": torchvision_datasets.CIFAR10, "cifar100": torchvision_datasets.CIFAR100}[dataset.name]
+        for split in ("train", "test"):
+            oracle = theirs(folder, train=split == "train")
+            images, labels = dataset.arrays[f"{split}_images"], dataset.arrays[f"{split}_labels"]
+            assert images.shape[1:] == (32, 32, 3) and (images == oracle.data).all()
+            assert labels.tolist() == oracle.targets
+            assert list(dataset.classes) == oracle.classes
+
+    return check

@@ -1,16 +1,14 @@
 import hashlib
-import http.server
 import io
 import json
 import pickle
 import tarfile
-import threading
 from dataclasses import replace
-from functools import partial
 
 import cifar_files
 import numpy as np
 import pytest
+from toy_dataset import quiet
 
 from data_prep import catalogue, cifar_pickle, staged, staging
 from data_prep.errors import Corrupt, DataError, Unavailable
@@ -18,10 +16,6 @@ from data_prep.sources import Archive, WebArchive
 
 FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 MAKERS = {"cifar10": cifar_files.cifar10, "cifar100": cifar_files.cifar100}
-
-
-def quiet(line):
-    pass
 
 
 @pytest.fixture(params=["cifar10", "cifar100"])
@@ -40,6 +34,10 @@ def mirror(tmp_path, name, made):
     return tmp_path / "mirror"
 
 
+def mirror_file(mirror, name, part):
+    return next(path for path in (mirror / FOLDERS[name]).iterdir() if part in path.name)
+
+
 @pytest.fixture
 def publisher(name, monkeypatch):
     """Makes the catalogue believe that these are the official files."""
@@ -52,16 +50,6 @@ def publisher(name, monkeypatch):
     return publish
 
 
-@pytest.fixture(scope="module")
-def torchvision_datasets():
-    from course_lib.system.torchvision_import import import_torchvision
-
-    import_torchvision()
-    from torchvision import datasets
-
-    return datasets
-
-
 def archive(path, folder, files):
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz", compresslevel=1) as tar:
@@ -72,17 +60,9 @@ def archive(path, folder, files):
     return path
 
 
-def test_images_and_labels_are_torchvisions(tmp_path, name, mirror, torchvision_datasets, monkeypatch):
-    dataset = staging.fetch(name, tmp_path / "root", mirror=mirror, say=quiet)
-    theirs = torchvision_datasets.CIFAR10 if name == "cifar10" else torchvision_datasets.CIFAR100
-    monkeypatch.setattr(theirs, "_check_integrity", lambda self: True)
-    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *args: True)
-    for split in ("train", "test"):
-        oracle = theirs(mirror, train=split == "train")
-        images, labels = dataset.arrays[f"{split}_images"], dataset.arrays[f"{split}_labels"]
-        assert images.shape[1:] == (32, 32, 3) and np.array_equal(images, oracle.data)
-        assert labels.tolist() == oracle.targets
-        assert list(dataset.classes) == oracle.classes
+def test_images_and_labels_are_torchvisions(tmp_path, name, mirror, assert_torchvision_reads):
+    dataset = staging.fetch(name, tmp_path / "root", mirror=mirror, report=quiet)
+    assert_torchvision_reads(dataset, mirror)
 
 
 def test_the_catalogue_has_torchvisions_lists(name, torchvision_datasets):
@@ -98,7 +78,7 @@ def test_the_catalogue_has_torchvisions_lists(name, torchvision_datasets):
 def test_coarse_labels_are_kept_and_described(tmp_path):
     files = cifar_files.cifar100()
     cifar_files.write(tmp_path / "mirror" / "cifar-100-python", files)
-    staging.fetch("cifar100", tmp_path / "root", mirror=tmp_path / "mirror", say=quiet)
+    staging.fetch("cifar100", tmp_path / "root", mirror=tmp_path / "mirror", report=quiet)
     dataset = staged.read("cifar100", tmp_path / "root")
     oracle = pickle.loads(files["test"], encoding="latin1")
     assert dataset.arrays["test_coarse_labels"].tolist() == oracle["coarse_labels"]
@@ -118,9 +98,9 @@ def test_an_archive_is_as_good_as_the_tree(tmp_path, place):
     archive(tmp_path / "mirror" / place / "cifar-10-python.tar.gz", "cifar-10-batches-py", files)
     # What an interrupted `tar` left beside it is passed over.
     cifar_files.write(tmp_path / "mirror" / "cifar-10-batches-py", {"data_batch_1": b"half"})
-    packed = staging.fetch("cifar10", tmp_path / "one", mirror=tmp_path / "mirror", say=quiet)
+    packed = staging.fetch("cifar10", tmp_path / "one", mirror=tmp_path / "mirror", report=quiet)
     cifar_files.write(tmp_path / "tree", files)
-    tree = staging.fetch("cifar10", tmp_path / "two", mirror=tmp_path / "tree", say=quiet)
+    tree = staging.fetch("cifar10", tmp_path / "two", mirror=tmp_path / "tree", report=quiet)
     for key in staged.ARRAYS:
         assert np.array_equal(packed.arrays[key], tree.arrays[key])
 
@@ -131,24 +111,24 @@ def test_a_broken_archive_is_passed_over_with_a_reason(tmp_path, monkeypatch):
     monkeypatch.setitem(catalogue.CATALOGUE, "cifar10", replace(catalogue.CATALOGUE["cifar10"], sources=()))
     lines = []
     with pytest.raises(DataError, match="none of 1 sources gave it"):
-        staging.fetch("cifar10", tmp_path / "root", mirror=tmp_path / "mirror", say=lines.append)
+        staging.fetch("cifar10", tmp_path / "root", mirror=tmp_path / "mirror", report=lines.append)
     assert len(lines) == 1 and lines[0].startswith(f"cifar10: mirror {tmp_path / 'mirror'}: the package ")
 
 
 def test_provenance_is_official_for_the_publishers_bytes_and_copy_otherwise(tmp_path, name, mirror, made, publisher):
-    assert staging.fetch(name, tmp_path / "before", mirror=mirror, say=quiet).provenance == "copy"
+    assert staging.fetch(name, tmp_path / "before", mirror=mirror, report=quiet).provenance == "copy"
     publisher(made)
-    assert staging.fetch(name, tmp_path / "after", mirror=mirror, say=quiet).provenance == "official"
+    assert staging.fetch(name, tmp_path / "after", mirror=mirror, report=quiet).provenance == "official"
 
 
 def test_a_damaged_original_is_not_taken_for_a_copy(tmp_path, name, mirror, made, publisher):
     publisher(made)
-    path = next(path for path in (mirror / FOLDERS[name]).iterdir() if path.name.startswith("test"))
+    path = mirror_file(mirror, name, "test")
     content = bytearray(path.read_bytes())
     content[-2000] ^= 1
     path.write_bytes(content)
     with pytest.raises(DataError) as caught:
-        staging.fetch(name, tmp_path / "root", mirror=mirror, say=quiet)
+        staging.fetch(name, tmp_path / "root", mirror=mirror, report=quiet)
     expected, found = (hashlib.md5(data).hexdigest() for data in (made[path.name], content))
     assert f"{path.name} is corrupt: MD5 expected {expected}, found {found}" in str(caught.value)
     assert "\n" not in str(caught.value) and not (tmp_path / "root" / name).exists()
@@ -156,43 +136,34 @@ def test_a_damaged_original_is_not_taken_for_a_copy(tmp_path, name, mirror, made
 
 def test_a_copy_may_keep_the_official_meta_file(tmp_path, name, mirror, made, publisher):
     publisher({file: content if "meta" in file else content + b"x" for file, content in made.items()})
-    assert staging.fetch(name, tmp_path / "root", mirror=mirror, say=quiet).provenance == "copy"
+    assert staging.fetch(name, tmp_path / "root", mirror=mirror, report=quiet).provenance == "copy"
 
 
-def test_the_publishers_own_address_must_give_official_files(tmp_path, monkeypatch):
+def test_the_publishers_own_address_must_give_official_files(tmp_path, monkeypatch, web):
     files = cifar_files.cifar10()
     archive(tmp_path / "web" / "c.tar.gz", "f", files)
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "web")) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        source = WebArchive(f"http://127.0.0.1:{server.server_port}/", Archive("c.tar.gz", "f"))
-        entry = replace(catalogue.CATALOGUE["cifar10"], sources=(source,))
-        monkeypatch.setitem(catalogue.CATALOGUE, "cifar10", entry)
-        with pytest.raises(DataError, match="data_batch_1 is corrupt: MD5 expected c99cafc1") as caught:
-            staging.fetch("cifar10", tmp_path / "root", say=quiet)
-        assert isinstance(caught.value.__cause__, Corrupt)
-        sums = tuple(replace(file, md5=hashlib.md5(files[file.name]).hexdigest()) for file in entry.files)
-        monkeypatch.setitem(catalogue.CATALOGUE, "cifar10", replace(entry, files=sums))
-        assert staging.fetch("cifar10", tmp_path / "root", say=quiet).provenance == "official"
-        (tmp_path / "into").mkdir()
-        with pytest.raises(Unavailable, match=r"holds no elsewhere/batches\.meta"):
-            WebArchive(source.url, Archive("c.tar.gz", "elsewhere")).deliver(entry.files, tmp_path / "into", quiet)
-        server.shutdown()
+    entry = replace(catalogue.CATALOGUE["cifar10"], sources=(WebArchive(web, Archive("c.tar.gz", "f")),))
+    monkeypatch.setitem(catalogue.CATALOGUE, "cifar10", entry)
+    with pytest.raises(DataError, match="data_batch_1 is corrupt: MD5 expected c99cafc1") as caught:
+        staging.fetch("cifar10", tmp_path / "root", report=quiet)
+    assert isinstance(caught.value.__cause__, Corrupt)
+    sums = tuple(replace(file, md5=hashlib.md5(files[file.name]).hexdigest()) for file in entry.files)
+    monkeypatch.setitem(catalogue.CATALOGUE, "cifar10", replace(entry, files=sums))
+    assert staging.fetch("cifar10", tmp_path / "root", report=quiet).provenance == "official"
+    (tmp_path / "into").mkdir()
+    with pytest.raises(Unavailable, match=r"holds no elsewhere/batches\.meta"):
+        WebArchive(web, Archive("c.tar.gz", "elsewhere")).deliver(entry.files, tmp_path / "into", quiet)
 
 
 def test_a_file_without_end_is_given_up(tmp_path, name, mirror, publisher, made, monkeypatch):
     publisher(made)
     monkeypatch.setitem(catalogue.CATALOGUE, name, replace(catalogue.CATALOGUE[name], sources=()))
-    path = next(path for path in (mirror / FOLDERS[name]).iterdir() if path.name.startswith("test"))
+    path = mirror_file(mirror, name, "test")
     with path.open("ab") as sink:
         sink.truncate(5_000_000)
     lines = []
     with pytest.raises(DataError):
-        staging.fetch(name, tmp_path / "root", mirror=mirror, say=lines.append)
+        staging.fetch(name, tmp_path / "root", mirror=mirror, report=lines.append)
     assert "cannot be used: more than" in lines[0]
 
 
@@ -246,10 +217,10 @@ def test_a_mirrors_pickles_run_nothing(tmp_path):
 
 
 def test_an_evil_mirror_ends_in_one_line_and_stages_nothing(tmp_path, name, mirror):
-    path = next(path for path in (mirror / FOLDERS[name]).iterdir() if "meta" in path.name)
+    path = mirror_file(mirror, name, "meta")
     path.write_bytes(evil(tmp_path / "canary")["shell"])
     with pytest.raises(DataError) as caught:
-        staging.fetch(name, tmp_path / "root", mirror=mirror, say=quiet)
+        staging.fetch(name, tmp_path / "root", mirror=mirror, report=quiet)
     text = str(caught.value)
     assert text.startswith(f"{name}: mirror {mirror}: {path.name}: not a CIFAR file: it names posix.system")
     assert "\n" not in text and not (tmp_path / "canary").exists() and not (tmp_path / "root" / name).exists()
@@ -273,14 +244,14 @@ def test_a_batch_that_is_none_is_named(tmp_path, change, complaint):
     files["data_batch_3"] = b"junk" if batch["labels"] is None else cifar_files.pickled(batch)
     cifar_files.write(tmp_path / "mirror", files)
     with pytest.raises(DataError, match=rf"^cifar10: mirror .*: data_batch_3: .*{complaint}"):
-        staging.fetch("cifar10", tmp_path / "root", mirror=tmp_path / "mirror", say=quiet)
+        staging.fetch("cifar10", tmp_path / "root", mirror=tmp_path / "mirror", report=quiet)
 
 
 def test_files_with_other_class_names_are_another_set(tmp_path, name, mirror):
-    path = next(path for path in (mirror / FOLDERS[name]).iterdir() if "meta" in path.name)
+    path = mirror_file(mirror, name, "meta")
     path.write_bytes(path.read_bytes().replace(b"bear" if name == "cifar100" else b"ship", b"beer"))
     with pytest.raises(DataError, match=r"class names of its labels are not those of CIFAR-10.*: 'beer'"):
-        staging.fetch(name, tmp_path / "root", mirror=mirror, say=quiet)
+        staging.fetch(name, tmp_path / "root", mirror=mirror, report=quiet)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])

@@ -1,25 +1,20 @@
 import ast
-import http.server
 import importlib.util
 import io
 import socket
 import stat
 import tarfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
 import toy_dataset
+from toy_dataset import quiet
 
 from data_prep import catalogue, sources
 from data_prep.errors import Corrupt, Unavailable
 from data_prep.rawfile import RawFile, receive
 from data_prep.sources import DebianPackage, NpmPackage, SiteMirror, WebMirror
-
-
-def ignore(count):
-    pass
 
 
 def delivered(folder):
@@ -30,24 +25,6 @@ def delivered(folder):
 def into(tmp_path):
     (tmp_path / "into").mkdir()
     return tmp_path / "into"
-
-
-@pytest.fixture
-def web(tmp_path):
-    """Serves ``tmp_path/web`` on loopback; the address."""
-    (tmp_path / "web").mkdir()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args):
-            super().__init__(*args, directory=tmp_path / "web")
-
-        def log_message(self, *args):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
 
 
 @pytest.mark.parametrize("layout", ["toy", "Toy/raw", "."])
@@ -65,47 +42,43 @@ def test_site_mirror_says_what_is_missing(tmp_path, into, files):
     entry = toy_dataset.entry(files)
     source = SiteMirror(tmp_path, entry.mirror_layouts)
     with pytest.raises(Unavailable, match=r"^no train-images-idx3-ubyte\[\.gz\] in it, nor in toy or Toy/raw$"):
-        source.deliver(entry.files, into, ignore)
+        source.deliver(entry.files, into, quiet)
     toy_dataset.write_mirror(tmp_path, files)
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(Unavailable, match=r"no t10k-labels-idx1-ubyte\[\.gz\] in "):
-        source.deliver(entry.files, into, ignore)
+        source.deliver(entry.files, into, quiet)
 
 
 def test_web_mirror(tmp_path, into, files, web):
     toy_dataset.write_mirror(tmp_path / "web", files, gzipped=True)
-    WebMirror(web).deliver(toy_dataset.entry(files).files, into, ignore)
+    WebMirror(web).deliver(toy_dataset.entry(files).files, into, quiet)
     assert delivered(into) == files
 
 
 def test_web_mirror_tells_a_missing_file_and_an_error_page(tmp_path, into, files, web):
     entry = toy_dataset.entry(files)
     with pytest.raises(Unavailable, match="HTTP 404"):
-        WebMirror(web).deliver(entry.files, into, ignore)
+        WebMirror(web).deliver(entry.files, into, quiet)
     (tmp_path / "web" / "train-images-idx3-ubyte.gz").write_text("<html>log in first</html>")
     with pytest.raises(Corrupt, match="could be decompressed"):
-        WebMirror(web).deliver(entry.files, into, ignore)
+        WebMirror(web).deliver(entry.files, into, quiet)
 
 
-def test_web_mirror_that_never_answers_is_given_up_in_three_seconds(into, files):
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        began = time.monotonic()
-        with pytest.raises(Unavailable, match="no answer within 3 s"):
-            WebMirror(f"http://127.0.0.1:{silent.getsockname()[1]}/").deliver(
-                toy_dataset.entry(files).files, into, ignore
-            )
-        assert time.monotonic() - began < 4
-    with pytest.raises(Unavailable, match="refused"):
-        WebMirror("http://127.0.0.1:1/").deliver(toy_dataset.entry(files).files, into, ignore)
+def test_a_web_mirror_that_does_not_answer_is_given_up(into, files, monkeypatch):
+    def unavailable(url, reason):
+        with pytest.raises(Unavailable, match=reason):
+            WebMirror(url).deliver(toy_dataset.entry(files).files, into, quiet)
 
-
-def test_a_name_look_up_that_hangs_is_given_up_too(into, files, monkeypatch):
     monkeypatch.setattr(sources, "ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: time.sleep(5))
-    began = time.monotonic()
-    with pytest.raises(Unavailable, match="no answer"):
-        WebMirror("http://nowhere.invalid/").deliver(toy_dataset.entry(files).files, into, ignore)
-    assert time.monotonic() - began < 2
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        unavailable(f"http://127.0.0.1:{silent.getsockname()[1]}/", "no answer within 0.2 s")
+    unavailable("http://127.0.0.1:1/", "refused")
+    # A look-up of the name that hangs is given up too: `urlopen` has no time-out for it.
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: over.wait(60) and [])
+    unavailable("http://nowhere.invalid/", "no answer within 0.2 s")
+    assert not over.is_set()
+    over.set()
 
 
 def test_an_overlong_stream_neither_fills_the_disk_nor_runs_for_ever():
@@ -151,7 +124,7 @@ def test_npm_package_is_read_and_never_extracted(tmp_path, into, files, monkeypa
     tgz = package(tmp_path / "p.tgz", {f"data/{name}": data for name, data in files.items()}, "w:gz", evil)
     command(tmp_path / "bin", "npm", f'test "$1" = pack && cp {tgz} . || true')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    NpmPackage("toy@1", "data").deliver(toy_dataset.entry(files).files, into, ignore)
+    NpmPackage("toy@1", "data").deliver(toy_dataset.entry(files).files, into, quiet)
     assert delivered(into) == files
     assert not list(tmp_path.rglob("evil"))
 
@@ -163,7 +136,7 @@ def test_debian_package_is_read_and_never_extracted(tmp_path, into, files, monke
     command(tmp_path / "bin", "apt-get", 'case "$*" in *download*) touch toy_1_all.deb;; esac')
     command(tmp_path / "bin", "dpkg-deb", f"cat {tar}")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    DebianPackage("toy", "data").deliver(toy_dataset.entry(files).files, into, ignore)
+    DebianPackage("toy", "data").deliver(toy_dataset.entry(files).files, into, quiet)
     assert delivered(into) == files
     assert not list(tmp_path.rglob("evil"))
 
@@ -173,23 +146,23 @@ def test_package_tools_failures_are_one_line(tmp_path, into, files, monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     for source, name in ((NpmPackage("toy@1", "data"), "npm"), (DebianPackage("toy", "data"), "apt-get")):
         with pytest.raises(Unavailable, match=f"^this machine has no {name}$"):
-            source.deliver(wanted, into, ignore)
+            source.deliver(wanted, into, quiet)
     command(
         tmp_path / "bin", "npm", "echo 'npm error code E1\nnpm error syscall x\nnpm error no such host' >&2; exit 1"
     )
     command(tmp_path / "bin", "dpkg-deb", "exit 2")
     with pytest.raises(Unavailable, match=r"^npm: no such host$"):
-        NpmPackage("toy@1", "data").deliver(wanted, into, ignore)
+        NpmPackage("toy@1", "data").deliver(wanted, into, quiet)
     command(
         tmp_path / "bin",
         "apt-get",
         'case "$*" in *update) echo "W: Failed to fetch: no route" >&2;; *) echo "E: no package" >&2; exit 100;; esac',
     )
     with pytest.raises(Unavailable, match=r"^Failed to fetch: no route$"):
-        DebianPackage("toy", "data").deliver(wanted, into, ignore)
+        DebianPackage("toy", "data").deliver(wanted, into, quiet)
     command(tmp_path / "bin", "apt-get", 'case "$*" in *download*) : > toy_1_all.deb;; esac')
     with pytest.raises(Unavailable, match=r"^the package cannot be read: "):
-        DebianPackage("toy", "data").deliver(wanted, into, ignore)
+        DebianPackage("toy", "data").deliver(wanted, into, quiet)
     assert list(into.iterdir()) == []
 
 

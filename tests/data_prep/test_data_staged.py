@@ -8,13 +8,13 @@ import pytest
 from data_prep import catalogue, staged, staging
 from data_prep import root as root_module
 from data_prep.errors import Corrupt, Damaged, DataError, NotStaged, UnknownDataset
-from data_prep.mapped import release
+from data_prep.mmap_pages import drop_pages
 from data_prep.root import data_root
 
 
 @pytest.fixture
 def root(tmp_path, toy, mirror):
-    staging.fetch("toy", tmp_path / "root", mirror=mirror, say=lambda line: None)
+    staging.fetch("toy", tmp_path / "root", mirror=mirror, report=lambda line: None)
     return tmp_path / "root"
 
 
@@ -44,10 +44,10 @@ def test_a_mapped_array_keeps_what_was_written_when_its_pages_are_released(tmp_p
     images = np.random.default_rng(0).integers(0, 256, (50, 4, 4, 3)).astype(np.uint8)
     mapped = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.uint8, images.shape)
     mapped[:] = images
-    release(mapped)
+    drop_pages(mapped)
     assert np.array_equal(mapped, images) and np.array_equal(np.load(tmp_path / "a.npy"), images)
     assert staged.channel_statistics(mapped) == staged.channel_statistics(images)
-    release(images)
+    drop_pages(images)
 
 
 def test_an_array_packed_on_the_disk_is_moved_and_a_mapped_original_is_copied(tmp_path, toy):
@@ -181,7 +181,7 @@ def test_the_shipped_subset_is_small_and_can_be_staged(tmp_path):
     folder = catalogue.entry("fashion-mnist-small").shipped.path
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 3_000_000
     packed = staged.read("fashion-mnist-small", tmp_path)
-    dataset = staging.fetch("fashion-mnist-small", tmp_path, say=lambda line: None)
+    dataset = staging.fetch("fashion-mnist-small", tmp_path, report=lambda line: None)
     assert dataset.path == tmp_path / "fashion-mnist-small" == staged.read("fashion-mnist-small", tmp_path).path
     assert all(np.array_equal(dataset.arrays[key], packed.arrays[key]) for key in staged.ARRAYS)
     assert (dataset.mean, dataset.std) == (packed.mean, packed.std)

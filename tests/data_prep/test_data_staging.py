@@ -1,22 +1,18 @@
 import errno
 import hashlib
 import os
-import random
+import re
 import shutil
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import toy_dataset
+from fetch_process import go, kill_at_random_times, outcome, start
+from toy_dataset import quiet
 
-from data_prep import catalogue, staged, staging
+from data_prep import catalogue, staged, staging, synthetic
 from data_prep.errors import Corrupt, DataError, NotStaged, Unavailable, UnknownDataset
-
-DRIVER = Path(toy_dataset.__file__)
 
 
 class Broken:
@@ -65,7 +61,7 @@ def test_sources_are_tried_in_order_each_told_in_one_line(tmp_path, toy, files):
     lines = []
     toy([Broken("first", Unavailable("no way")), Broken("second", Corrupt("w", "f", "e", "x")), Working(files)])
     (tmp_path / "empty").mkdir()
-    dataset = staging.fetch("toy", tmp_path / "root", mirror=tmp_path / "empty", say=lines.append)
+    dataset = staging.fetch("toy", tmp_path / "root", mirror=tmp_path / "empty", report=lines.append)
     assert [line.split(": ")[1] for line in lines[:4]] == [
         f"mirror {tmp_path / 'empty'}",
         "first",
@@ -82,10 +78,10 @@ def test_sources_are_tried_in_order_each_told_in_one_line(tmp_path, toy, files):
 
 
 def test_a_second_fetch_does_nothing_and_says_so(tmp_path, toy, mirror):
-    staging.fetch("toy", tmp_path, mirror=mirror, say=lambda line: None)
+    staging.fetch("toy", tmp_path, mirror=mirror, report=quiet)
     before = (tmp_path / "toy" / "dataset.json").stat()
     lines = []
-    staging.fetch("toy", tmp_path, mirror=mirror, say=lines.append)
+    staging.fetch("toy", tmp_path, mirror=mirror, report=lines.append)
     assert len(lines) == 1 and lines[0].startswith(f"toy: already staged in {tmp_path / 'toy'}: official, from mirror")
     assert (tmp_path / "toy" / "dataset.json").stat().st_mtime_ns == before.st_mtime_ns
 
@@ -93,7 +89,7 @@ def test_a_second_fetch_does_nothing_and_says_so(tmp_path, toy, mirror):
 def test_everybody_may_read_what_was_staged(tmp_path, toy, mirror):
     old = os.umask(0o022)
     try:
-        staging.fetch("toy", tmp_path, mirror=mirror, say=lambda line: None)
+        staging.fetch("toy", tmp_path, mirror=mirror, report=quiet)
     finally:
         os.umask(old)
     assert (tmp_path / "toy").stat().st_mode & 0o777 == 0o755
@@ -103,12 +99,22 @@ def test_everybody_may_read_what_was_staged(tmp_path, toy, mirror):
 def test_no_source_is_one_line_with_remedies(tmp_path, toy):
     toy([Broken("only", Unavailable("no way"))])
     with pytest.raises(DataError) as caught:
-        staging.fetch("toy", tmp_path, say=lambda line: None)
+        staging.fetch("toy", tmp_path, report=quiet)
     assert "none of 1 sources" in str(caught.value) and "--mirror DIR" in str(caught.value)
     assert "fashion-mnist-small" in str(caught.value) and "\n" not in str(caught.value)
     assert visible(tmp_path) == [] and hidden_folders(tmp_path) == []
     with pytest.raises(NotStaged):
         staged.read("toy", tmp_path)
+
+
+@pytest.mark.parametrize("name", catalogue.CATALOGUE)
+def test_a_set_that_cannot_be_fetched_has_a_stand_in_of_the_same_form(tmp_path, monkeypatch, name):
+    entry = replace(catalogue.CATALOGUE[name], sources=())
+    monkeypatch.setitem(catalogue.CATALOGUE, name, entry)
+    with pytest.raises(DataError) as caught:
+        staging.fetch(name, tmp_path, report=quiet)
+    offered = re.search(r"or use ([\w-]+), which is", str(caught.value))[1]
+    assert staged.read(offered, tmp_path).image_shape == entry.image_shape
 
 
 def spoil(content: bytes, how: str) -> bytes:
@@ -124,7 +130,7 @@ def test_a_corrupt_mirror_file_is_named_with_both_hashes(tmp_path, toy, files, h
     mirror = toy_dataset.write_mirror(tmp_path / "wrong", wrong, gzipped)
     toy([Working(files)])  # a mirror somebody named is not passed over in silence
     with pytest.raises(DataError) as caught:
-        staging.fetch("toy", tmp_path / "root", mirror=mirror, say=lambda line: None)
+        staging.fetch("toy", tmp_path / "root", mirror=mirror, report=quiet)
     expected = hashlib.sha256(files["t10k-images-idx3-ubyte"]).hexdigest()
     found = hashlib.sha256(wrong["t10k-images-idx3-ubyte"]).hexdigest()
     text = str(caught.value)
@@ -141,10 +147,10 @@ def test_a_gzip_file_with_a_flipped_byte_is_corrupt(tmp_path, toy, files, where)
     content[where] ^= 0xFF
     path.write_bytes(content)
     if where == 5:  # the header's time: the content is whole
-        staging.fetch("toy", tmp_path / "root", mirror=mirror, say=lambda line: None)
+        staging.fetch("toy", tmp_path / "root", mirror=mirror, report=quiet)
         return
     with pytest.raises(DataError, match=r"train-images-idx3-ubyte is corrupt: SHA-256 expected .* found "):
-        staging.fetch("toy", tmp_path / "root", mirror=mirror, say=lambda line: None)
+        staging.fetch("toy", tmp_path / "root", mirror=mirror, report=quiet)
 
 
 def test_a_flat_mirror_of_another_set_is_passed_over(tmp_path, toy, files, monkeypatch):
@@ -154,16 +160,16 @@ def test_a_flat_mirror_of_another_set_is_passed_over(tmp_path, toy, files, monke
     toy([Working(files)])
     lines = []
     monkeypatch.setitem(catalogue.CATALOGUE, "other", replace(toy_dataset.entry(others), name="other"))
-    dataset = staging.fetch("toy", tmp_path / "root", mirror=mirror, say=lines.append)
+    dataset = staging.fetch("toy", tmp_path / "root", mirror=mirror, report=lines.append)
     assert lines[0] == f"toy: mirror {mirror}: its train-images-idx3-ubyte is that of other"
     assert dataset.source == "a source that works"
 
 
 def test_a_damaged_set_is_fetched_again(tmp_path, toy, mirror, files):
-    staging.fetch("toy", tmp_path, mirror=mirror, say=lambda line: None)
+    staging.fetch("toy", tmp_path, mirror=mirror, report=quiet)
     (tmp_path / "toy" / "test_images.npy").write_bytes(b"")
     lines = []
-    staging.fetch("toy", tmp_path, mirror=mirror, say=lines.append)
+    staging.fetch("toy", tmp_path, mirror=mirror, report=lines.append)
     assert lines[0].startswith("toy: fetching again, because ") and "has 0 bytes" in lines[0]
     assert intact(tmp_path, files) and hidden_folders(tmp_path) == []
 
@@ -172,7 +178,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path, toy, files):
     # A torchvision-like root that is its own mirror: DIR/toy holds the raw files.
     toy_dataset.write_mirror(tmp_path / "toy", files)
     with pytest.raises(DataError, match="holds no staged data set: move it away"):
-        staging.fetch("toy", tmp_path, mirror=tmp_path, say=lambda line: None)
+        staging.fetch("toy", tmp_path, mirror=tmp_path, report=quiet)
     assert {path.name: path.read_bytes() for path in (tmp_path / "toy").iterdir()} == files
 
 
@@ -180,7 +186,7 @@ def test_an_unwritable_root_is_one_line(tmp_path, toy, mirror):
     (tmp_path / "file").write_text("")
     root = tmp_path / "file" / "root"
     with pytest.raises(DataError) as caught:
-        staging.fetch("toy", root, mirror=mirror, say=lambda line: None)
+        staging.fetch("toy", root, mirror=mirror, report=quiet)
     assert str(caught.value).startswith(f"toy: cannot write in {root} (Not a directory): choose a place with ")
     assert "\n" not in str(caught.value)
 
@@ -191,14 +197,14 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, toy, mirror, monke
 
     monkeypatch.setattr(staged, "flush", full)
     with pytest.raises(DataError, match=r"\(No space left on device\): choose a place with \d+ MB free"):
-        staging.fetch("toy", tmp_path / "root", mirror=mirror, say=lambda line: None)
+        staging.fetch("toy", tmp_path / "root", mirror=mirror, report=quiet)
     assert visible(tmp_path / "root") == [] and hidden_folders(tmp_path / "root") == []
 
 
 def test_leftovers_of_other_sets_are_not_swept_up(tmp_path, toy, mirror):
     for name in (".staging-toy.1-dead", ".staging-toy-small.1-alive", ".staging-toys.1-alive"):
         (tmp_path / name / "raw").mkdir(parents=True)
-    staging.fetch("toy", tmp_path, mirror=mirror, say=lambda line: None)
+    staging.fetch("toy", tmp_path, mirror=mirror, report=quiet)
     assert sorted(hidden_folders(tmp_path)) == [".staging-toy-small.1-alive", ".staging-toys.1-alive"]
 
 
@@ -207,29 +213,8 @@ def test_unknown_names_are_told_with_the_known_ones(tmp_path):
         staging.fetch("nonsense", tmp_path)
 
 
-def start(mirror, root, images, *options):
-    """A process that is about to fetch; `go` lets it."""
-    command = [sys.executable, DRIVER, mirror, root, "--images", str(images), *options]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "ready\n", process.stderr.read()
-    return process
-
-
-def go(process):
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def outcome(process):
-    out, err = process.communicate(timeout=600)
-    assert process.returncode == 0, err
-    return out
-
-
 def test_two_fetches_at_once_end_with_one_good_copy(tmp_path, mirror, files):
-    pair = [start(mirror, tmp_path / "root", 40, "--slow", "0.5") for _ in range(2)]
+    pair = [start("toy", mirror, tmp_path / "root", "--slow", 0.5) for _ in range(2)]
     for process in pair:
         go(process)
     told = sorted((outcome(process) for process in pair), key=len)
@@ -244,7 +229,7 @@ def test_two_fetches_at_once_end_with_one_good_copy(tmp_path, mirror, files):
 @pytest.mark.parametrize("point", ["collected", "half-written", "before-rename", "after-rename"])
 def test_killed_at_a_given_point(tmp_path, toy, mirror, files, point):
     root = tmp_path / "root"
-    process = start(mirror, root, 40, "--die", point)
+    process = start("toy", mirror, root, "--die", point)
     go(process)
     process.communicate(timeout=600)
     assert process.returncode == -9
@@ -254,48 +239,17 @@ def test_killed_at_a_given_point(tmp_path, toy, mirror, files, point):
         assert visible(root) == [] and len(hidden_folders(root)) == 1
         with pytest.raises(NotStaged):
             staged.read("toy", root)
-    staging.fetch("toy", root, mirror=mirror, say=lambda line: None)
+    staging.fetch("toy", root, mirror=mirror, report=quiet)
     assert intact(root, files)
     assert hidden_folders(root) == []
 
 
-def kill_at_random_times(tmp_path, kills):
-    """Kill a fetch at work `kills` times, uniformly over its length; after each, nothing half may look staged."""
-    images = 20_000
-    contents = toy_dataset.contents(images)
-    mirror = toy_dataset.write_mirror(tmp_path / "mirror", contents, gzipped=True)
-    undisturbed = start(mirror, tmp_path / "undisturbed", images)
-    go(undisturbed)
-    length = float(outcome(undisturbed).split("took ")[1])
-    root, clock = tmp_path / "root", random.Random(0)
-    for _ in range(4 * kills):
-        process = start(mirror, root, images)
-        go(process)
-        time.sleep(clock.uniform(0, length))
-        process.kill()
-        process.communicate(timeout=600)
-        kills -= root.exists() and bool(hidden_folders(root))
-        if (root / "toy").exists():  # it was done, or all but tidying up
-            assert intact(root, contents)
-            shutil.rmtree(root / "toy")
-            length *= 0.9
-        elif root.exists():
-            assert visible(root) == []
-            with pytest.raises(NotStaged):
-                staged.read("toy", root)
-        if kills == 0:
-            break
-    assert kills == 0, f"{kills} kills too few hit a fetch at work"
-    process = start(mirror, root, images)
-    go(process)
-    assert "toy: staged in " in outcome(process)
-    assert intact(root, contents) and visible(root) == ["toy"] and hidden_folders(root) == []
-
-
-def test_four_kills_leave_no_half_file(tmp_path, toy):
-    kill_at_random_times(tmp_path, 4)
-
-
 @pytest.mark.slow
-def test_twenty_kills_leave_no_half_file(tmp_path, toy):
-    kill_at_random_times(tmp_path, 20)
+@pytest.mark.parametrize(("name", "options"), [("toy", ("--images", 20_000)), ("tiny-imagenet", ())])
+def test_kills_at_random_times_leave_no_half_set(tmp_path, name, options):
+    if name == "toy":
+        toy_dataset.write_mirror(tmp_path / "mirror", toy_dataset.contents(20_000), gzipped=True)
+    else:
+        synthetic.write_tiny_imagenet(tmp_path / "tree")
+        shutil.make_archive(str(tmp_path / "mirror" / name) + "-200", "zip", tmp_path / "tree", f"{name}-200")
+    kill_at_random_times(name, tmp_path / "mirror", tmp_path, 10, *options)

@@ -1,30 +1,22 @@
-import json
 import os
-import random
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from PIL import Image
+from toy_dataset import quiet
 
-from data_prep import catalogue, progress, published, staged, staging, synthetic
+from data_prep import catalogue, progress, staged, staging, synthetic
 from data_prep.cli import data
 from data_prep.errors import DataError
+from data_prep.provenance import by_sums
 from data_prep.sources import SiteMirror
 from data_prep.tiny_imagenet import create_val_folder
-
-DRIVER = Path(__file__).with_name("fetch_tiny_imagenet.py")
-
-
-def quiet(line):
-    pass
 
 
 def content(folder):
@@ -62,12 +54,12 @@ def test_packing_shows_how_far_it_is(made, tmp_path, monkeypatch, capfd):
     """The real set takes minutes: a bar on a terminal, plain lines in a log."""
     monkeypatch.setattr(progress, "SECONDS", 0.0)
     lines = []
-    staging.fetch("tiny-imagenet", tmp_path / "log", mirror=made, say=lines.append)
+    staging.fetch("tiny-imagenet", tmp_path / "log", mirror=made, report=lines.append)
     told = [line for line in lines if line.startswith("packing the train images: ")]
     assert "packing the train images: 1,000 of 1,600" in told and "\r" not in "".join(lines)
     assert "packing" not in capfd.readouterr().err
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    staging.fetch("tiny-imagenet", tmp_path / "terminal", mirror=made, say=(lines := []).append)
+    staging.fetch("tiny-imagenet", tmp_path / "terminal", mirror=made, report=(lines := []).append)
     assert (
         not [line for line in lines if line.startswith("packing")]
         and "packing the train images" in capfd.readouterr().err
@@ -77,15 +69,8 @@ def test_packing_shows_how_far_it_is(made, tmp_path, monkeypatch, capfd):
 @pytest.fixture(scope="module")
 def uninterrupted(archived, tmp_path_factory):
     root = tmp_path_factory.mktemp("uninterrupted")
-    staging.fetch("tiny-imagenet", root, mirror=archived, say=quiet)
+    staging.fetch("tiny-imagenet", root, mirror=archived, report=quiet)
     return root
-
-
-def same(root, other):
-    """Whether two roots hold the same set, but for the time of its staging."""
-    ours, theirs = content(root / "tiny-imagenet"), content(other / "tiny-imagenet")
-    descriptions = [{**json.loads(files.pop("dataset.json")), "staged": ""} for files in (ours, theirs)]
-    return ours == theirs and descriptions[0] == descriptions[1]
 
 
 def test_packed_is_what_image_folder_reads(tree, uninterrupted):
@@ -125,7 +110,7 @@ def test_grayscale_images_get_three_equal_channels(tree, uninterrupted):
 def test_the_unpacked_tree_is_as_good_as_the_archive_and_is_not_touched(tree, uninterrupted, tmp_path):
     before = content(tree)
     for mirror in (tree, tree.parent):
-        dataset = staging.fetch("tiny-imagenet", tmp_path / mirror.name / "root", mirror=mirror, say=quiet)
+        dataset = staging.fetch("tiny-imagenet", tmp_path / mirror.name / "root", mirror=mirror, report=quiet)
         theirs = staged.read("tiny-imagenet", uninterrupted).arrays
         assert all(np.array_equal(array, theirs[key]) for key, array in dataset.arrays.items())
     root = tree / "root"
@@ -145,17 +130,17 @@ def test_the_archive_goes_before_the_tree_because_it_has_a_sum(tree, archived, t
 def test_class_names_and_provenance_of_a_copy(tree, tmp_path):
     words = (tree / "words.txt").read_text().replace("synthetic ", "real ")
     rewrite(tree / "words.txt", words)
-    dataset = staging.fetch("tiny-imagenet", tmp_path / "root", mirror=tree, say=quiet)
+    dataset = staging.fetch("tiny-imagenet", tmp_path / "root", mirror=tree, report=quiet)
     assert dataset.provenance == "copy" and dataset.title == "TinyImageNet-200"
     assert dataset.classes[0] == "real class 0" and dataset.classes[199] == "real class 199"
 
 
 def test_the_official_archive_is_known_by_its_sum(archived, tmp_path):
     entry = catalogue.entry("tiny-imagenet")
-    assert published.provenance(entry.files, archived, "x") == "copy"
+    assert by_sums(entry.files, archived, "x") == "copy"
     digest = subprocess.run(["md5sum", archived / "tiny-imagenet-200.zip"], capture_output=True, text=True, check=True)
     files = (replace(entry.files[0], md5=digest.stdout.split()[0]),)
-    assert published.provenance(files, archived, "x") == "official"
+    assert by_sums(files, archived, "x") == "official"
 
 
 BREAKS = {
@@ -213,7 +198,7 @@ def test_what_is_wrong_is_named_in_one_line(tree, tmp_path, what):
     spoil, complaint = BREAKS[what]
     spoil(tree)
     with pytest.raises(DataError) as caught:
-        staging.fetch("tiny-imagenet", tmp_path / "root", mirror=tree, say=quiet)
+        staging.fetch("tiny-imagenet", tmp_path / "root", mirror=tree, report=quiet)
     assert str(caught.value).startswith(f"tiny-imagenet: mirror {tree}: {complaint}")
     assert "\n" not in str(caught.value) and str(caught.value).endswith(": put the official files there")
     assert [path for path in (tmp_path / "root").iterdir() if path.is_dir()] == []
@@ -225,7 +210,7 @@ def test_a_zip_that_is_none_or_is_damaged_is_named(archived, tmp_path):
     archive = mirror / "tiny-imagenet-200.zip"
     archive.write_bytes(b"<html>")
     with pytest.raises(DataError, match=r"tiny-imagenet-200\.zip: not a zip archive that can be read"):
-        staging.fetch("tiny-imagenet", tmp_path / "root", mirror=mirror, say=quiet)
+        staging.fetch("tiny-imagenet", tmp_path / "root", mirror=mirror, report=quiet)
     shutil.copy(archived / archive.name, archive)
     name = "tiny-imagenet-200/train/n90000001/images/n90000001_2.JPEG"
     with zipfile.ZipFile(archive) as opened:
@@ -234,7 +219,7 @@ def test_a_zip_that_is_none_or_is_damaged_is_named(archived, tmp_path):
     flipped[offset] ^= 0x55
     archive.write_bytes(flipped)
     with pytest.raises(DataError, match=r"train/n90000001/images/n90000001_2\.JPEG: corrupt image"):
-        staging.fetch("tiny-imagenet", tmp_path / "root", mirror=mirror, say=quiet)
+        staging.fetch("tiny-imagenet", tmp_path / "root", mirror=mirror, report=quiet)
 
 
 def test_the_val_folder_is_made_once_and_the_originals_stay(tree):
@@ -282,47 +267,3 @@ def test_the_val_folder_survives_a_kill(tree, moment):
     assert sum(path.is_file() for path in folder.rglob("*")) == 400 and not list(tree.glob(".val_by_class.*"))
     after = content(tree)
     assert all(after[name] == data for name, data in before.items())
-
-
-def kill_at_random_moments(mirror, root, uninterrupted, kills):
-    """Kill a fetch at work `kills` times; then let one finish and compare it with the uninterrupted one."""
-
-    def start():
-        command = [sys.executable, DRIVER, mirror, root]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert process.stdout.readline() == "ready\n"
-        process.stdin.write("\n")
-        process.stdin.flush()
-        return process
-
-    finished = start()
-    length = float(finished.communicate(timeout=600)[0].split("took ")[1])
-    shutil.rmtree(root)
-    clock = random.Random(kills)
-    for _ in range(4 * kills):
-        process = start()
-        time.sleep(clock.uniform(0, length))
-        process.kill()
-        process.communicate(timeout=600)
-        if (root / "tiny-imagenet").exists():  # it was done, or all but tidying up
-            assert same(root, uninterrupted)
-            shutil.rmtree(root / "tiny-imagenet")
-            length *= 0.9
-        elif root.exists():
-            kills -= bool(list(root.glob(".staging-*")))
-            assert not [path for path in root.iterdir() if not path.name.startswith(".")]
-        if kills == 0:
-            break
-    assert kills == 0, f"{kills} kills too few hit a fetch at work"
-    assert "tiny-imagenet: staged in" in start().communicate(timeout=600)[0]
-    assert same(root, uninterrupted)
-    assert sorted(path.name for path in root.iterdir()) == [".lock-tiny-imagenet", "tiny-imagenet"]
-
-
-def test_three_kills_then_the_same_arrays(archived, tmp_path, uninterrupted):
-    kill_at_random_moments(archived, tmp_path / "root", uninterrupted, 3)
-
-
-@pytest.mark.slow
-def test_ten_kills_then_the_same_arrays(archived, tmp_path, uninterrupted):
-    kill_at_random_moments(archived, tmp_path / "root", uninterrupted, 10)

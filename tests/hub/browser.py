@@ -1,7 +1,5 @@
 """What a person does in JupyterHub and JupyterLab, done through Chromium, with a picture of each step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 MINUTE = 60_000  # Playwright counts milliseconds

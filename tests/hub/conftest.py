@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 import running_hub
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "jupyterhub"
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy" / "jupyterhub"
 sys.path.insert(0, str(DEPLOY))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "slurm"))  # one_machine_slurm
+sys.path += [str(ROOT / "tests" / "slurm"), str(ROOT / "benchmarks")]  # one_machine_slurm; a student who is a program
 
 
 @pytest.fixture(scope="session")

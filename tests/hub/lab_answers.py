@@ -1,7 +1,5 @@
 """Lab 01's answers, as somebody would paste them from the source."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat

@@ -1,7 +1,5 @@
 """The hub of `make hub`, started for the tests with accounts, folders and ports of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

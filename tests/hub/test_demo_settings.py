@@ -1,8 +1,12 @@
 """A demo with settings of a site's, and what it remembers of its last start."""
 
+import os
 import socket
+import subprocess
 import tomllib
+from types import SimpleNamespace
 
+import demo_accounts
 import pytest
 from demo_class import Demo, DemoError, read_toml, to_toml
 from hub_demo import free_ports
@@ -48,3 +52,19 @@ def test_a_settings_file_that_is_wrong_is_one_line(tmp_path):
             read_toml(tmp_path / name)
         assert "\n" not in str(refused.value)
     assert tomllib.loads(to_toml({"a": {"b": 1, "c": {"d": {"e": "x"}}}})) == {"a": {"b": 1, "c": {"d": {"e": "x"}}}}
+
+
+def test_an_account_s_number_is_that_of_no_account_and_no_process(monkeypatch):
+    """A container's processes are in /proc with numbers that no account here has; the demo would end them as its own."""
+    first = demo_accounts._unused_number()
+    monkeypatch.setattr(demo_accounts.pwd, "getpwall", lambda: [SimpleNamespace(pw_uid=first)])
+    second = demo_accounts._unused_number()
+    assert second > first >= 40_000
+    if os.geteuid() != 0:
+        pytest.skip("only root starts a process under another number")
+    process = subprocess.Popen(["sleep", "600"], user=second)
+    try:
+        assert demo_accounts._unused_number() not in (first, second)
+    finally:
+        process.kill()
+        process.wait()

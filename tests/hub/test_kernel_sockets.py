@@ -8,7 +8,6 @@ import json
 import os
 import pwd
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -16,9 +15,6 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
 from hub_load_memory import _listening
 from hub_load_student import KernelSocket, Student
 
@@ -44,8 +40,7 @@ def student(hub):
 @pytest.fixture
 def kernel(student):
     """A kernel's number, and its socket."""
-    wish = {"path": "some.ipynb", "name": "some", "type": "notebook", "kernel": {"name": "python3"}}
-    number = student._json("POST", f"/user/{student.name}/api/sessions", json=wish)["kernel"]["id"]
+    number = student.open_kernel("some.ipynb")
     one = KernelSocket(student, number)
     yield number, one
     one.close()

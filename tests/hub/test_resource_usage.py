@@ -1,14 +1,8 @@
 """What JupyterLab's status bar asks of a real server: memory and processors, beside what the site allows."""
 
-import sys
-from pathlib import Path
-
 import pytest
-from visitor import Visitor
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
 from hub_load_student import KernelSocket, Student
+from visitor import Visitor
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 GIB, MIB = 1 << 30, 1 << 20
@@ -38,9 +32,7 @@ def test_the_status_bar_is_told_use_and_limit(student):
 
 
 def test_what_a_kernel_holds_is_counted(student):
-    wish = {"path": "some.ipynb", "name": "some", "type": "notebook", "kernel": {"name": "python3"}}
-    started = student.by_token("POST", f"/user/{student.name}/api/sessions", json=wish)
-    number = started.json()["kernel"]["id"]
+    number = student.open_kernel("some.ipynb")
     kernel = KernelSocket(student, number)
     try:
         assert kernel.execute("1")[2] is None

@@ -1,7 +1,5 @@
 """Somebody who asks the hub over HTTP, signed in or not."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -23,25 +23,30 @@ def stand_in(folder, name, text):
     path.chmod(0o755)
 
 
+def run_script(folder, script, words, **variables):
+    """Run a script in `folder` as a job is run; what is in ``commands`` there comes before the machine's programs."""
+    free = {"LAB", "LAB_DATA", "PYTHON", "PROGRAM", "OPTIONS", "NUMBER", "SETS", "MIRROR", "STAGE", "PBS_NODEFILE"}
+    environment = {name: value for name, value in os.environ.items() if name not in free} | {
+        "PATH": f"{folder / 'commands'}:{os.environ['PATH']}", "SLURM_JOB_ID": "12345", "PBS_JOBID": "1234.server",
+        "PBS_O_WORKDIR": str(folder), "TMPDIR": str(folder), **variables,
+    }  # fmt: skip
+    command = ["bash", DEPLOY / script, *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder, timeout=1200)
+
+
 @pytest.fixture
 def pbs(tmp_path):
     """Runs the PBS script as a job would be run; ``submitted`` is what it gave qsub."""
     (tmp_path / "program.py").write_text(PROGRAM)
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    stand_in(bin_folder, "qsub", f'printf "%s\\n" "$@" "PROGRAM=$PROGRAM" "OPTIONS=$OPTIONS" > {tmp_path}/submitted')
-    stand_in(bin_folder, "nvidia-smi", "exit 1")
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    stand_in(commands, "qsub", f'printf "%s\\n" "$@" "PROGRAM=$PROGRAM" "OPTIONS=$OPTIONS" > {tmp_path}/submitted')
+    stand_in(commands, "nvidia-smi", "exit 1")
 
     def run(**variables):
-        environment = {
-            **os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "PYTHON": sys.executable,
-            "PBS_O_WORKDIR": str(tmp_path), "PBS_JOBID": "1234.server", **variables,
-        }  # fmt: skip
-        return subprocess.run(
-            ["bash", DEPLOY / "pbs" / "train.pbs"], env=environment, capture_output=True, text=True, timeout=1200
-        )
+        return run_script(tmp_path, "pbs/train.pbs", (), **{"PYTHON": sys.executable, **variables})
 
-    run.folder, run.bin = tmp_path, bin_folder
+    run.folder, run.bin = tmp_path, commands
     return run
 
 
@@ -87,22 +92,6 @@ def test_a_failure_is_not_submitted_again(pbs, code):
     assert not (pbs.folder / "submitted").exists()
 
 
-@pytest.mark.parametrize(("restarts", "options"), [("0", "--seed 1 --restart x"), ("1", "--seed 1 x")])
-def test_a_slurm_job_that_is_queued_again_does_not_begin_again(tmp_path, restarts, options):
-    stand_in(tmp_path, "srun", 'echo "$@"')
-    environment = {
-        **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": "python", "SLURM_NNODES": "1",
-        "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS_ON_NODE": "2", "SLURM_RESTART_COUNT": restarts,
-    }  # fmt: skip
-    (tmp_path / "program.py").touch()
-    script = [DEPLOY / "slurm" / "train.sbatch", "program.py", "--seed", "1", "--restart", "x"]
-    done = subprocess.run(["bash", *script], env=environment, capture_output=True, text=True, timeout=600, cwd=tmp_path)
-    assert done.stdout == (
-        "--kill-on-bad-exit=1 --cpus-per-task=8 python -m torch.distributed.run --standalone --nproc-per-node=2 "
-        f"--max-restarts=0 program.py {options}\n"
-    ), done.stderr
-
-
 @pytest.mark.slow
 def test_two_nodes_meet(pbs):
     """Two agents on one machine stand for two nodes; the launcher's stand-in starts both."""
@@ -128,22 +117,9 @@ def job(tmp_path):
     stand_in(commands, "srun", f'{ECHO}; while [[ $1 == -* ]]; do shift; done; "$@"')
     stand_in(commands, "scontrol", "printf 'node7\\nnode8\\n'")
     (tmp_path / "program.py").touch()
-    free = {"LAB", "LAB_DATA", "PYTHON", "PROGRAM", "OPTIONS", "NUMBER", "SETS", "MIRROR", "STAGE", "PBS_NODEFILE"}
 
     def run(script, *words, code=0, **variables):
-        environment = {name: value for name, value in os.environ.items() if name not in free}
-        environment |= {
-            "PATH": f"{commands}:{os.environ['PATH']}", "SLURM_JOB_ID": "12345", "PBS_JOBID": "1234.server",
-            "PBS_O_WORKDIR": str(tmp_path), "TMPDIR": str(tmp_path), **variables,
-        }  # fmt: skip
-        done = subprocess.run(
-            ["bash", DEPLOY / script, *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            timeout=600,
-        )
+        done = run_script(tmp_path, script, words, **variables)
         assert done.returncode == code, done.stderr
         return (done.stderr if code else done.stdout).splitlines()
 
@@ -193,6 +169,16 @@ def test_the_homework_s_scripts_are_those_for_any_program():
 def test_what_is_missing_is_told_in_a_line(job, script, words, variables, told):
     (line,) = job(script, *words, code=2, **variables)
     assert told in line
+
+
+@pytest.mark.parametrize(("restarts", "options"), [("0", "--seed 1 --restart x"), ("1", "--seed 1 x")])
+def test_a_slurm_job_that_is_queued_again_does_not_begin_again(job, restarts, options):
+    given = {"SLURM_NNODES": "1", "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS_ON_NODE": "2", "PYTHON": "python"}
+    words = ["program.py", "--seed", "1", "--restart", "x"]
+    assert job("slurm/train.sbatch", *words, **given, SLURM_RESTART_COUNT=restarts)[0] == (
+        "srun --kill-on-bad-exit=1 --cpus-per-task=8 python -m torch.distributed.run --standalone --nproc-per-node=2 "
+        f"--max-restarts=0 program.py {options}"
+    )
 
 
 def test_several_nodes_meet_at_the_first_at_the_job_s_port(job):
@@ -307,10 +293,6 @@ def test_data_sets_are_staged_and_hashed(job, kind):
 @pytest.mark.parametrize(("cores", "jobs"), [("16", 8), ("1", 1)])
 def test_a_class_is_graded_two_cores_a_submission(job, cores, jobs):
     options = ["--student", "ada"]
-    assert (
-        job("slurm/grade.sbatch", "02", *options, SLURM_CPUS_PER_TASK=cores)[-1]
-        == f"lab grade 02 --jobs {jobs} --student ada"
-    )
-    assert job("pbs/grade.pbs", NUMBER="02", OPTIONS="--student ada", NCPUS=cores) == [
-        f"lab grade 02 --jobs {jobs} --student ada"
-    ]
+    command = f"lab grade 02 --jobs {jobs} --student ada"
+    assert job("slurm/grade.sbatch", "02", *options, SLURM_CPUS_PER_TASK=cores)[-1] == command
+    assert job("pbs/grade.pbs", NUMBER="02", OPTIONS="--student ada", NCPUS=cores) == [command]

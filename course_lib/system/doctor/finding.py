@@ -1,11 +1,9 @@
-"""What one check found."""
-
-from __future__ import annotations
+"""Result of one check."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "State"]
+__all__ = ["Finding", "State", "absent", "fine", "problem"]
 
 State = Literal["fine", "absent", "problem"]
 
@@ -17,7 +15,7 @@ class Finding:
     Attributes
     ----------
     check : str
-        What was looked at: ``gpu``, ``/dev/shm``…
+        What was examined: ``gpu``, ``/dev/shm``…
     state : str
         ``fine``; ``absent``: not there, and no lab stops for it; ``problem``: a lab will fail or mislead.
     found : str
@@ -34,3 +32,18 @@ class Finding:
     def __post_init__(self) -> None:
         if self.state == "problem" and not self.remedy:
             raise ValueError(f"the check {self.check!r} names a problem without its remedy")
+
+
+def fine(check: str, found: str, remedy: str = "") -> Finding:
+    """All is well; `remedy` may say what nevertheless cannot show here."""
+    return Finding(check, "fine", found, remedy)
+
+
+def absent(check: str, found: str, remedy: str) -> Finding:
+    """Something is not there, and no lab stops for it; `remedy` says what one misses."""
+    return Finding(check, "absent", found, remedy)
+
+
+def problem(check: str, found: str, remedy: str) -> Finding:
+    """A lab will fail or mislead."""
+    return Finding(check, "problem", found, remedy)

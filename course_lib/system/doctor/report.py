@@ -1,13 +1,11 @@
 """Runs the checks, and tells what they found."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 
 from course_lib.system.doctor import data, gpus, machine, network, programs, software
-from course_lib.system.doctor.finding import Finding
+from course_lib.system.doctor.finding import Finding, problem
 
 __all__ = ["CHECKS", "as_json", "as_text", "doctor", "examine"]
 
@@ -46,11 +44,9 @@ def examine(checks: Iterable[Check] | None = None) -> list[Finding]:
         try:
             found.extend(check())
         except Exception as error:
-            told = f"{type(error).__name__}: {error}".replace("\n", " ")
+            text = f"{type(error).__name__}: {error}".replace("\n", " ")
             found.append(
-                Finding(
-                    check.__name__, "problem", f"could not be examined ({told})", "report this line to your instructor"
-                )
+                problem(check.__name__, f"could not be examined ({text})", "report this line to your instructor")
             )
     return found
 
@@ -75,8 +71,8 @@ def as_text(findings: Iterable[Finding]) -> str:
 
 def as_json(findings: Iterable[Finding]) -> str:
     """``{"ready": …, "findings": [{"check", "state", "found", "remedy"}…]}``."""
-    told = [vars(finding) for finding in findings]
-    return json.dumps({"ready": all(item["state"] != "problem" for item in told), "findings": told}, indent=1)
+    items = [vars(finding) for finding in findings]
+    return json.dumps({"ready": all(item["state"] != "problem" for item in items), "findings": items}, indent=1)
 
 
 def doctor() -> bool:

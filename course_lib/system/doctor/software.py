@@ -1,7 +1,5 @@
 """Python, the packages that the labs need, and whether those that were compiled fit together."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 import sys
@@ -11,7 +9,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from course_lib.system.doctor.finding import Finding
+from course_lib.system.doctor.finding import Finding, fine, problem
 
 __all__ = ["packages", "python", "torchvision"]
 
@@ -21,16 +19,15 @@ OURS = "distributed-training-labs"
 def python() -> Iterator[Finding]:
     """The interpreter, and whether the `lab` that a shell finds belongs to it."""
     other = shutil.which("lab")
-    own = Path(sys.prefix, "bin").resolve()  # where scripts lie; a virtual environment's python is a link elsewhere
+    own = Path(sys.prefix, "bin").resolve()  # where scripts are; a virtual environment's python is a link elsewhere
     if other is not None and Path(other).parent.resolve() != own:
-        yield Finding(
+        yield problem(
             "python",
-            "problem",
             f"this is {sys.prefix}, but a shell's `lab` is {other}",
             f"choose the kernel of that environment, or put {own} first in PATH",
         )
     else:
-        yield Finding("python", "fine", f"{platform.python_version()} in {sys.prefix}")
+        yield fine("python", f"{platform.python_version()} in {sys.prefix}")
 
 
 def packages() -> Iterator[Finding]:
@@ -38,11 +35,8 @@ def packages() -> Iterator[Finding]:
     try:
         wanted = [Requirement(line) for line in metadata.requires(OURS) or ()]
     except metadata.PackageNotFoundError:
-        yield Finding(
-            "packages",
-            "problem",
-            "the course is not installed in this environment",
-            "pip install -c constraints.txt -e .",
+        yield problem(
+            "packages", "the course is not installed in this environment", "pip install -c constraints.txt -e ."
         )
         return
     wrong = []
@@ -57,11 +51,11 @@ def packages() -> Iterator[Finding]:
         if not requirement.specifier.contains(there, prereleases=True):
             wrong.append(f"{requirement.name} is {there}, wanted {requirement.specifier}")
     if wrong:
-        yield Finding("packages", "problem", "; ".join(wrong), "pip install -c constraints.txt -e .")
+        yield problem("packages", "; ".join(wrong), "pip install -c constraints.txt -e .")
     else:
         import torch
 
-        yield Finding("packages", "fine", f"{len(wanted)} packages as required; torch {torch.__version__}")
+        yield fine("packages", f"{len(wanted)} packages as required; torch {torch.__version__}")
 
 
 def torchvision() -> Iterator[Finding]:
@@ -69,12 +63,11 @@ def torchvision() -> Iterator[Finding]:
     try:
         from course_lib.system.torchvision_import import import_torchvision
 
-        yield Finding("torchvision", "fine", import_torchvision().__version__)
+        yield fine("torchvision", import_torchvision().__version__)
     except Exception as error:
-        told = (str(error) or type(error).__name__).splitlines()[0]
-        yield Finding(
+        text = (str(error) or type(error).__name__).splitlines()[0]
+        yield problem(
             "torchvision",
-            "problem",
-            f"cannot be imported beside this torch ({told})",
+            f"cannot be imported beside this torch ({text})",
             "install the two together: pip install -c constraints.txt torch torchvision",
         )

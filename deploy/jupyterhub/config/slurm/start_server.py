@@ -1,4 +1,4 @@
-"""Inside a job: choose a port, say it to the hub, and become the server.
+"""Inside a job: choose a port, report it to the hub, and become the server.
 
 The hub refuses a job that it no longer waits for (it was restarted, the start was called off); such a job ends here
 and holds its node no longer. Only the standard library is used: nothing of the student's is loaded before the server.
@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from urllib.parse import urlsplit
 
-PATIENCE = 180  # seconds that a hub may take to come back
+TIMEOUT = 180  # seconds that a hub may take to come back
 
 
 def free_port() -> int:
@@ -23,15 +23,15 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def say(port: int, patience: float = PATIENCE) -> None:
-    """Tell the hub; the exit says why it does not want to know."""
+def report(port: int, timeout: float = TIMEOUT) -> None:
+    """Report the port to the hub; exits with the reason where the hub refuses it."""
     request = urllib.request.Request(
         f"{os.environ['JUPYTERHUB_API_URL']}/batchspawner",
         data=json.dumps({"port": port}).encode(),
         headers={"Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}"},
     )
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    end = time.monotonic() + patience
+    end = time.monotonic() + timeout
     while True:
         try:
             direct.open(request, timeout=20).close()
@@ -41,13 +41,13 @@ def say(port: int, patience: float = PATIENCE) -> None:
                 sys.exit(f"the hub does not wait for this job any more ({error.code} {error.reason}); it ends")
             if time.monotonic() > end:
                 sys.exit(f"no hub at {os.environ['JUPYTERHUB_API_URL']} ({error}); the job ends")
-        time.sleep(min(3, patience))
+        time.sleep(min(3, timeout))
 
 
 def main() -> None:
     """``start_server.py PROGRAM [argument ...]``."""
     port = free_port()
-    say(port)
+    report(port)
     wanted = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
     os.environ["JUPYTERHUB_SERVICE_URL"] = wanted._replace(netloc=f"{wanted.hostname}:{port}").geturl()
     os.execv(sys.argv[1], sys.argv[1:])

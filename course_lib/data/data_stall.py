@@ -1,10 +1,8 @@
 """How long a training loop waits for its input.
 
 A loader that cannot keep up looks from outside like bad scaling: more ranks, and hardly more images a second. The
-difference is where the time goes. `WaitTimer` stands between the loader and the loop, and sees it.
+difference is where the time goes. `DataStallTimer` between the loader and the loop measures it.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,23 +10,23 @@ from typing import Any
 
 import torch
 
-__all__ = ["WaitTimer"]
+__all__ = ["DataStallTimer"]
 
 
-class WaitTimer:
+class DataStallTimer:
     """An iterable of batches that measures the waiting for each and the step taken with it.
 
     Waiting is from the request of a batch until it is there; the step is what the loop does until it requests the next.
     ::
 
-        timer = WaitTimer(loader)
+        timer = DataStallTimer(loader)
         for images, labels in timer:
             ...
         print(f"{timer.share:.0%} of the time went into waiting for input")
 
     A GPU works after the loop has moved on, so that the clock is read when the device has finished: the steps then
     contain the device's own time, and batches that are prepared on the device count as waiting. That costs the overlap
-    of the two, for which the timer is to be taken out again once it has told what it was asked.
+    of the two, so take the timer out again after the measurement.
 
     Parameters
     ----------
@@ -93,7 +91,7 @@ class WaitTimer:
                 self.stepped += self._lap()
 
     def _lap(self) -> float:
-        """Seconds since it was last asked."""
+        """Seconds since the last call."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         before, self._mark = self._mark, self.clock()

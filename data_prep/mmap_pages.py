@@ -5,7 +5,7 @@ import mmap
 import numpy as np
 
 
-def release(array: np.ndarray) -> None:
+def drop_pages(array: np.ndarray) -> None:
     """Give back the memory that the pages of a mapped array take in this process.
 
     What was written stays: the pages are the file's, and are read again when they are used again. Does nothing to an

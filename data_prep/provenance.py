@@ -1,6 +1,6 @@
 """Whether files are the publisher's own, where the publisher gives only MD5 sums.
 
-A data set that is passed on re-encoded (as JPEG, say) trains as the original does, and its bytes are others: it is
+A data set that is passed on re-encoded (as JPEG, report) trains as the original does, and its bytes are others: it is
 taken, under the provenance ``copy``. That must not let a damaged original pass for a copy, so a mixture of official
 and other image files is refused.
 """
@@ -9,11 +9,22 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_prep.catalogue import Entry
 from data_prep.errors import Corrupt
 from data_prep.rawfile import RawFile
+from data_prep.sources import SiteMirror, Source
 
 
-def provenance(files: Sequence[RawFile], folder: Path, where: str, *, must_be_official: bool = False) -> str:
+def provenance_of(entry: Entry, folder: Path, source: Source) -> str:
+    """Provenance of the files that `source` delivered. Raises `Corrupt` if they are neither official nor a whole copy."""
+    if all(file.md5 is None for file in entry.files):
+        return entry.provenance
+    if entry.tree is not None and (folder / entry.tree.name).is_dir():
+        return "copy"  # the publisher gives a sum for the archive only
+    return by_sums(entry.files, folder, source.label, must_be_official=not isinstance(source, SiteMirror))
+
+
+def by_sums(files: Sequence[RawFile], folder: Path, where: str, *, must_be_official: bool = False) -> str:
     """``official`` or ``copy``, by the MD5 sums of the files in `folder`.
 
     Parameters
@@ -30,13 +41,13 @@ def provenance(files: Sequence[RawFile], folder: Path, where: str, *, must_be_of
     Corrupt
         The first file with another sum, where some image file is official or all must be.
     """
-    found = {file: _md5(folder / file.name) for file in files if file.md5 is not None}
-    wrong = [file for file in found if found[file] != file.md5]
+    sums = {file: _md5(folder / file.name) for file in files if file.md5 is not None}
+    wrong = [file for file in sums if sums[file] != file.md5]
     if not wrong:
         return "official"
-    images = [file for file in found if 10 * file.size > max(other.size for other in found)]
+    images = [file for file in sums if 10 * file.size > max(other.size for other in sums)]
     if must_be_official or any(file not in wrong for file in images):
-        raise Corrupt(where, wrong[0].name, wrong[0].md5, found[wrong[0]], checksum="MD5")
+        raise Corrupt(where, wrong[0].name, wrong[0].md5, sums[wrong[0]], checksum="MD5")
     return "copy"
 
 

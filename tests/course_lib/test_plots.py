@@ -1,0 +1,235 @@
+"""The figures show the numbers that they are given, in the course's look."""
+
+import math
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from course_lib import plots
+from course_lib.distributed.parameter_server import staleness_of_order
+from course_lib.metrics.communication_cost import Link
+from course_lib.metrics.published_runs import PUBLISHED_RUNS
+from course_lib.metrics.scaling_model import Measurement, StepModel
+from course_lib.plots import asynchrony, communication, curves, parallel_sgd, scaling_study
+from course_lib.plots.curvature import damping_sweep, fisher_blocks, interval_trade, loss_curves, race, valley
+from course_lib.plots.style import COLOURS, PALETTE
+from course_lib.runs.sweep.outcome.figures import _curves
+
+CURVE = pd.DataFrame({"epoch": [0, 1, 2], "time": [0.0, 3.0, 6.0], "val_accuracy": [0.0, 0.5, 0.6]})
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def labelled(axes):
+    return {line.get_label(): line for line in axes.get_lines() if not line.get_label().startswith("_")}
+
+
+def bands(axes):
+    return [collection.get_paths()[0].vertices for collection in axes.collections]
+
+
+FIGURES = {
+    "epoch times": lambda: plots.epoch_times({"a": 1.0, "b": 2.0}, "t"),
+    "step times": lambda: plots.step_times([50.0, 10.0, 11.0], 10.0),
+    "throughput": lambda: plots.batch_throughput({1: 10.0, 4: 30.0, 16: 31.0}),
+    "statistics": lambda: plots.statistics_batch({2: 0.6, 32: 0.8}, 0.82),
+    "scaling": lambda: plots.scaling({"a": {1: 1.0, 2: 1.7}}, "t"),
+    "accuracies": lambda: plots.final_accuracies({"a": [0.8, 0.82], "b": [0.7]}, "t", reference="a"),
+    "batches": lambda: plots.accuracy_against_batch({"a": {32: [0.8, 0.82], 64: [0.7]}}, "t"),
+    "messages": lambda: communication.message_times([8, 800], [1e-5, 2e-5], Link(1e-5, 1e-8)),
+    "predictions": lambda: communication.predicted_times(Link(1e-5, 1e-8), 1e6, [2, 4], ["ring", "tree"], "t"),
+    "bandwidths": lambda: communication.bandwidths([8, 800], {"ring": [1e9, 2e9]}, "t", Link(1e-5, 1e-9)),
+    "bytes": lambda: communication.sent_bytes({"ring": [3, 3], "tree": [6, 0]}, 3, "t"),
+    "landscapes": parallel_sgd.two_landscapes,
+    "speed-ups": lambda: parallel_sgd.speedups({"a": {1: [1.0], 2: [1.5, 1.7]}}, "t"),
+    "loss between": lambda: parallel_sgd.loss_between({"a": [(1.0, 0.5), (2.0, 0.4), (1.1, 0.5)]}, [0, 0.5, 1], "t"),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_has_the_course_s_look_and_leaves_the_caller_s_alone(name):
+    before = dict(plt.rcParams)
+    axes = FIGURES[name]()
+    axes.figure.canvas.draw()
+    assert not axes.spines["top"].get_visible() and not axes.spines["right"].get_visible()
+    assert axes.get_title(loc="left") or axes.figure.get_suptitle()
+    assert any(line.get_visible() and line.get_alpha() == 0.25 for line in axes.get_xgridlines())
+    assert axes.get_legend() is None or not axes.get_legend().get_frame_on()
+    assert dict(plt.rcParams) == before
+
+
+def test_two_panels_show_the_whole_and_the_upper_part():
+    whole, part = parallel_sgd.accuracy_against_workers({"a": {1: [0.9], 2: [0.8, 0.86]}}, "t", lowest=0.7)
+    assert whole.get_ylim() == (0.0, 1.02) and part.get_ylim() == (0.7, 1.0)
+    assert [list(axes.lines[0].get_ydata()) for axes in (whole, part)] == [[0.9, pytest.approx(0.83)]] * 2
+
+
+def test_a_label_has_the_same_colour_in_bars_and_lines():
+    bars = communication.sent_bytes({"ring": [3], "tree": [6]}, 3, "t").containers
+    lines = communication.bandwidths([8, 800], {"ring": [1e9, 2e9], "tree": [1e9, 2e9]}, "t").lines
+    assert [bar[0].get_facecolor() for bar in bars] == [plt.matplotlib.colors.to_rgba(c) for c in PALETTE[:2]]
+    assert [line.get_color() for line in lines] == PALETTE[:2]
+
+
+@pytest.mark.parametrize("columns", [CURVE, CURVE.to_dict("list")], ids=["table", "lists"])
+@pytest.mark.parametrize("against, first", [("time", 3.0), ("epoch", 1)])
+def test_a_labs_curve_begins_at_its_first_epoch(columns, against, first):
+    (line,) = curves.learning_curves({"a": columns}, "t", against=against).get_lines()
+    assert line.get_xdata()[0] == first and list(line.get_ydata()) == [0.5, 0.6]
+
+
+def test_a_curve_without_an_epoch_is_an_empty_one():
+    (line,) = curves.learning_curves({"a": CURVE[:1]}, "t").get_lines()
+    assert len(line.get_xdata()) == 0
+
+
+def test_a_sweeps_curves_begin_at_the_first_epoch(tmp_path):
+    (tmp_path / "one").mkdir()
+    CURVE.to_csv(tmp_path / "one" / "learning_curve.csv", index=False)
+    done = pd.DataFrame([{"ranks": 1, "variant": "", "batch_size": 8, "folder": "one", "final_accuracy": 0.6}])
+    figure = _curves(tmp_path, done, [], "about")
+    assert [list(line.get_xdata()) for line in figure.axes[0].get_lines()] == [[1, 2]]
+    assert list(pd.read_csv(tmp_path / "one" / "learning_curve.csv").time) == [0.0, 3.0, 6.0]
+
+
+def test_epochs_stand_side_by_side_and_the_first_is_marked():
+    axes = scaling_study.epoch_seconds({"a": [3.0, 1.0], "b": [2.0, 1.5]}, "t")
+    assert [[bar.get_height() for bar in bars] for bars in axes.containers] == [[3.0, 1.0], [2.0, 1.5]]
+    assert [[bool(bar.get_hatch()) for bar in bars] for bars in axes.containers] == [[True, False]] * 2
+    centres = [[bar.get_x() + bar.get_width() / 2 for bar in bars] for bars in axes.containers]
+    assert centres == [pytest.approx([0.8, 1.8]), pytest.approx([1.2, 2.2])]
+
+
+def test_efficiencies_are_lines_over_the_batch():
+    axes = scaling_study.efficiencies({"weak": {16: 0.6, 64: 0.8}, "strong": {64: 0.5}}, "t")
+    assert [list(line.get_ydata()) for line in axes.lines] == [[0.6, 0.8], [0.5], [1, 1]]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["16", "64"]
+
+
+def test_the_fit_is_drawn_with_its_errors_and_held_out_points_are_open():
+    covariance = [[0.0] * 4 for _ in range(4)]
+    covariance[0][0] = 1e-8
+    model = StepModel(1e-3, 1e-5, 2e-4, 0.0, tuple(map(tuple, covariance)))
+    fitted = [Measurement(1, 16, 100, 1.2e-3), Measurement(2, 16, 100, 1.6e-3), Measurement(2, 16, 900, 9.0)]
+    held_out = [Measurement(2, 64, 100, 2.1e-3)]
+    axes = scaling_study.fitted_steps(model, fitted, held_out, 100, "t")
+    one, two = (line for line in axes.lines if len(line.get_xdata()) == 60)
+    assert one.get_ydata()[0] == pytest.approx(1.16) and two.get_ydata()[-1] == pytest.approx(2.04)
+    assert bands(axes)[0][:, 1].min() == pytest.approx(1.16 - 0.2)
+    assert bands(axes)[0][:, 1].max() == pytest.approx(1.64 + 0.2)
+    points = {(line.get_xdata()[0], round(line.get_ydata()[0], 6), line.get_markerfacecolor() == "white")
+              for line in axes.lines if len(line.get_xdata()) == 1}  # fmt: skip
+    assert points == {(16, 1.2, False), (16, 1.6, False), (64, 2.1, True)}
+
+
+def test_extrapolations_have_their_bands_and_the_ideal_beside_them():
+    axes = scaling_study.extrapolated_speedups({"m": {1: (1, 1, 1), 2048: (50, 20, 90)}}, {2: 1.7}, "t")
+    assert [list(line.get_ydata()) for line in axes.lines] == [[1, 2048], [1, 50], [1.7]]
+    assert (bands(axes)[0][:, 1].min(), bands(axes)[0][:, 1].max()) == (1, 90)
+    assert axes.get_yscale() == "log"
+
+
+def test_every_published_run_is_in_the_figure():
+    axes = scaling_study.published_runs(PUBLISHED_RUNS, {"ring": {1: (6000, 6000, 6000), 2048: (300, 200, 500)}}, "t")
+    dots = {(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines if len(line.get_xdata()) == 1}
+    assert dots == {(run.chips, run.seconds / 60) for run in PUBLISHED_RUNS}
+    assert list(axes.lines[0].get_ydata()) == [100, 5]
+    assert np.allclose(sorted(set(bands(axes)[0][:, 1])), sorted({100, 200 / 60, 500 / 60}))
+    texts = [text.get_text() for text in axes.texts]
+    assert "V100, 11/2018: 3.7 min" in texts and len(texts) == 5
+
+
+def test_the_histogram_counts_every_update_once():
+    axes = asynchrony.staleness_histogram({1: [0, 0], 4: [2, 3, 3, 30]}, most=12)
+    heights = [[bar.get_height() for bar in bars] for bars in axes.containers]
+    assert heights == [[1.0], [0.25, 0.5, 0.25]]
+    assert axes.containers[1][-1].get_x() < 13  # what is staler stands at the edge
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["1 worker: mean 0.00", "4 workers: mean 9.50"]
+
+
+def test_the_diagram_tells_staleness_as_counted_from_the_order():
+    order = [1, 2, 1, 1, 2]
+    told = [text.get_text() for text in asynchrony.version_diagram(order).texts if "stale" in text.get_text()]
+    assert told == [f"v{place}, stale by {stale}" for place, stale in enumerate(staleness_of_order(order), start=1)]
+
+
+def test_timelines_begin_after_what_is_skipped():
+    spans = {"a way": [[(0.1, 0.05), (0.2, 0.01)], [(0.15, 0.1)]]}
+    figure = asynchrony.worker_timelines(spans, {"a way": 1.5}, seconds=0.3, skip=0.1)
+    (axes,) = figure.axes
+    fast, slow = (bars.get_paths() for bars in axes.collections)
+    assert [path.get_extents().x0 for path in (*fast, *slow)] == pytest.approx([0, 100, 50])  # ms
+    assert "1.50 s" in axes.get_title(loc="left") and axes.get_xlim() == (0, 300)
+
+
+def test_the_valley_has_the_paths_and_the_lowest_place_in_sight():
+    paths = {"SGD": [(0.0, 0.0), (2.0, 1.0)], "K-FAC": [(0.0, 0.0), (1.0, -1.0)]}
+    axes = valley(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), (1.0, -1.0), paths, "title")
+    lines = labelled(axes)
+    assert {name: np.array(lines[name].get_xydata()).tolist() for name in paths} == {
+        name: [list(place) for place in path] for name, path in paths.items()
+    }
+    assert lines["SGD"].get_color() == COLOURS["other"] and lines["K-FAC"].get_color() == COLOURS["measured"]
+    (low_x, high_x), (low_y, high_y) = axes.get_xlim(), axes.get_ylim()
+    assert low_x < 0 and high_x > 2 and low_y < -1 and high_y > 1
+    assert axes.get_title(loc="left") == "title"
+
+
+def test_the_fishers_blocks_are_the_ones_asked_for_in_one_scale():
+    exact, other = torch.arange(400.0).view(20, 20), torch.ones(20, 20)
+    figure = fisher_blocks(exact, other, 2, "title", first=3)
+    images = [axes.get_images()[0] for axes in figure.axes[:3]]
+    block = exact[6:16, 6:16].numpy()
+    for image, wanted in zip(images, (block, np.ones((10, 10)), block - 1), strict=True):
+        assert np.allclose(image.get_array(), wanted)
+        assert image.get_clim() == (-block.max(), block.max())
+
+
+def test_loss_curves_begin_with_step_1():
+    axes = loss_curves({"K-FAC, yours": [2.0, 1.0, 0.5], "SGD": [2.0, 1.9, 1.8]}, "title")
+    lines = labelled(axes)
+    assert lines["SGD"].get_xydata().tolist() == [[1, 2.0], [2, 1.9], [3, 1.8]]
+    assert lines["SGD"].get_color() == COLOURS["other"] and axes.get_yscale() == "log"
+
+
+def test_dampings_that_lost_the_training_are_crosses_at_the_edge():
+    axes = damping_sweep({"batch 64": {0.001: math.inf, 0.01: math.nan, 0.1: 0.5, 1.0: 3.0}}, "title", highest=1.5)
+    line = labelled(axes)["batch 64"]
+    assert line.get_xydata().tolist() == [[0.001, 1.5], [0.01, 1.5], [0.1, 0.5], [1.0, 1.5]]
+    crosses = next(line for line in axes.get_lines() if line.get_marker() == "x")
+    assert crosses.get_xdata().tolist() == [0.001, 0.01, 1.0] and axes.get_ylim() == (0, 1.5)
+
+
+def test_the_race_is_run_against_epochs_and_against_seconds():
+    runs = [
+        dict(epoch=[1, 2], time=[1.0, 2.0], accuracy=[0.5, 0.7]),
+        dict(epoch=[1, 2], time=[3.0, 4.0], accuracy=[0.6, 0.8]),
+    ]
+    figure = race({"SGD, 1 rank": runs, "K-FAC, 2 ranks": runs}, 0.65, "title")
+    for axes, places in zip(figure.axes, ([1, 2], [2.0, 3.0]), strict=True):
+        line = labelled(axes)["SGD, 1 rank"]
+        assert line.get_xdata().tolist() == places and np.allclose(line.get_ydata(), [0.55, 0.75])
+    lines = labelled(figure.axes[0])
+    assert lines["K-FAC, 2 ranks"].get_markerfacecolor() == "white" != lines["SGD, 1 rank"].get_markerfacecolor()
+    assert "65.0%" in [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_the_interval_trade_draws_the_means_and_sgd():
+    rows = {
+        1: {"ms": [40.0, 50.0], "megabytes": [7.0], "accuracy": [0.8]},
+        10: {"ms": [10.0], "megabytes": [1.0], "accuracy": [0.7]},
+    }
+    figure = interval_trade(rows, {"ms": 8.0, "megabytes": 0.1, "accuracy": 0.75}, "title")
+    assert [axes.get_ylabel() for axes in figure.axes] == ["ms a step", "MB a step and rank", "validation accuracy"]
+    for axes, means, sgd in zip(figure.axes, ([45.0, 10.0], [7.0, 1.0], [0.8, 0.7]), (8.0, 0.1, 0.75), strict=True):
+        joined = next(line for line in axes.get_lines() if line.get_linestyle() == "-" and len(line.get_xdata()) == 2)
+        assert joined.get_xdata().tolist() == [1, 10] and joined.get_ydata().tolist() == means
+        assert any(line.get_linestyle() == "--" and set(line.get_ydata()) == {sgd} for line in axes.get_lines())
