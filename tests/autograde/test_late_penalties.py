@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner
 from conftest import hand_in_to
 from fake_class import Page
-from fake_runs import LAB, REPOSITORY, released_notebook, source_notebook
-from nbgrader.api import Gradebook
+from fake_runs import LAB, REPOSITORY, open_book, released_notebook, source_notebook
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
@@ -59,12 +58,8 @@ c.Autograde.autograde_preprocessors = [stock.SaveAutoGrades, KeepVerdict, Half]
 }
 
 
-def book(course):
-    return Gradebook(f"sqlite:///{course / 'gradebook.db'}", "distributed-training")
-
-
 def penalties(course):
-    with book(course) as gradebook:
+    with open_book(course) as gradebook:
         return {
             submission.student.id: (submission.score, submission.notebooks[0].late_submission_penalty)
             for submission in gradebook.assignment_submissions(LAB)
@@ -83,7 +78,7 @@ def by_stock(course, tmp_path, steps=None):
     config.Autograde.autograde_preprocessors = [
         next((own for own in steps or () if issubclass(own, step)), step) for step in default
     ]
-    with book(root / "course") as gradebook:
+    with open_book(root / "course") as gradebook:
         for submission in gradebook.assignment_submissions(LAB):
             for grade in submission.notebooks[0].grades:
                 grade.manual_score = grade.score
@@ -101,14 +96,14 @@ def configure(course, method):
 
 
 def due(course, date):
-    with book(course) as gradebook:
+    with open_book(course) as gradebook:
         gradebook.update_or_create_assignment(LAB, duedate=date)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_penalties_are_those_of_stock_nbgrader(course, tmp_path, method):
     for student, stamp in LATENESS.items():
-        folder = hand_in_to(course, student, released_tiny(), None)
+        folder = hand_in_to(course, student, release_of(source_notebook()), None)
         if stamp:
             (folder / "timestamp.txt").write_text(stamp)
     configure(course, method)
@@ -132,7 +127,7 @@ def test_penalties_are_those_of_stock_nbgrader(course, tmp_path, method):
         return found
 
     grade(20)
-    with book(course) as gradebook:
+    with open_book(course) as gradebook:
         gradebook.grant_extension(LAB, "extended", days=3)
         gradebook.grant_extension(LAB, "hour", minutes=30)
     first = grade_and_compare(20)
@@ -144,7 +139,7 @@ def test_penalties_are_those_of_stock_nbgrader(course, tmp_path, method):
         late = {"second", "half", "days", "hour"}
         assert first == dict.fromkeys(LATENESS) | dict.fromkeys(late, 20 if method == "zero" else 10)
     # Another score, by the grader and by hand; then another due date: nobody is late, everybody is.
-    with book(course) as gradebook:
+    with open_book(course) as gradebook:
         gradebook.find_grade("q-why", LAB, LAB, "days").manual_score = 2
         gradebook.db.commit()
     assert grade(17)["days"] == {"none": None, "zero": 19, "own": 19, "subclass": 9.5}[method]
@@ -207,7 +202,7 @@ def test_a_penalty_reaches_gradebook_report_feedback_and_exports(late_class, gra
 
 def test_hand_grading_that_came_between_is_in_the_penalty_and_stays_done(late_class, graded_here):
     grade_lab("1", late_class)
-    with book(late_class) as gradebook:
+    with open_book(late_class) as gradebook:
         for student in ("ada", "bob"):
             grade = gradebook.find_grade("q-knee", LAB, LAB, student)
             grade.manual_score, grade.needs_manual_grade = 4, False
@@ -215,11 +210,11 @@ def test_hand_grading_that_came_between_is_in_the_penalty_and_stays_done(late_cl
     graded_here.clear()
     grade_lab("1", late_class)
     assert penalties(late_class) == {"ada": (24, None), "bob": (24, 24)} and graded_here == []
-    with book(late_class) as gradebook:
+    with open_book(late_class) as gradebook:
         assert not gradebook.find_grade("q-knee", LAB, LAB, "bob").needs_manual_grade
     # As nbgrader has it: what was handed in anew is to be looked at again.
     grade_lab("1", late_class, ["bob"], force=True)
-    with book(late_class) as gradebook:
+    with open_book(late_class) as gradebook:
         assert gradebook.find_grade("q-knee", LAB, LAB, "bob").needs_manual_grade
 
 
@@ -251,7 +246,3 @@ def export_scores(course, target, *options):
     done = CliRunner().invoke(export, ["1", "--to", target, "--course", str(course), "-o", str(path), *options])
     assert done.exit_code == 0, done.output
     return list(csv.DictReader(path.open()))
-
-
-def released_tiny():
-    return release_of(source_notebook())
