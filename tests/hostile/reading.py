@@ -182,7 +182,7 @@ def code_as_markup(notebook):
 
 @reading("not attached: missing.png", "data:image/jpeg;base64,")
 def attachments(notebook):
-    """A photograph; none, which ended the command for the class; SVG, markup, a list and a number for pictures."""
+    """A photograph; none, which ended the command for the class; SVG, HTML and markup where a picture should be."""
     svg = base64.b64encode(f'<svg xmlns="http://www.w3.org/2000/svg" onload="{RUN}"/>'.encode()).decode()
     attached = {
         "a b.jpg": {"image/jpeg": picture("JPEG")},
@@ -191,8 +191,6 @@ def attachments(notebook):
         "p": {"image/png": MARK},
         "q": {"image/png": f'x" onerror="{RUN}'},
         "k": {f'image/png" onerror="{RUN}': "x"},
-        "l": [MARK],
-        "n": 5,
         "e": {},
         f'm" onerror="{RUN}': {"image/png": "x"},
     }
@@ -200,6 +198,13 @@ def attachments(notebook):
     for each in notebook.cells:
         if each.cell_type == "markdown":
             each["attachments"] = attached
+
+
+@reading("This notebook cannot be shown here")
+def attachments_of_a_wrong_kind(notebook):
+    """A list and a number as attachments."""
+    write(notebook, "![a](attachment:l) ![a](attachment:n)")
+    cell(notebook, "q-knee")["attachments"] = {"l": [MARK], "n": 5}
 
 
 @reading("more than 20,000,000 pixels is not shown", "bytes is not shown")
