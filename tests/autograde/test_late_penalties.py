@@ -44,7 +44,6 @@ class PerHour(BasePlugin):
 c.AssignLatePenalties.plugin_class = PerHour
 """
 METHODS = {
-    "none": "c.LateSubmissionPlugin.penalty_method = 'none'\n",
     "zero": "c.LateSubmissionPlugin.penalty_method = 'zero'\n",
     "own": PLUGIN,
     "subclass": """
@@ -131,9 +130,7 @@ def test_penalties_are_those_of_stock_nbgrader(course, tmp_path, method):
         gradebook.grant_extension(LAB, "extended", days=3)
         gradebook.grant_extension(LAB, "hour", minutes=30)
     first = grade_and_compare(20)
-    if method == "none":
-        assert set(first.values()) == {None}
-    elif method == "own":
+    if method == "own":
         assert first == dict.fromkeys(LATENESS) | {"second": 0, "days": 20, "hour": 4.5}
     else:
         late = {"second", "half", "days", "hour"}
@@ -142,15 +139,13 @@ def test_penalties_are_those_of_stock_nbgrader(course, tmp_path, method):
     with open_book(course) as gradebook:
         gradebook.find_grade("q-why", LAB, LAB, "days").manual_score = 2
         gradebook.db.commit()
-    assert grade(17)["days"] == {"none": None, "zero": 19, "own": 19, "subclass": 9.5}[method]
+    assert grade(17)["days"] == {"zero": 19, "own": 19, "subclass": 9.5}[method]
     due(course, "2026-12-24 22:00:00")
     assert set(grade(17).values()) == {None}
     due(course, "2026-11-01 22:00:00")
     found = grade_and_compare(17)
-    assert {student for student in found if found[student] is None} == {
-        "none": set(LATENESS),
-        "own": {"unknown", "half"},
-    }.get(method, {"unknown"})
+    in_time = {student for student in found if found[student] is None}
+    assert in_time == ({"unknown", "half"} if method == "own" else {"unknown"})
 
 
 @pytest.fixture
