@@ -111,7 +111,7 @@ def grade(
     if no_sandbox:
         click.secho(UNSANDBOXED, fg="red", bold=True, err=True)
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter of an id stops nothing
+        sys.stdout.reconfigure(errors="backslashreplace")  # an id may have a letter that the terminal lacks
     skipped: list[str] = []
     progress = Progress(lab)
     try:
@@ -146,17 +146,17 @@ def grade(
 
 
 def _check_rubrics(labs: list[str], course: Path, rubrics: Path) -> None:
-    found = 0
+    count = 0
     for lab in labs:
         try:
             rubric = find_rubric(lab, rubrics)
             source = source_notebook(source_path(course, lab))
         except (RubricError, CourseError) as error:
             click.echo(f"{lab}: {error}")
-            found += 1
+            count += 1
             continue
         problems = rubric_problems(rubric, source)
-        found += len(problems)
+        count += len(problems)
         for line in problems:
             click.echo(f"{lab}: {line}")
         if not problems:
@@ -164,8 +164,8 @@ def _check_rubrics(labs: list[str], course: Path, rubrics: Path) -> None:
             of_runs = f" of {runs} runs" if runs > 1 else ""
             checks = f"{len(rubric.exercises)} exercises, {criteria} criteria{of_runs}"
             click.echo(f"{lab}: fits its notebook ({checks}, {rubric.total:g} points)")
-    if found:
-        raise click.ClickException(f"{found} problem{'s' * (found != 1)} in {len(labs)} rubric{'s' * (len(labs) != 1)}")
+    if count:
+        raise click.ClickException(f"{count} problem{'s' * (count != 1)} in {len(labs)} rubric{'s' * (len(labs) != 1)}")
 
 
 @click.command()
@@ -175,7 +175,7 @@ def _check_rubrics(labs: list[str], course: Path, rubrics: Path) -> None:
 def report(labs: tuple[str, ...], course: Path, output: Path | None) -> None:
     """Write HTML pages: one about the class, one about each student with every reason, one about similar answers.
 
-    Without -o they go to COURSE/reports/; the students' pages lie beside the class's.
+    Without -o they go to COURSE/reports/; the students' pages go beside the class's.
     """
     name = labs[0] if len(labs) == 1 else "labs_" + "_".join(lab.split("_")[0] for lab in labs)
     try:

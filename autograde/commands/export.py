@@ -8,12 +8,20 @@ import click
 
 from autograde.commands.cli import COURSE
 from autograde.gradebook.scores import CourseError
-from autograde.reports.export import ExportError, fill_canvas, fill_moodle, nbgrader_csv, read_scores, write_export
+from autograde.reports.export import (
+    ExportError,
+    Filled,
+    fill_canvas,
+    fill_moodle,
+    nbgrader_csv,
+    read_scores,
+    write_export,
+)
 from autograde.rubric.schema import Rubric, RubricError, find_rubric
 
 __all__ = ["export"]
 
-# Which options belong to which formats; elsewhere they would be passed over in silence.
+# Which options belong to which formats; with another format they would be ignored in silence.
 _OPTIONS = {
     "template": ("canvas", "moodle"),
     "column": ("canvas",),
@@ -67,39 +75,31 @@ def export(
     LAB is 1, 01 or 01_single_gpu. For Canvas and Moodle give the file downloaded from there with --template: the scores
     are filled in, all else stays, and the result is written beside, ready to be uploaded.
     """
-    given = {
-        "template": template,
-        "column": column,
-        "scale": scale,
-        "zero_missing": zero_missing,
-        "feedback": feedback,
-    }
+    given = click.get_current_context().params
     for name, formats in _OPTIONS.items():
         if given[name] and target not in formats:
             raise click.UsageError(f"--{name.replace('_', '-')} is for {' and '.join(formats)}, not for {target}")
     if target != "nbgrader" and template is None:
         raise click.UsageError(f"--to {target} needs --template, the file downloaded from {target.capitalize()}")
-    lab = rubric.lab
     try:
-        scores = read_scores(course, lab)
-        grades = scores.grades(zero_missing, final_only)
-        if target == "nbgrader":
-            content, lines = nbgrader_csv(scores, final_only), []
+        scores = read_scores(course, rubric.lab)
+        grades = scores.grades(zero_missing, final_only, scale)
+        if target == "canvas":
+            filled = fill_canvas(template, grades, _titles(rubric), column)
+        elif target == "moodle":
+            filled = fill_moodle(template, grades, course if feedback else None)
         else:
-            if target == "canvas":
-                filled = fill_canvas(template, scores, grades, _titles(rubric), column, scale)
-            else:
-                filled = fill_moodle(template, scores, grades, scale, course if feedback else None)
-            content, lines = filled.content, filled.lines
-        write_export(content, output or course / "exports" / f"{lab}_{target}.csv", None if output else template)
+            filled = Filled(nbgrader_csv(scores, final_only), [])
+        path = output or course / "exports" / f"{rubric.lab}_{target}.csv"
+        write_export(filled.content, path, None if output else template)
     except (CourseError, ExportError) as error:
         raise click.ClickException(str(error)) from None
     if waiting := len(scores.waiting):
         which = "left out" if final_only else "scores are not final (--final-only leaves them out)"
-        lines.append(f"{waiting} of {len(scores.students)} still need hand grading: {which}")
-    for line in lines:
+        filled.lines.append(f"{waiting} of {len(scores.students)} still need hand grading: {which}")
+    for line in filled.lines:
         click.echo(line, err=True)
-    click.echo(output or course / "exports" / f"{lab}_{target}.csv")
+    click.echo(path)
 
 
 def _titles(rubric: Rubric) -> list[str]:

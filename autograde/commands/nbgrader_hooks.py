@@ -1,7 +1,7 @@
-"""Our step inside ``nbgrader autograde``, put there by ``nbgrader_config.py``.
+"""Our step in ``nbgrader autograde``; ``nbgrader_config.py`` installs it.
 
-`KeepVerdict` keeps ``nbgrader autograde`` from scoring the rubric's cells by what they printed. See
-`autograde.gradebook.scores` for why. The steps of ``nbgrader generate_feedback`` are in `autograde.reports.reading.feedback`.
+`KeepVerdict` prevents ``nbgrader autograde`` from scoring the rubric's cells by what they printed; the reason is in
+`autograde.gradebook.scores`. The steps of ``nbgrader generate_feedback`` are in `autograde.reports.reading.feedback`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class KeepVerdict(NbGraderPreprocessor):
             return nb, resources
         student = resources["nbgrader"]["student"]
         directories = CourseDirectory(config=self.config)
-        # From submitted/, since nbgrader copied what lies in autograded/ through the student's links.
+        # From submitted/: nbgrader followed the student's links when it copied to autograded/.
         submission = Path(directories.format_path(directories.submitted_directory, student, rubric.lab))
         verdict = self._verdict(rubric, student, directories, submission)
         with Gradebook(resources["nbgrader"]["db_url"]) as gradebook:

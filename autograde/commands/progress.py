@@ -1,4 +1,4 @@
-"""How far a batch is: a bar with the time left on a terminal, a line a submission in a log."""
+"""The progress of a batch: a bar with the time left on a terminal, one line per submission in a log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Told by `autograde.batch.grade_lab.grade_lab` how it goes on."""
+    """Shows the progress that `autograde.batch.grade_lab.grade_lab` reports."""
 
     def __init__(self, lab: str) -> None:
         self.lab = lab
@@ -22,7 +22,7 @@ class Progress:
         self._started = time.monotonic()
 
     def begun(self, to_do: int, everybody: int) -> None:
-        """The batch knows what it has to do."""
+        """The batch knows how many submissions it grades."""
         self.to_do, self._started = to_do, time.monotonic()
         if to_do < everybody:
             click.echo(f"{self.lab}: {everybody - to_do} of {everybody} are graded already and have not changed")
@@ -31,7 +31,7 @@ class Progress:
             self._bar.__enter__()
 
     def done(self, verdict: Verdict, fresh: bool) -> None:
-        """One verdict has come."""
+        """A submission has its verdict."""
         if not fresh:
             return
         self.finished += 1
@@ -42,7 +42,7 @@ class Progress:
         click.echo(f"[{self.finished}/{self.to_do}, {_duration(left)} left] {line(verdict)}")
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Remove the bar from the terminal."""
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
 

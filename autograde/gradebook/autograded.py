@@ -1,7 +1,7 @@
 """``course/autograded/STUDENT/LAB``: what formgrader and ``nbgrader generate_feedback`` show of a submission.
 
-The notebook there is the repaired one: the lab's cells, the student's answers, the student's own outputs as far as they
-are harmless (plain text and PNG), and under each grade cell the reasons for its points. It was not executed.
+The notebook there is the repaired one: the lab's cells, the student's answers, the student's own harmless outputs
+(plain text and PNG), and under each grade cell the reasons for its points. It was not executed.
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ def write_autograded(course: Path, verdict: Verdict, notebook: NotebookNode, sub
 
 
 def remove_autograded(course: Path, verdict: Verdict) -> None:
-    """Remove a notebook that an earlier grading wrote: it is not of the submission that is there now."""
+    """Remove the notebook of an earlier grading: it is of an earlier submission."""
     folder = Path(course) / "autograded" / verdict.student / verdict.lab
     (folder / f"{verdict.lab}.ipynb").unlink(missing_ok=True)
 
 
 def submitted_at(submission: Path, problem: Callable[[str], None] = lambda line: None) -> datetime | None:
-    """When a submission was handed in, by the time stamp that ``nbgrader collect`` put there; UTC without zone.
+    """When a submission was handed in, by the time stamp that ``nbgrader collect`` wrote; UTC without zone.
 
     Parameters
     ----------
     submission : Path
     problem : callable
-        Gets one line where there is a file that tells no time; where there is none, nothing.
+        Called with one line if the file holds no time; not called if there is no file.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def submitted_at(submission: Path, problem: Callable[[str], None] = lambda line:
 
 
 def _secret(submission: Path) -> str:
-    """What ``nbgrader submit`` drew for a submission; where that is not there, one that nobody knows."""
+    """The secret that ``nbgrader submit`` drew for a submission; without one, a new one that nobody knows."""
     try:
         text = _read(submission, SECRET)
     except (EvidenceError, OSError):

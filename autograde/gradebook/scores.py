@@ -6,11 +6,11 @@ hand in formgrader. A score or a comment that a person has set for one of our ce
 
 Order of `lab grade` and `nbgrader autograde`
 ---------------------------------------------
-Stock ``nbgrader autograde`` executes the student's notebook, with the rights of whoever typed it, and then writes the
+Stock ``nbgrader autograde`` executes the student's notebook with the rights of its caller, and then writes the
 automatic score of *every* grade cell from the cell's output, which the student's own code produced. A cell that ends
 without an error is worth full points there. So:
 
-* with the repository's ``nbgrader_config.py``, a preprocessor of ours (`autograde.commands.nbgrader_hooks.KeepVerdict`) comes
+* with the repository's ``nbgrader_config.py``, our preprocessor (`autograde.commands.nbgrader_hooks.KeepVerdict`) runs
   right after that step and puts our scores back. Either order, and either command alone, gives the same score;
 * under a configuration without it, ``nbgrader autograde`` after ``lab grade`` overwrites our scores, and ``lab grade``
   must be run again; the reverse order needs nothing.
@@ -69,7 +69,7 @@ def nbgrader_settings(course: Path) -> Config:
     """nbgrader's configuration for a course folder.
 
     ``nbgrader_config.py`` is looked for beside the course folder, in the working folder, and beside this package, in
-    that order; the folders that nbgrader writes, and the database, are set to lie in `course`.
+    that order. The folders that nbgrader writes, and the database, are set to be in `course`.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def ensure_assignment(config: Config, rubric: Rubric) -> None:
         notebook = source / f"{rubric.lab}.ipynb"
         if not notebook.is_file():
             raise CourseError(f"no source notebook {notebook}; it tells nbgrader the lab's cells and points")
-        # force: the gradebook lacks the assignment, so what lies in release/ cannot be in use.
+        # force: the gradebook lacks the assignment, so what is in release/ cannot be in use.
         api = NbGraderAPI(config=config, log_level=logging.ERROR)
         answer = api.generate_assignment(rubric.lab, force=True)
         if not answer["success"]:
@@ -181,7 +181,7 @@ class LabPoints:
 
 
 def lab_points(config: Config, rubric: Rubric) -> LabPoints | None:
-    """How the lab's points divide, as the gradebook has them; None where it does not know the lab."""
+    """How the lab's points divide, from the gradebook; None where it does not know the lab."""
     with open_gradebook(config) as gradebook:
         try:
             notebook = gradebook.find_notebook(rubric.lab, rubric.lab)
@@ -224,7 +224,7 @@ def record_verdict(
     penalties : LatePenalties, optional
         The step that assigns the penalty for lateness; without it the penalty stays as it is.
     kept : bool
-        The verdict was written before: what a person has graded since is not marked for another look.
+        The verdict was written before: what a person has graded since is not marked for review.
 
     Raises
     ------
@@ -238,8 +238,8 @@ def record_verdict(
         # nbgrader builds a submission's rows outside its session, which SQLAlchemy remarks on each time.
         warnings.simplefilter("ignore", SAWarning)
         gradebook.update_or_create_student(student)
-        given = {} if timestamp is None else {"timestamp": timestamp}
-        gradebook.update_or_create_submission(lab, student, **given)
+        fields = {} if timestamp is None else {"timestamp": timestamp}
+        gradebook.update_or_create_submission(lab, student, **fields)
     finished = {
         grade.name
         for grade in gradebook.find_submission_notebook(lab, lab, student).grades
@@ -248,7 +248,7 @@ def record_verdict(
     for cell, results in verdict.cells.items():
         grade = gradebook.find_grade(cell, lab, lab, student)
         grade.auto_score = sum(result.points for result in results)
-        # As nbgrader does it: a person's score on top of a new automatic one is to be looked at again.
+        # As nbgrader does it: after a new automatic score, a person's own needs review.
         grade.needs_manual_grade = grade.manual_score is not None and cell not in finished
         comment = _comment(gradebook, grade)
         if comment is None:
@@ -287,12 +287,12 @@ def stored_comment(gradebook: Gradebook, cell: str, lab: str, student: str) -> s
 
 def _comment(gradebook: Gradebook, grade: Grade) -> Comment | None:
     try:
-        # An answer cell is two rows to nbgrader, of which the comment hangs on the other.
+        # nbgrader keeps an answer cell in two rows, and its comment belongs to the other one.
         return gradebook.find_comment(grade.name, grade.notebook.name, grade.assignment.name, grade.student.id)
     except MissingEntry:
-        # A test cell has no comment to nbgrader; ours hangs on the row of its score.
-        found = gradebook.db.query(Comment).filter_by(cell_id=grade.cell_id, notebook_id=grade.notebook_id)
-        return found.one_or_none()
+        # To nbgrader a test cell has no comment; ours belongs to the row of its score.
+        query = gradebook.db.query(Comment).filter_by(cell_id=grade.cell_id, notebook_id=grade.notebook_id)
+        return query.one_or_none()
 
 
 def _has_notebook(config: Config, lab: str) -> bool:

@@ -6,13 +6,13 @@ import copy
 import csv
 import io
 import json
-import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbgrader.api import Gradebook
 
 from autograde.submission.notebook_repair import release_of
 from course_lib.runs.run_evidence.learning_curve import COLUMNS
@@ -148,6 +148,6 @@ def released_notebook(lab: str = LAB) -> nbformat.NotebookNode:
     return copy.deepcopy(_source_and_release(lab)[1])
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, to compare with later."""
-    return {os.path.relpath(path, folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+def open_book(course: Path) -> Gradebook:
+    """A course's gradebook, through nbgrader's own API."""
+    return Gradebook(f"sqlite:///{course / 'gradebook.db'}", "distributed-training")

@@ -1,24 +1,23 @@
 """`lab grade` and `lab report` as commands: exit codes, one-line errors, what they print."""
 
+import contextlib
 import io
-import os
 import pty
-import subprocess
 import sys
 from dataclasses import replace
 from importlib.metadata import entry_points
 
 import pytest
 from click.testing import CliRunner
-from fake_runs import LAB, REPOSITORY, released_notebook, solved_notebook
-from nbgrader.api import Gradebook
+from fake_runs import LAB, open_book, released_notebook, solved_notebook
 from nbgrader.apps.api import NbGraderAPI
 
 from autograde.batch.grade_lab import grade_lab
 from autograde.commands.cli import UNSANDBOXED, grade, report
 from autograde.commands.export import export
+from autograde.commands.progress import Progress
 from autograde.gradebook.scores import CourseError, nbgrader_settings
-from autograde.rubric.verdict import load_verdict, verdict_path
+from autograde.rubric.verdict import RunSummary, Verdict, load_verdict, verdict_path
 from autograde.sandbox.bubblewrap import SandboxError
 
 
@@ -26,11 +25,9 @@ def run(command, *arguments):
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
-def test_both_are_commands_of_lab():
-    found = {
-        point.name: point.load() for point in entry_points(group="lab.commands") if point.name in ("grade", "report")
-    }
-    assert found == {"grade": grade, "report": report}
+def test_they_are_commands_of_lab():
+    points = {point.name: point for point in entry_points(group="lab.commands")}
+    assert [points[name].load() for name in ("grade", "report", "export")] == [grade, report, export]
 
 
 def test_grading_and_reporting(lab_course, hand_in, graded_here, tmp_path):
@@ -123,7 +120,7 @@ def test_no_sandbox_is_said_aloud_and_marks_every_result(lab_course, hand_in, wa
     assert done.output.splitlines()[0] == UNSANDBOXED and done.output.count("[unsandboxed]") == 1
     verdict = load_verdict(verdict_path(lab_course, "ada", LAB))
     assert (verdict.score, verdict.sandbox, verdict.flags[0].kind) == (40, "none", "unsandboxed")
-    with Gradebook(f"sqlite:///{lab_course / 'gradebook.db'}", "distributed-training") as gradebook:
+    with open_book(lab_course) as gradebook:
         grades = gradebook.find_submission(LAB, "ada").notebooks[0].grades
         assert sum(grade.auto_score or 0 for grade in grades) == 40
     for cell in verdict.cells:
@@ -142,48 +139,36 @@ def test_a_result_without_the_sandbox_is_not_taken_for_one_with_it(lab_course, h
     assert graded_here == ["ada", "ada"] and again.sandbox == "bubblewrap"
 
 
-ON_A_TERMINAL = """
-from autograde.commands.progress import Progress
-from autograde.rubric.verdict import RunSummary, Verdict
-verdict = Verdict("01_single_gpu", "t", "ada", "2026-11-20T10:00:00+00:00", (), (RunSummary(),))
-progress = Progress("01_single_gpu")
-progress.begun(3, 4)
-progress.done(verdict, False)
-for _ in range(3):
-    progress.done(verdict, True)
-progress.close()
-print("after")
-"""
+def grade_three(monkeypatch, file):
+    """What a batch of four shows in a file, of which one is graded already."""
+    monkeypatch.setattr(sys, "stdout", file)
+    verdict = Verdict(LAB, "t", "ada", "2026-11-20T10:00:00+00:00", (), (RunSummary(),))
+    progress = Progress(LAB)
+    progress.begun(3, 4)
+    for fresh in (False, True, True, True):
+        progress.done(verdict, fresh)
+    progress.close()
+    print("after", flush=True)
 
 
-def test_a_terminal_shows_a_bar_and_gets_its_line_back():
+def test_a_terminal_shows_a_bar_and_gets_its_line_back(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     controller, terminal = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", ON_A_TERMINAL], stdout=terminal, stderr=terminal, cwd=REPOSITORY, env=environment
-    )
-    os.close(terminal)
-    shown = b""
-    while True:
-        try:
-            piece = os.read(controller, 4096)
-        except OSError:  # Linux's way to say that the other end is closed
-            break
-        if not piece:
-            break
-        shown += piece
-    os.close(controller)
-    assert process.wait() == 0
-    text = shown.decode()
+    with open(terminal, "w") as file:
+        grade_three(monkeypatch, file)
+    with open(controller, "rb", buffering=0) as file, contextlib.suppress(OSError):  # Linux's end of a terminal
+        text = ""
+        while piece := file.read(4096):
+            text += piece.decode()
     assert "1 of 4 are graded already" in text
     assert "grading 01_single_gpu" in text and "3/3" in text
     assert text.endswith("\r\nafter\r\n") and "\x1b[?25h" in text  # a line of its own, and the cursor is back
     assert "ada" not in text
 
 
-def test_a_log_gets_a_line_for_each_submission():
-    done = subprocess.run([sys.executable, "-c", ON_A_TERMINAL], capture_output=True, text=True, cwd=REPOSITORY)
-    lines = done.stdout.splitlines()
+def test_a_log_gets_a_line_for_each_submission(monkeypatch):
+    grade_three(monkeypatch, log := io.StringIO())
+    lines = log.getvalue().splitlines()
     assert [line.split(",")[0] for line in lines[1:4]] == ["[1/3", "[2/3", "[3/3"]
     assert lines[3].endswith("0 s left] ada: 0/0") and lines[4] == "after"
 
@@ -206,7 +191,7 @@ def test_a_missing_run_folder_is_a_flag_and_one_sentence(lab_course, hand_in, gr
     assert f'<a href="{LAB}/zo%C3%AB.m%C3%BCller.html">zoë.müller</a>' in main
     page = (lab_course / "reports" / LAB / "zoë.müller.html").read_text()
     assert page.count("no run folder in the submission") == 2  # the flag and the reason
-    with Gradebook(f"sqlite:///{lab_course / 'gradebook.db'}", "distributed-training") as gradebook:
+    with open_book(lab_course) as gradebook:
         assert gradebook.find_submission(LAB, "zoë.müller").score == 20
     feedback = NbGraderAPI(config=nbgrader_settings(lab_course)).generate_feedback(LAB, "zoë.müller")
     assert feedback["success"], feedback

@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner
 from conftest import hand_in_to
 from fake_class import Page
-from fake_runs import LAB, REPOSITORY, released_notebook, source_notebook
-from nbgrader.api import Gradebook
+from fake_runs import LAB, REPOSITORY, open_book, released_notebook, source_notebook
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
@@ -45,7 +44,6 @@ class PerHour(BasePlugin):
 c.AssignLatePenalties.plugin_class = PerHour
 """
 METHODS = {
-    "none": "c.LateSubmissionPlugin.penalty_method = 'none'\n",
     "zero": "c.LateSubmissionPlugin.penalty_method = 'zero'\n",
     "own": PLUGIN,
     "subclass": """
@@ -59,12 +57,8 @@ c.Autograde.autograde_preprocessors = [stock.SaveAutoGrades, KeepVerdict, Half]
 }
 
 
-def book(course):
-    return Gradebook(f"sqlite:///{course / 'gradebook.db'}", "distributed-training")
-
-
 def penalties(course):
-    with book(course) as gradebook:
+    with open_book(course) as gradebook:
         return {
             submission.student.id: (submission.score, submission.notebooks[0].late_submission_penalty)
             for submission in gradebook.assignment_submissions(LAB)
@@ -83,7 +77,7 @@ def by_stock(course, tmp_path, steps=None):
     config.Autograde.autograde_preprocessors = [
         next((own for own in steps or () if issubclass(own, step)), step) for step in default
     ]
-    with book(root / "course") as gradebook:
+    with open_book(root / "course") as gradebook:
         for submission in gradebook.assignment_submissions(LAB):
             for grade in submission.notebooks[0].grades:
                 grade.manual_score = grade.score
@@ -101,14 +95,14 @@ def configure(course, method):
 
 
 def due(course, date):
-    with book(course) as gradebook:
+    with open_book(course) as gradebook:
         gradebook.update_or_create_assignment(LAB, duedate=date)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_penalties_are_those_of_stock_nbgrader(course, tmp_path, method):
     for student, stamp in LATENESS.items():
-        folder = hand_in_to(course, student, released_tiny(), None)
+        folder = hand_in_to(course, student, release_of(source_notebook()), None)
         if stamp:
             (folder / "timestamp.txt").write_text(stamp)
     configure(course, method)
@@ -132,30 +126,26 @@ def test_penalties_are_those_of_stock_nbgrader(course, tmp_path, method):
         return found
 
     grade(20)
-    with book(course) as gradebook:
+    with open_book(course) as gradebook:
         gradebook.grant_extension(LAB, "extended", days=3)
         gradebook.grant_extension(LAB, "hour", minutes=30)
     first = grade_and_compare(20)
-    if method == "none":
-        assert set(first.values()) == {None}
-    elif method == "own":
+    if method == "own":
         assert first == dict.fromkeys(LATENESS) | {"second": 0, "days": 20, "hour": 4.5}
     else:
         late = {"second", "half", "days", "hour"}
         assert first == dict.fromkeys(LATENESS) | dict.fromkeys(late, 20 if method == "zero" else 10)
     # Another score, by the grader and by hand; then another due date: nobody is late, everybody is.
-    with book(course) as gradebook:
+    with open_book(course) as gradebook:
         gradebook.find_grade("q-why", LAB, LAB, "days").manual_score = 2
         gradebook.db.commit()
-    assert grade(17)["days"] == {"none": None, "zero": 19, "own": 19, "subclass": 9.5}[method]
+    assert grade(17)["days"] == {"zero": 19, "own": 19, "subclass": 9.5}[method]
     due(course, "2026-12-24 22:00:00")
     assert set(grade(17).values()) == {None}
     due(course, "2026-11-01 22:00:00")
     found = grade_and_compare(17)
-    assert {student for student in found if found[student] is None} == {
-        "none": set(LATENESS),
-        "own": {"unknown", "half"},
-    }.get(method, {"unknown"})
+    in_time = {student for student in found if found[student] is None}
+    assert in_time == ({"unknown", "half"} if method == "own" else {"unknown"})
 
 
 @pytest.fixture
@@ -207,7 +197,7 @@ def test_a_penalty_reaches_gradebook_report_feedback_and_exports(late_class, gra
 
 def test_hand_grading_that_came_between_is_in_the_penalty_and_stays_done(late_class, graded_here):
     grade_lab("1", late_class)
-    with book(late_class) as gradebook:
+    with open_book(late_class) as gradebook:
         for student in ("ada", "bob"):
             grade = gradebook.find_grade("q-knee", LAB, LAB, student)
             grade.manual_score, grade.needs_manual_grade = 4, False
@@ -215,11 +205,11 @@ def test_hand_grading_that_came_between_is_in_the_penalty_and_stays_done(late_cl
     graded_here.clear()
     grade_lab("1", late_class)
     assert penalties(late_class) == {"ada": (24, None), "bob": (24, 24)} and graded_here == []
-    with book(late_class) as gradebook:
+    with open_book(late_class) as gradebook:
         assert not gradebook.find_grade("q-knee", LAB, LAB, "bob").needs_manual_grade
     # As nbgrader has it: what was handed in anew is to be looked at again.
     grade_lab("1", late_class, ["bob"], force=True)
-    with book(late_class) as gradebook:
+    with open_book(late_class) as gradebook:
         assert gradebook.find_grade("q-knee", LAB, LAB, "bob").needs_manual_grade
 
 
@@ -251,7 +241,3 @@ def export_scores(course, target, *options):
     done = CliRunner().invoke(export, ["1", "--to", target, "--course", str(course), "-o", str(path), *options])
     assert done.exit_code == 0, done.output
     return list(csv.DictReader(path.open()))
-
-
-def released_tiny():
-    return release_of(source_notebook())

@@ -21,11 +21,11 @@ MARK = (
     f"</pre></textarea><img src=x onerror={RUN}><script>{RUN}</script><svg onload={RUN}></svg><iframe src='{REMOTE}'>"
 )
 READING: dict[str, Callable[[NotebookNode], None]] = {}
-SHOWS: dict[str, str] = {}  # what the page must still say
+SHOWS: dict[str, tuple[str, ...]] = {}  # what the page must still say
 
 
-def reading(shows: str = "") -> Callable:
-    """Register an exhibit; `shows` is a text that its pages must have."""
+def reading(*shows: str) -> Callable:
+    """Register an exhibit; `shows` are texts that its pages must have."""
 
     def register(change: Callable[[NotebookNode], None]) -> Callable[[NotebookNode], None]:
         assert change.__doc__
@@ -41,10 +41,20 @@ def cell(notebook: NotebookNode, name: str) -> NotebookNode:
     return next(each for each in notebook.cells if each.metadata.nbgrader.grade_id == name)
 
 
+def answer(notebook: NotebookNode, text: str) -> None:
+    """The text as an answer in words."""
+    cell(notebook, "q-knee").source = text
+
+
 def write(notebook: NotebookNode, text: str) -> None:
     """The text as an answer in words, and in a cell of the student's own."""
-    cell(notebook, "q-knee").source = text
+    answer(notebook, text)
     notebook.cells.append(new_markdown_cell(text))
+
+
+def printed(notebook: NotebookNode, text: str, name: str = "stdout") -> None:
+    """A text that an answer's cell printed."""
+    cell(notebook, "ex-train-step").outputs.append(new_output("stream", name=name, text=text))
 
 
 def output(notebook: NotebookNode, data: dict, **metadata: object) -> None:
@@ -74,85 +84,58 @@ def png_that_says(width: int, height: int) -> str:
 
 
 @reading("window.pwned=1")
-def mermaid_in_backticks(notebook):
-    """A fenced diagram, which nbconvert puts into the page as it is."""
+def diagrams(notebook):
+    """Mermaid, which nbconvert puts into the page as it is: fenced in all ways, by a longer name, and as an output."""
     write(notebook, f"```mermaid\n{MARK}\n```")
-
-
-@reading("window.pwned=1")
-def mermaid_in_tildes(notebook):
-    """The same, fenced otherwise, in a quotation and a list, and by a longer name."""
     write(notebook, f"~~~mermaid\n{MARK}\n~~~\n\n> ```mermaid\n> {MARK}\n> ```\n\n- ~~~~mermaidjs x\n  {MARK}\n  ~~~~")
-
-
-@reading()
-def mermaid_in_an_output(notebook):
-    """A diagram as an output."""
     output(notebook, {"text/vnd.mermaid": f"graph TD\n{MARK}", "text/plain": MARK})
 
 
 @reading()
-def html_in_outputs(notebook):
-    """HTML, isolated and not, SVG, Markdown, LaTeX and JavaScript as outputs."""
+def outputs_as_markup(notebook):
+    """HTML, isolated and not, SVG, Markdown, LaTeX, JavaScript and widgets as outputs, and raw cells that are HTML."""
     output(notebook, {"text/html": MARK}, **{"text/html": {"isolated": True}})
-    for kind in (
-        "text/html",
-        "image/svg+xml",
-        "text/markdown",
-        "text/latex",
-        "application/javascript",
-        "application/pdf",
-    ):
+    applications = ("application/javascript", "application/pdf")
+    for kind in ("text/html", "image/svg+xml", "text/markdown", "text/latex", *applications):
         output(notebook, {kind: MARK})
-
-
-@reading()
-def widgets(notebook):
-    """Widgets, with their state in the notebook's metadata."""
     output(notebook, {"application/vnd.jupyter.widget-view+json": {"model_id": MARK}})
     state = {"state": {MARK: {"model_module": REMOTE, "state": {"value": MARK}}}, "version_major": 2}
     notebook.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": state}
+    for kind in ("text/html", "text/markdown", MARK):
+        notebook.cells.append(new_raw_cell(MARK, metadata={"raw_mimetype": kind, "format": kind}))
 
 
 @reading("<b>bold</b>")
-def html_in_markdown(notebook):
-    """Raw HTML: blocks, inline, half tags, comments, and attributes on the tags that labs fold hints with."""
-    write(
-        notebook,
-        f"{MARK}\n\n<b>bold</b> <details ontoggle={RUN} open><summary>x</summary>{MARK}</details>\n\n<!-- {MARK} -->\n\n<scr<script>ipt>{RUN}</script>\n\n<img src='{REMOTE}'\n",
-    )
-
-
-@reading()
-def links_that_run(notebook):
-    """Links to scripts, to pages made of data, and to this site's own addresses."""
-    addresses = (f"javascript:{RUN}", f"JaVaScRiPt&#58;{RUN}", f"data:text/html,<script>{RUN}</script>", f"vbscript:{RUN}",
-        "/formgrader/manage_students/%3Cimg%20src=x%3E", "../../files/evil.html", "//192.0.2.1/hostile", "\x01javascript:1")  # fmt: skip
-    write(
-        notebook,
-        "\n\n".join(
-            f"[press]({address}) <{address}> [r][{i}]\n\n[{i}]: {address}" for i, address in enumerate(addresses)
-        ),
-    )
-
-
-@reading()
-def forged_controls(notebook):
-    """Boxes and buttons that look like the grader's own, by raw HTML and by whatever Markdown lets through."""
+def markup_in_markdown(notebook):
+    """Raw HTML, half tags, attributes on tags that labs fold hints with; style sheets; formulas; forged controls."""
+    tags = f"<b>bold</b> <details ontoggle={RUN} open><summary>x</summary>{MARK}</details>"
+    write(notebook, f"{MARK}\n\n{tags}\n\n<!-- {MARK} -->\n\n<scr<script>ipt>{RUN}</script>\n\n<img src='{REMOTE}'\n")
+    cover = f"<div style='position:fixed;inset:0;background:url({REMOTE})'>x</div>"
+    sheet = f"<style>* {{ display: none; background: url({REMOTE}) }}</style>\n\n<link rel=stylesheet href={REMOTE}>"
+    write(notebook, f"{sheet}\n\n{cover}\n\n```mermaid\n</pre><style>@import '{REMOTE}';</style>\n```")
+    formula = f"$x{MARK}$ $$\\href{{javascript:{RUN}}}{{x}} \\require{{{REMOTE}}} \\unicode{{x}}$$"
+    write(notebook, f"{formula}\n\n\\begin{{align}}{MARK}\\end{{align}}")
     controls = (
         '<input class="score tabbable" id="check-train-step" value="5"><button class="full-credit">ok</button>'
-        '<textarea id="q-knee-comment" class="comment">full marks</textarea><form action="/hub/logout"><button>x</button></form>'
+        '<textarea id="q-knee-comment" class="comment">full marks</textarea>'
+        '<form action="/hub/logout"><button>x</button></form>'
     )
     write(notebook, f"{controls}\n\n```mermaid\n</pre></div>{controls}\n```\n\n- [x] done\n\n# q-knee\n\n# toc")
 
 
 @reading()
-def styles(notebook):
-    """Style sheets and attributes that hide the page, cover it, or load."""
-    write(
-        notebook,
-        f"<style>* {{ display: none; background: url({REMOTE}) }}</style>\n\n<link rel=stylesheet href={REMOTE}>\n\n<div style='position:fixed;inset:0;background:url({REMOTE})'>x</div>\n\n```mermaid\n</pre><style>@import '{REMOTE}';</style>\n```",
+def addresses(notebook):
+    """Links to scripts, to pages made of data and to this site; pictures: remote, of this machine, and no pictures."""
+    encoded = base64.b64encode(MARK.encode()).decode()
+    links = (
+        *(f"javascript:{RUN}", f"JaVaScRiPt&#58;{RUN}", f"data:text/html,<script>{RUN}</script>", f"vbscript:{RUN}"),
+        *("/formgrader/manage_students/%3Cimg%20src=x%3E", "../../files/evil.html", "\x01javascript:1"),
+        *(REMOTE, "//192.0.2.1/hostile", "/formgrader/api/students", "file:///etc/passwd", "x.png"),
+        *("data:image/svg+xml;base64,PHN2Zz4=", f"data:image/png;base64,{encoded}"),
     )
+    for link in ("[press]({0}) <{0}> [r][{1}]", '![a]({0} "window.pwned=1") ![b][{1}]'):
+        lines = (f"{link.format(address, i)}\n\n[{i}]: {address}" for i, address in enumerate(links))
+        write(notebook, "\n\n".join(lines))
 
 
 @reading()
@@ -178,22 +161,6 @@ def metadata_as_markup(notebook):
 
 
 @reading()
-def raw_cells(notebook):
-    """Raw cells that say that they are HTML."""
-    for kind in ("text/html", "text/markdown", MARK):
-        notebook.cells.append(new_raw_cell(MARK, metadata={"raw_mimetype": kind, "format": kind}))
-
-
-@reading()
-def formulas_as_markup(notebook):
-    """Formulas that are markup, that load extensions, and that define macros."""
-    write(
-        notebook,
-        f"$x{MARK}$ $$\\href{{javascript:{RUN}}}{{x}} \\require{{{REMOTE}}} \\unicode{{x}}$$\n\n\\begin{{align}}{MARK}\\end{{align}}",
-    )
-
-
-@reading()
 def text_turned_round(notebook):
     """Marks that turn text round, terminal codes, and characters that no page can hold."""
     text = f"\x1b]0;{MARK}\x07\x1b[2J\u202egnp.exe\u2066 \ufeff\x00\x08 \x1b[31mred\x1b[38;5;{MARK}m\x1b[0m"
@@ -213,48 +180,43 @@ def code_as_markup(notebook):
 # --- pictures ----------------------------------------------------------------------------------------------------------
 
 
-@reading("not attached: missing.png")
-def a_missing_attachment(notebook):
-    """A picture whose attachment is not there, which ended the command for the class."""
-    write(notebook, "before ![x](attachment:missing.png) after")
-
-
-@reading("data:image/jpeg;base64,")
-def a_jpeg_attachment(notebook):
-    """An honest photograph."""
-    notebook.cells.append(new_markdown_cell("![x](attachment:a%20b.jpg)"))
-    notebook.cells[-1]["attachments"] = {"a b.jpg": {"image/jpeg": picture("JPEG")}}
-
-
-@reading()
-def attachments_that_are_no_pictures(notebook):
-    """SVG, HTML, markup as base64, as a kind, as a name; a list, a number and nothing as attachments."""
+@reading("not attached: missing.png", "data:image/jpeg;base64,")
+def attachments(notebook):
+    """A photograph; none, which ended the command for the class; SVG, HTML and markup where a picture should be."""
     svg = base64.b64encode(f'<svg xmlns="http://www.w3.org/2000/svg" onload="{RUN}"/>'.encode()).decode()
-    found = {"s": {"image/svg+xml": svg}, "h": {"text/html": MARK}, "p": {"image/png": MARK}, "q": {"image/png": f'x" onerror="{RUN}'},
-        "k": {f'image/png" onerror="{RUN}': "x"}, "l": [MARK], "n": 5, "e": {}, f'm" onerror="{RUN}': {"image/png": "x"}}  # fmt: skip
-    write(notebook, " ".join(f"![a](attachment:{name})" for name in found))
+    attached = {
+        "a b.jpg": {"image/jpeg": picture("JPEG")},
+        "s": {"image/svg+xml": svg},
+        "h": {"text/html": MARK},
+        "p": {"image/png": MARK},
+        "q": {"image/png": f'x" onerror="{RUN}'},
+        "k": {f'image/png" onerror="{RUN}': "x"},
+        "e": {},
+        f'm" onerror="{RUN}': {"image/png": "x"},
+    }
+    write(notebook, " ".join(f"![a](attachment:{name})" for name in ("a%20b.jpg", "missing.png", *attached)))
     for each in notebook.cells:
         if each.cell_type == "markdown":
-            each["attachments"] = found
+            each["attachments"] = attached
 
 
-@reading()
-def pictures_from_elsewhere(notebook):
-    """Pictures by address: remote, of this site, of this machine, by reference, in a title, as data that is none."""
-    addresses = (REMOTE, "//192.0.2.1/x.png", "/formgrader/api/students", "file:///etc/passwd", "x.png", "data:image/svg+xml;base64,PHN2Zz4=", f"data:image/png;base64,{base64.b64encode(MARK.encode()).decode()}")  # fmt: skip
-    write(
-        notebook,
-        "\n\n".join(f'![a]({address} "{RUN}") ![b][{i}]\n\n[{i}]: {address}' for i, address in enumerate(addresses)),
-    )
+@reading("This notebook cannot be shown here")
+def attachments_of_a_wrong_kind(notebook):
+    """A list and a number as attachments."""
+    write(notebook, "![a](attachment:l) ![a](attachment:n)")
+    cell(notebook, "q-knee")["attachments"] = {"l": [MARK], "n": 5}
 
 
-@reading("more than 20,000,000 pixels is not shown")
-def a_picture_of_sixty_thousand_by_sixty_thousand(notebook):
-    """A few hundred bytes that a browser would need 14 GB for, printed and attached."""
+@reading("more than 20,000,000 pixels is not shown", "bytes is not shown")
+def large_pictures(notebook):
+    """A few hundred bytes that a browser would need 14 GB for, six megabytes, one pixel wide and 19 million high."""
     huge = png_that_says(60_000, 60_000)
     output(notebook, {"image/png": huge})
     write(notebook, f"![x](attachment:x.png)\n\n![y](data:image/png;base64,{huge})")
     cell(notebook, "q-knee")["attachments"] = {"x.png": {"image/png": huge}}
+    output(notebook, {"image/png": base64.b64encode(base64.b64decode(picture("PNG")) + bytes(6 << 20)).decode()})
+    for _ in range(3):
+        output(notebook, {"image/png": png_that_says(1, 19_000_000)})
 
 
 @reading("this page has too many")
@@ -265,65 +227,45 @@ def many_pictures(notebook):
         output(notebook, {"image/png": large})
 
 
-@reading("bytes is not shown")
-def a_picture_of_many_bytes(notebook):
-    """Six megabytes that begin as a PNG does."""
-    output(notebook, {"image/png": base64.b64encode(base64.b64decode(picture("PNG")) + bytes(6 << 20)).decode()})
-
-
-@reading()
-def a_picture_as_tall_as_a_tower(notebook):
-    """One pixel wide, nineteen million high: whatever comes after it is far away."""
-    for _ in range(3):
-        output(notebook, {"image/png": png_that_says(1, 19_000_000)})
-
-
 # --- time and memory ---------------------------------------------------------------------------------------------------
 
 
 @reading()
 def a_bomb_of_formulas(notebook):
     """Formulas that begin and never end: each makes the search go to the end of the text."""
-    write(notebook, "\\begin{a}" * 3000 + "$" * 3001 + "\\\\[" * 3000 + "\\\\(" * 3000)
+    answer(notebook, "\\begin{a}" * 3000 + "$" * 3001 + "\\\\[" * 3000 + "\\\\(" * 3000)
 
 
 @reading()
 def a_bomb_of_escapes(notebook):
     """Escapes, brackets and half links."""
-    write(notebook, "\\" * 20_001 + "\n\n" + "[" * 5000 + "![" * 2000 + "](" * 2000 + "\n\n" + "[a](<b" * 3000)
+    answer(notebook, "\\" * 20_001 + "\n\n" + "[" * 5000 + "![" * 2000 + "](" * 2000 + "\n\n" + "[a](<b" * 3000)
 
 
 @reading()
 def a_bomb_of_emphasis(notebook):
     """Marks of emphasis that open and never close."""
-    write(
-        notebook,
-        "*a **b _c __d ~~" * 2500 + "\n\n" + "`" * 5000 + "a" + "` ``" * 5000 + "\n\n" + "<a " * 5000 + "<!--" * 5000,
-    )
+    marks = ("*a **b _c __d ~~" * 2500, "`" * 5000 + "a" + "` ``" * 5000, "<a " * 5000 + "<!--" * 5000)
+    answer(notebook, "\n\n".join(marks))
 
 
 @reading()
 def a_bomb_of_code(notebook):
     """Code on which lexers go back and forth."""
-    text = "f'{" * 8000 + "\n" + '"' * 10_001 + "\\" * 5000 + "(" * 5000
-    cell(notebook, "ex-train-step").source = text
+    cell(notebook, "ex-train-step").source = "f'{" * 8000 + "\n" + '"' * 10_001 + "\\" * 5000 + "(" * 5000
     notebook.cells.append(new_code_cell("%%" + "x" * 20_000 + "\n!" + "?" * 20_000))
-    fences = (
-        f"```{language}\n{body * 3000}\n```"
-        for language in ("perl", "html", "rst", "js", "ruby", "scheme")
-        for body in ("<a ", "s{", '"\\')
-    )
-    write(notebook, "\n\n".join(fences)[:60_000])
+    languages, bodies = ("perl", "html", "rst", "js", "ruby", "scheme"), ("<a ", "s{", '"\\')
+    fences = (f"```{language}\n{body * 3000}\n```" for language in languages for body in bodies)
+    answer(notebook, "\n\n".join(fences)[:60_000])
 
 
 @reading()
 def a_bomb_of_tables_and_lists(notebook):
     """A table of ten thousand columns, and lists, quotations and folds within each other."""
-    write(notebook, "|" * 10_000 + "\n" + "|-" * 10_000 + "|\n" + "|" * 10_000)
-    write(
-        notebook, "> " * 3000 + "x\n\n" + "- " * 3000 + "x\n\n" + "".join(" " * (2 * i) + "- x\n" for i in range(150))
-    )
-    write(notebook, "<details>" * 5000)
+    answer(notebook, "|" * 10_000 + "\n" + "|-" * 10_000 + "|\n" + "|" * 10_000)
+    lists = "".join(" " * (2 * i) + "- x\n" for i in range(150))
+    for text in ("> " * 3000 + "x\n\n" + "- " * 3000 + "x\n\n" + lists, "<details>" * 5000):
+        notebook.cells.append(new_markdown_cell(text))
 
 
 @reading()
@@ -331,13 +273,13 @@ def a_bomb_of_colours(notebook):
     """Terminal codes in tens of thousands."""
     text = "".join(f"\x1b[{i % 108};{i % 50}m" for i in range(8000)) + "\x1b[38;2;1;2" * 5000 + "x"
     for kind in ("stdout", "stderr"):
-        cell(notebook, "ex-train-step").outputs.append(new_output("stream", name=kind, text=text))
+        printed(notebook, text, kind)
 
 
 @reading("more characters are not shown")
 def a_long_output(notebook):
     """Eight megabytes of text in one line."""
-    cell(notebook, "ex-train-step").outputs.append(new_output("stream", text="x" * (8 << 20)))
+    printed(notebook, "x" * (8 << 20))
 
 
 @reading("Only the first 1000 cells")
@@ -359,13 +301,13 @@ def parts_of_a_wrong_kind(notebook):
 def endless_empty_lines(notebook):
     """Pages of 30 million pixels: above that, a browser puts everything at the same place."""
     for _ in range(20):
-        cell(notebook, "ex-train-step").outputs.append(new_output("stream", text="\n" * 199_999))
-    notebook.cells += [new_markdown_cell("> " * 60 + "x" * 59_000) for _ in range(60)]  # a letter a line
+        printed(notebook, "\n" * 199_999)
+    notebook.cells += [new_markdown_cell("> " * 60 + "x" * 59_000) for _ in range(20)]  # a letter a line
 
 
 @reading()
 def letters_that_combine(notebook):
     """Words without an end of accents, of vowels that combine, of joined pictures: minutes for a browser."""
     for text in ("\u0301" * 190_000, "\u0e33" * 190_000, "ab\u0e33" * 60_000, "\U0001f468\u200d" * 90_000):
-        cell(notebook, "ex-train-step").outputs.append(new_output("stream", text=text))
+        printed(notebook, text)
         write(notebook, text[:20_000])

@@ -1,4 +1,4 @@
-"""A lab's scores in the formats of nbgrader, Canvas and Moodle, one file here per format."""
+"""A lab's scores in the formats of nbgrader, Canvas and Moodle, one module for each format."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import os
 from pathlib import Path
 
 from autograde.reports.export.canvas import fill_canvas
+from autograde.reports.export.csv_file import ExportError
+from autograde.reports.export.fill import Filled
 from autograde.reports.export.moodle import fill_moodle
 from autograde.reports.export.nbgrader_csv import nbgrader_csv
-from autograde.reports.export.scores import LabScores, StudentScore, read_scores
-from autograde.reports.export.template import ExportError
+from autograde.reports.export.scores import Grades, LabScores, StudentScore, read_scores
 from course_lib.system.atomic import write_atomically
 
 __all__ = [
     "ExportError",
+    "Filled",
+    "Grades",
     "LabScores",
     "StudentScore",
     "fill_canvas",

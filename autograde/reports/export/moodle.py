@@ -23,12 +23,9 @@ from pathlib import Path
 
 from autograde.batch.grade_lab import is_student_id
 from autograde.gradebook.late_penalties import how_late
-from autograde.reports.export.cells import neutral, number, parse_number
-from autograde.reports.export.filled import Filled, listed, match_lines
-from autograde.reports.export.matching import match_students
-from autograde.reports.export.maximum import scale_factor
-from autograde.reports.export.scores import LabScores, StudentScore
-from autograde.reports.export.template import ExportError, Template
+from autograde.reports.export.csv_file import CsvFile, ExportError, neutral
+from autograde.reports.export.fill import Filled, fill_scores, listed, naming, parse_number
+from autograde.reports.export.scores import Grades, LabScores, StudentScore
 from autograde.rubric.verdict import load_verdict, verdict_path
 
 __all__ = ["fill_moodle"]
@@ -41,24 +38,15 @@ COMMENTS = "Feedback comments"
 _OURS = "Graded from the files handed in: "
 
 
-def fill_moodle(
-    path: Path,
-    scores: LabScores,
-    grades: Mapping[str, float],
-    scale: bool = False,
-    feedback: Path | None = None,
-) -> Filled:
+def fill_moodle(path: Path, grades: Grades, feedback: Path | None = None) -> Filled:
     """Fill the grades of a Moodle offline grading worksheet.
 
     Parameters
     ----------
     path : Path
         The worksheet; it is read only.
-    scores : LabScores
-    grades : mapping of str to float
-        The scores to write, by student id (see `LabScores.grades`).
-    scale : bool
-        Scale the scores to Maximum Grade.
+    grades : Grades
+        The scores to write.
     feedback : Path, optional
         The course folder whose saved verdicts give the comments; without it comments stay.
 
@@ -72,75 +60,69 @@ def fill_moodle(
         The file is no such worksheet, is graded on a scale, has no column for the comments asked for, or has nobody of
         the gradebook.
     """
-    template = Template(path, [*NEEDED, *SHOWN, *IDS, "Status"])
-    columns = {name: template.column(name) for name in NEEDED}
-    if missing := [name for name, column in columns.items() if column is None]:
+    file = CsvFile(path, [*NEEDED, *SHOWN, *IDS, "Status"])
+    if missing := [name for name in NEEDED if file.column(name) is None]:
         raise ExportError(
             f"{path}: row 1 has no column {listed(missing)}; download the grading worksheet with Moodle in English"
         )
-    if template.column("Scale") is not None:
+    if file.column("Scale") is not None:
         raise ExportError(f"{path}: the assignment is graded on a scale; set its grade type to points in Moodle")
-    comments = template.column(COMMENTS)
-    if feedback is not None and comments is None:
+    if feedback is not None and file.column(COMMENTS) is None:
         raise ExportError(f"{path}: row 1 has no column '{COMMENTS}'; switch that feedback type on in the assignment")
-    rows = [row for row, cells in enumerate(template.rows) if row and any(cells)]
-    maximum, mark = _maximum(template, rows)
-    factor, lines = scale_factor(path, "Maximum Grade", maximum, scores.max_score, scale)
-    match = match_students(template, rows, IDS, scores.students)
-    late = {student.student: student for student in scores.students}
-    filled, locked, above, without, commented = 0, [], [], [], []
-    for row, student in match.students.items():
-        if student not in grades:
-            continue
-        if template.get(row, columns["Grade can be changed"]).strip().casefold() != "yes":
-            locked.append(student)
-            continue
-        grade = grades[student] * factor
-        template.set(row, columns["Grade"], number(grade, mark))
-        filled += 1
-        if maximum is not None and round(grade, 2) > maximum:
-            above.append(student)
-        if feedback is None:
-            continue
-        if (there := template.get(row, comments).strip()) and not there.startswith(_OURS):
-            commented.append(student)
-        elif (reasons := _reasons(feedback, late[student], scores.lab)) is None:
-            without.append(student)
-        else:
-            template.set(row, comments, neutral(reasons))
-    template.neutralise(SHOWN)
-    lines.append(f"{filled} filled, students found by {match.column}")
-    told = (
-        (above, "warning: above Maximum Grade, which Moodle leaves out on import"),
-        (locked, "grade cannot be changed in Moodle, left as it is"),
-        (commented, "a comment is there already, left as it is"),
-        (without, "no readable verdict, so no comment"),
-    )
-    lines += [f"{what}: {listed(students)}" for students, what in told if students]
-    return Filled(template.to_bytes(), lines + match_lines(match, rows, grades))
+    rows = [row for row, cells in enumerate(file.rows) if row and any(cells)]
+    target, changeable = file.column("Grade"), file.column("Grade can be changed")
+    maximum = _maximum(file, rows)
+
+    def locked(row: int) -> bool:
+        return file.get(row, changeable).strip().casefold() != "yes"
+
+    written, students, lines = fill_scores(file, target, rows, IDS, grades, ("Maximum Grade", maximum), locked)
+    most = parse_number(maximum)
+    above = (students[row] for row, score in written.items() if most is not None and round(score, 2) > most)
+    lines += naming("warning: above Maximum Grade, which Moodle leaves out on import", above)
+    left = (student for row, student in students.items() if row not in written)
+    lines += naming("grade cannot be changed in Moodle, left as it is", left)
+    if feedback is not None:
+        lines += _comment(file, {row: students[row] for row in written}, grades.lab, feedback)
+    file.neutralise(SHOWN)
+    return Filled(file.to_bytes(), lines)
 
 
-def _maximum(template: Template, rows: list[int]) -> tuple[float | None, str]:
-    column = template.column("Maximum Grade")
-    if column is None:
-        return None, "."
-    texts = {text for row in rows if (text := template.get(row, column).strip())}
-    values = {parse_number(text) for text in texts}
-    if len(values) > 1 or None in values:
+def _maximum(file: CsvFile, rows: list[int]) -> str:
+    """The text of Maximum Grade, which is the same in every row; empty where the file has none."""
+    column = file.column("Maximum Grade")
+    texts = sorted({text for row in rows if column is not None and (text := file.get(row, column).strip())})
+    if len(texts) > 1 or any(parse_number(text) is None for text in texts):
         raise ExportError(
-            f"{template.path}: column Maximum Grade has {listed(sorted(texts))}, one number is expected; "
+            f"{file.path}: column Maximum Grade has {listed(texts)}, one number is expected; "
             "download the worksheet of this assignment again"
         )
-    return next(iter(values), None), "," if any("," in text for text in texts) else "."
+    return "".join(texts)
+
+
+def _comment(file: CsvFile, students: Mapping[int, str], scores: LabScores, course: Path) -> list[str]:
+    """Write the reasons of the saved verdicts; a line about those whose comment could not be written."""
+    column, by_student = file.column(COMMENTS), {score.student: score for score in scores.students}
+    commented, without = [], []
+    for row, student in students.items():
+        if (present := file.get(row, column).strip()) and not present.startswith(_OURS):
+            commented.append(student)
+        elif (reasons := _reasons(course, by_student[student], scores.lab)) is None:
+            without.append(student)
+        else:
+            file.set(row, column, neutral(reasons))
+    return [
+        *naming("a comment is there already, left as it is", commented),
+        *naming("no readable verdict, so no comment", without),
+    ]
 
 
 def _reasons(course: Path, score: StudentScore, lab: str) -> str | None:
     # The id becomes a folder's name.
     if not is_student_id(score.student):
         return None
-    path = verdict_path(course, score.student, lab)
     try:
-        verdict = load_verdict(path)
+        verdict = load_verdict(verdict_path(course, score.student, lab))
     except ValueError:
         return None
     lines = [f"{_OURS}{verdict.score:g} of {verdict.max_score:g} points"]

@@ -10,24 +10,13 @@ from __future__ import annotations
 import csv
 import io
 
-from autograde.reports.export.cells import neutral
+from autograde.reports.export.csv_file import neutral
 from autograde.reports.export.scores import LabScores
 
 __all__ = ["nbgrader_csv"]
 
-COLUMNS = (
-    "assignment",
-    "duedate",
-    "timestamp",
-    "student_id",
-    "last_name",
-    "first_name",
-    "email",
-    "raw_score",
-    "late_submission_penalty",
-    "score",
-    "max_score",
-)
+PERSON = ("student_id", "last_name", "first_name", "email")
+POINTS = ("raw_score", "late_submission_penalty", "score", "max_score")
 
 
 def nbgrader_csv(scores: LabScores, final_only: bool = False) -> bytes:
@@ -45,25 +34,12 @@ def nbgrader_csv(scores: LabScores, final_only: bool = False) -> bytes:
         UTF-8, lines ending in ``\\n``.
     """
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for student in scores.students:
-        if final_only and student.needs_hand_grading:
+    writer = csv.writer(text, lineterminator="\n")  # None is an empty cell
+    writer.writerow(["assignment", "duedate", "timestamp", *PERSON, *POINTS])
+    for each in scores.students:
+        if final_only and each.needs_hand_grading:
             continue
-        writer.writerow(
-            [
-                scores.lab,
-                "" if scores.duedate is None else scores.duedate,
-                "" if student.timestamp is None else student.timestamp,
-                *(neutral(value or "") for value in _person(student)),
-                student.raw,
-                student.penalty,
-                student.score,
-                scores.max_score,
-            ]
-        )
+        person = [neutral(value or "") for value in (each.student, each.last_name, each.first_name, each.email)]
+        points = [each.raw, each.penalty, each.score, scores.max_score]
+        writer.writerow([scores.lab, scores.duedate, each.timestamp, *person, *points])
     return text.getvalue().encode(errors="replace")
-
-
-def _person(student) -> tuple[str | None, ...]:
-    return student.student, student.last_name, student.first_name, student.email

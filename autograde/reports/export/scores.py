@@ -13,12 +13,12 @@ from sqlalchemy.engine import make_url
 
 from autograde.gradebook.scores import CourseError, nbgrader_settings, open_gradebook
 
-__all__ = ["LabScores", "StudentScore", "read_scores"]
+__all__ = ["Grades", "LabScores", "StudentScore", "read_scores"]
 
 
 @dataclass(frozen=True)
 class StudentScore:
-    """What the gradebook has of one student and one lab.
+    """One student's score in one lab, from the gradebook.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class StudentScore:
         The id.
     last_name, first_name, email : str or None
     submitted : bool
-        Whether the gradebook has a submission; without one the figures are 0.
+        Whether the gradebook has a submission; without one the numbers are 0.
     timestamp : datetime or None
         Of the submission.
     raw : float
@@ -70,8 +70,8 @@ class LabScores:
         """Those whose submission still needs hand grading."""
         return [student for student in self.students if student.needs_hand_grading]
 
-    def grades(self, zero_missing: bool = False, final_only: bool = False) -> dict[str, float]:
-        """Whose score goes into another system's file.
+    def grades(self, zero_missing: bool = False, final_only: bool = False, scale: bool = False) -> Grades:
+        """Select the scores for another system's file.
 
         Parameters
         ----------
@@ -79,17 +79,24 @@ class LabScores:
             Give 0 to students without a submission, who are otherwise left out.
         final_only : bool
             Leave out those who still need hand grading.
-
-        Returns
-        -------
-        dict of str to float
-            Score by student id.
+        scale : bool
+            Scale the scores to the other system's maximum.
         """
-        return {
+        scores = {
             student.student: student.score
             for student in self.students
             if (student.submitted or zero_missing) and not (final_only and student.needs_hand_grading)
         }
+        return Grades(self, scores, scale)
+
+
+@dataclass(frozen=True)
+class Grades:
+    """Scores to write into another system's file, by student id, and whether to scale them to its maximum."""
+
+    lab: LabScores
+    scores: dict[str, float]
+    scale: bool = False
 
 
 def read_scores(course: Path, lab: str) -> LabScores:

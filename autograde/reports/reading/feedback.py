@@ -1,7 +1,7 @@
-"""``nbgrader generate_feedback`` with our pages, put there by ``nbgrader_config.py``.
+"""Our pages for ``nbgrader generate_feedback``; ``nbgrader_config.py`` installs them.
 
-`FeedbackPages` makes each page in a bounded process. A page that cannot be made becomes one that says so, with the
-scores and comments; the command goes on and prints a line. `ShowReasons` and `MarkUnread` are its preprocessors.
+`FeedbackPages` makes each page in a bounded process. Where a page cannot be made, the student gets a page that says so,
+with the scores and comments; the command prints a line and goes on. `ShowReasons` and `MarkUnread` are its preprocessors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _server = PageServer()
 def page_or_scores(
     kind: str, path: str, resources: dict[str, Any], preprocessors: list[str], server: PageServer = _server
 ) -> tuple[str, str]:
-    """The page of a notebook file and an empty text; where it cannot be made, one of the scores alone, and why.
+    """The page of a notebook file, and an empty text; where it cannot be made, a page of the scores alone, and why.
 
     Parameters
     ----------
@@ -48,21 +48,21 @@ def page_or_scores(
         return server.page(kind, path, resources, preprocessors), ""
     except PageError as error:
         problem = str(error)
-    said = f"This notebook cannot be shown here: {problem}."
+    notice = f"This notebook cannot be shown here: {problem}."
     try:
-        return render(kind, _scores_alone(resources["nbgrader"], said), resources, preprocessors), problem
+        return render(kind, _scores_alone(resources["nbgrader"], notice), resources, preprocessors), problem
     except Exception as error:  # the gradebook does not know the submission, either
         problem += f"; no scores, either ({type(error).__name__})"
     head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     return (
-        f"<!DOCTYPE html><html lang=en><head>{head}<title>Not shown</title></head><p>{html.escape(said)}</p></html>",
+        f"<!DOCTYPE html><html lang=en><head>{head}<title>Not shown</title></head><p>{html.escape(notice)}</p></html>",
         problem,
     )
 
 
-def _scores_alone(names: dict[str, str], said: str) -> NotebookNode:
-    """A notebook of the submission's graded cells without their contents, by the gradebook."""
-    cells = [new_markdown_cell(said)]
+def _scores_alone(names: dict[str, str], notice: str) -> NotebookNode:
+    """The submission's graded cells without their contents, from the gradebook, below a notice."""
+    cells = [new_markdown_cell(notice)]
     with Gradebook(names["db_url"]) as gradebook:
         submitted = gradebook.find_submission_notebook(names["notebook"], names["assignment"], names["student"])
         answers = {cell.name for cell in submitted.notebook.solution_cells}
@@ -85,15 +85,15 @@ def _scores_alone(names: dict[str, str], said: str) -> NotebookNode:
 
 
 class FeedbackPages(HTMLExporter):
-    """``GenerateFeedback.exporter_class``: `page_or_scores` in the place of nbconvert's own rendering."""
+    """``GenerateFeedback.exporter_class``: `page_or_scores` instead of nbconvert's own rendering."""
 
     def register_preprocessor(self, preprocessor: Any, enabled: bool = False) -> Any:
-        """Remember nbgrader's own for the page's process; nothing else is registered."""
+        """Remember nbgrader's own preprocessors for the page's process; nothing else is registered."""
         if isinstance(preprocessor, type) and issubclass(preprocessor, NbGraderPreprocessor):
             self.__dict__.setdefault("wanted", []).append(f"{preprocessor.__module__}.{preprocessor.__qualname__}")
 
     def from_filename(self, filename: str, resources: dict | None = None, **_: Any) -> tuple[str, dict]:
-        """The page; a line in the log where it shows the scores alone."""
+        """The page; logs a line if it shows the scores alone."""
         wanted = self.__dict__.get("wanted", [])
         page, problem = page_or_scores("course_feedback", str(filename), resources, wanted)
         if problem:
@@ -103,7 +103,7 @@ class FeedbackPages(HTMLExporter):
 
 
 class ShowReasons(NbGraderPreprocessor):
-    """In the feedback: the output of each of the rubric's cells is its reasons, as the gradebook has them now."""
+    """In the feedback, the output of each of the rubric's cells is the reasons for its points, from the gradebook."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Replace the outputs of the cells for which there are reasons."""
@@ -123,7 +123,7 @@ class ShowReasons(NbGraderPreprocessor):
 
 
 class MarkUnread(NbGraderPreprocessor):
-    """In the feedback: an answer that nobody has read has no score yet, and its points are not in the total."""
+    """In the feedback, an answer that nobody has read has no score yet, and its points are not in the total."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Mark such cells ``unread``, after nbgrader's `GetGrades`."""
@@ -143,7 +143,7 @@ class MarkUnread(NbGraderPreprocessor):
 
 
 def rubric_of(resources: dict) -> Rubric | None:
-    """The rubric of the notebook that nbgrader is at; None where it is not one of ours."""
+    """The rubric of the notebook that nbgrader processes; None where the notebook is not one of ours."""
     names = resources["nbgrader"]
     try:
         rubric = find_rubric(names["assignment"])

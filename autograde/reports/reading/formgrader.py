@@ -1,8 +1,8 @@
-"""nbgrader's formgrader with our pages, policies, and grader; put there by ``nbgrader_config.py``.
+"""Our pages, policies and grader for nbgrader's formgrader; ``nbgrader_config.py`` installs them.
 
 nbgrader has no setting for the class that renders a submission, nor for its handlers. `guard_formgrader` therefore
-changes nbgrader's handler classes in place, when the course's configuration is read: whoever shows this course's
-submissions has read it, whatever else is installed or enabled there.
+changes nbgrader's handler classes in place, when the course's configuration is read. Every server that shows this
+course's submissions has read it, whatever else is installed or enabled there.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ NO_RUBRIC = (
     "{lab!r} has no rubric, so `lab grade` cannot grade it in the sandbox, and this button does not run students' code "
     "outside of it. Where you trust the submissions, run `nbgrader autograde` in a terminal."
 )
-_NAME = re.compile(
-    r"""[^<>"'&\\\x00-\x1f]*"""
-)  # in addresses; nbgrader's templates do not escape what they show of them
+# Of addresses: nbgrader's templates do not escape what they show of them.
+_NAME = re.compile(r"""[^<>"'&\\\x00-\x1f]*""")
 
 
 def guard_formgrader() -> None:
@@ -68,7 +67,7 @@ def _prepare(stock: Any) -> Any:
 def _finish(stock: Any) -> Any:
     def finish(self: BaseHandler, chunk: Any = None) -> Any:
         if not self._headers_written:
-            # Besides the server's own, which says who may frame the page. This late: an error page begins anew.
+            # Added to the server's own, which says who may frame the page. Added here because an error page resets headers.
             self.add_header("Content-Security-Policy", formgrader_policy(getattr(self, "nonce", "") or new_nonce()))
         return stock(self, chunk)
 
@@ -83,7 +82,7 @@ def _render(stock: Any) -> Any:
 
 
 class _Recorded:
-    """In the place of the exporter: remembers what it was asked for, to be made once nbgrader's handler is through."""
+    """Stands for the exporter: records the request, and the page is made after nbgrader's handler has returned."""
 
     def __init__(self, handler: BaseHandler) -> None:
         self.handler = handler
@@ -113,13 +112,13 @@ def _submission(stock: Any) -> Any:
 
 
 def _submitted_timestamp(self: NbGraderAPI, assignment_id: str, student_id: str) -> datetime | None:
-    """As `lab grade` reads it; nbgrader's own fails at a text that is no time, and with it the list of the class."""
+    """As `lab grade` reads it; nbgrader's own raises for a text that is no time, and the class is not listed."""
     folder = self.coursedir.format_path(self.coursedir.submitted_directory, student_id, assignment_id)
     return submitted_at(Path(folder))
 
 
 def _file_headers(self: web.StaticFileHandler, path: str) -> None:
-    """A student's file is no page of this site, whatever its name says."""
+    """A student's file is not a page of this site, whatever its name is."""
     self.set_header("Content-Security-Policy", "sandbox; default-src 'none'")
     self.set_header("X-Content-Type-Options", "nosniff")
 
@@ -128,7 +127,7 @@ def _file_headers(self: web.StaticFileHandler, path: str) -> None:
 @check_xsrf
 @check_notebook_dir
 async def _autograde(self: apihandlers.AutogradeHandler, assignment_id: str, student_id: str) -> None:
-    """The button's work: ``lab grade`` of that submission, in the sandbox, by a process of its own."""
+    """What the button does: ``lab grade`` of that submission, in the sandbox, in a process of its own."""
     try:
         lab = find_rubric(assignment_id).lab
     except RubricError:
@@ -147,5 +146,5 @@ async def _autograde(self: apihandlers.AutogradeHandler, assignment_id: str, stu
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    told = (await process.communicate())[0].decode(errors="replace")
-    self.write(json.dumps({"success": process.returncode == 0, "log": told}))
+    log = (await process.communicate())[0].decode(errors="replace")
+    self.write(json.dumps({"success": process.returncode == 0, "log": log}))

@@ -20,7 +20,7 @@ from pygments.token import STANDARD_TYPES
 
 __all__ = ["HANDLERS", "POLICY", "clean_fragment", "clean_page", "formgrader_policy", "new_nonce"]
 
-# Of pages that are files: nothing runs, nothing is fetched, nothing is sent.
+# For pages that are files: nothing runs, nothing is fetched, nothing is sent.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 # nbgrader's templates have handlers in attributes, which a policy allows by their hashes.
@@ -44,7 +44,7 @@ _MORE_CLASSES = re.compile(r"(ansi|hl|language)-[A-Za-z0-9+-]{1,40}")
 _PICTURE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
 _LINK = re.compile(r"(https?://|mailto:)[^\s\\]{1,2000}", re.IGNORECASE)
 
-# What a browser would not show as text, or would use to turn it round; tab and newline stay.
+# What a browser would not show as text, or would use to change its direction; tab and newline stay.
 _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 
 
@@ -101,24 +101,24 @@ _PAGE = nh3.Cleaner(
 
 
 def clean_fragment(html: str) -> str:
-    """HTML that a student's text was turned into, without anything but text, pictures in it, and links out."""
+    """HTML made from a student's text, reduced to text, pictures in the page itself, and links to other sites."""
     return _FRAGMENT.clean(_INVISIBLE.sub("\ufffd", html))
 
 
 def clean_page(html: str) -> str:
-    """The body of a page, with nbgrader's score and comment boxes and without anything that runs or is fetched."""
+    """The body of a page, with nbgrader's score and comment boxes, without anything that runs or is fetched."""
     return _PAGE.clean(_INVISIBLE.sub("\ufffd", html))
 
 
 def new_nonce() -> str:
-    """A number that the scripts of one answer of the server carry, and nobody can guess."""
+    """A number that nobody can guess, for the scripts of one response of the server."""
     return secrets.token_urlsafe(16)
 
 
 def formgrader_policy(nonce: str) -> str:
     """The policy of formgrader's pages: nbgrader's own scripts, by the nonce, and nobody else's.
 
-    Scripts are not allowed by their origin, which serves the files of submissions as well.
+    Scripts are not allowed by origin, because the same origin serves the files of submissions.
     """
     handlers = " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in HANDLERS)
     return (

@@ -1,4 +1,4 @@
-"""One whole page of one notebook, as inert HTML; called in a process of its own by `page_process`."""
+"""The whole page of a notebook, as inert HTML; `page_process` calls it in a process of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["KINDS", "read_page", "render"]
 KINDS = ("course_feedback", "course_formgrade")  # names of the templates
 TEMPLATES = Path(__file__).with_name("templates")
 
-# Of highlighted code, and of what a terminal would show in colours.
+# For highlighted code, and for what a terminal would show in colours.
 CODE_CSS = (
     HtmlFormatter().get_style_defs(".highlight")
     + """
@@ -41,7 +41,7 @@ _content = StudentContent()
 
 @cache
 def exporter(kind: str) -> HTMLExporter:
-    """nbconvert's exporter with one of our templates, which reads texts through the page's `StudentContent`."""
+    """nbconvert's exporter with one of our templates; texts pass through the page's `StudentContent`."""
     settings = {
         "template_name": kind,
         "extra_template_basedirs": [str(TEMPLATES), handlers.template_path],
@@ -65,7 +65,7 @@ def read_page(kind: str, path: str, resources: dict[str, Any], preprocessors: li
     Raises
     ------
     Exception
-        Of any kind: the file is a student's.
+        Of any kind: a student wrote the file.
     """
     return render(kind, nbformat.read(path, as_version=4), resources, preprocessors)
 
@@ -91,7 +91,7 @@ def render(kind: str, notebook: NotebookNode, resources: dict[str, Any], preproc
         module, _, attribute = name.rpartition(".")
         notebook, resources = getattr(import_module(module), attribute)()(notebook, resources)
     page, _ = exporter(kind).from_notebook_node(_content.notebook(notebook), resources=resources)
-    # The head and formgrader's bar are the template's own; what is between the marks holds the student's texts.
+    # The head and formgrader's bar are the template's own; the student's texts are between the marks.
     head, _, rest = page.partition("<!--notebook-->")
     body, _, foot = rest.rpartition("<!--end of notebook-->")
     if nonce := resources.get("nonce"):

@@ -1,7 +1,7 @@
-"""Pages made in processes of their own, each with bounded time and memory.
+"""Make each page in a process of its own, with bounded time and memory.
 
-A server (``python -m autograde.reports.reading.page_process``) imports what pages need, once, and forks for each page. It is
-not the reader's own process that forks: Jupyter's server has threads.
+A fork server (``python -m autograde.reports.reading.page_process``) imports what pages need once, and forks for each
+page. The reader's own process cannot fork: Jupyter's server has threads.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any
 
 __all__ = ["PageError", "PageServer"]
 
-CPU_SECONDS = 20  # a page; an honest one takes one or two
-SECONDS = 180.0  # wall clock, for a machine that does other things as well
+CPU_SECONDS = 20  # per page; an honest one takes one or two
+SECONDS = 180.0  # per page, wall clock: the machine may be busy with other work
 MEMORY = 1 << 30  # bytes beyond what the server has itself
 LONGEST = 64 << 20  # bytes of a page
-IDLE = 60.0  # seconds after which a server that nobody asks ends
+IDLE = 60.0  # seconds without a request after which the server ends
 
 
 class PageError(RuntimeError):
-    """A page could not be made; a few words that say why."""
+    """A page could not be made; the message is the cause, in a few words."""
 
 
 class PageServer:
@@ -58,7 +58,7 @@ class PageServer:
             for attempt in (1, 2):
                 try:
                     return self._ask(line)
-                except (OSError, ValueError):  # it had been idle and ended, or was killed
+                except (OSError, ValueError):  # it ended after IDLE, or was killed
                     self._stop()
                     if attempt == 2:
                         raise PageError("the process that makes pages ended") from None
@@ -101,7 +101,7 @@ class PageServer:
 def _main(cpu_seconds: int) -> None:
     from autograde.reports.reading.page import KINDS, exporter
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for who asked
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for the client
     answers = os.dup(1)
     os.dup2(2, 1)
     for kind in KINDS:
@@ -119,12 +119,12 @@ def _main(cpu_seconds: int) -> None:
 
 
 def _bounded(request: list, cpu_seconds: int) -> bytes:
-    """The page, made by a fork."""
+    """The page, made by a forked process: ``P`` and the page, or ``E`` and the cause, come through a pipe."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _be_the_page(request, writing, cpu_seconds)
+        _make_page(request, writing, cpu_seconds)
     os.close(writing)
     ends, pieces, size = time.monotonic() + SECONDS, [], 0
     try:
@@ -143,18 +143,18 @@ def _bounded(request: list, cpu_seconds: int) -> bytes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
-    found = b"".join(pieces)
-    if found[:1] == b"P":
-        return found[1:]
-    if found[:1] == b"E":
-        raise PageError(found[1:].decode())
+    page = b"".join(pieces)
+    if page[:1] == b"P":
+        return page[1:]
+    if page[:1] == b"E":
+        raise PageError(page[1:].decode())
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
         raise PageError(f"it took more than {cpu_seconds} s of processor time")
     raise PageError("its process ended")
 
 
-def _be_the_page(request: list, writing: int, cpu_seconds: int) -> None:
-    """Never returns."""
+def _make_page(request: list, writing: int, cpu_seconds: int) -> None:
+    """Make the page in the forked process; never returns."""
     try:
         with open("/proc/self/statm") as file:
             size = int(file.read().split()[0]) * resource.getpagesize()

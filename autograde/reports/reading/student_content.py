@@ -1,6 +1,6 @@
 """A student's Markdown, code, outputs and pictures as inert HTML, each within bounds.
 
-A cell that takes too long to lay out is shown as it was typed, and so are those that follow the third such cell.
+A cell that takes too long to lay out is shown as it was typed. After the third such cell, so are all that follow.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NBGRADER = ("grade", "solution", "task", "locked", "grade_id", "points", "score
 
 
 class _TooLong(BaseException):
-    """Not an `Exception`: nothing on the way may take it for an error of its own."""
+    """The time for a cell is over. Not an `Exception`: no library may catch it as an error of its own."""
 
 
 class StudentContent:
@@ -59,17 +59,17 @@ class StudentContent:
     # --- the notebook ------------------------------------------------------------------------------------------------
 
     def notebook(self, notebook: NotebookNode) -> NotebookNode:
-        """A notebook made anew of what a page shows: texts, numbers, pictures that are pictures, nbgrader's fields."""
+        """A new notebook that holds only what a page shows: texts, numbers, real pictures, nbgrader's fields."""
         cells, others = [], 0
         for cell in notebook.cells:
-            found = cell.metadata.get("nbgrader", {})
-            metadata = {"nbgrader": {name: found[name] for name in _NBGRADER if name in found}} if found else {}
-            others += not found
-            if others == CELLS + 1 and not found:
+            graded = cell.metadata.get("nbgrader", {})
+            metadata = {"nbgrader": {name: graded[name] for name in _NBGRADER if name in graded}} if graded else {}
+            others += not graded
+            if others == CELLS + 1 and not graded:
                 cells.append(new_markdown_cell(f"Only the first {CELLS} cells without points are shown."))
-            if others > CELLS and not found:
+            if others > CELLS and not graded:
                 continue
-            left, check = self._text, found.get("grade") and not found.get("solution")
+            left, check = self._text, graded.get("grade") and not graded.get("solution")
             if check:  # its output is the reasons for the points, whatever the student printed before
                 self._text = LONGEST_SHOWN
             text = self._cut(cell.source)
@@ -135,8 +135,8 @@ class StudentContent:
         return self._within(source, lambda: clean_fragment(nbconvert.filters.ansi2html(source))) or _escaped(source)
 
     def _laid_out(self, source: str, layout: Callable[[], str]) -> str:
-        if (found := self._within(source, lambda: clean_fragment(layout()))) is not None:
-            return found
+        if (laid_out := self._within(source, lambda: clean_fragment(layout()))) is not None:
+            return laid_out
         return clean_fragment(
             '<div class="as-typed"><p class="note">Shown as typed: this cell could not be laid out in time.</p>'
             f"<pre>{_escaped(source)}</pre></div>"
@@ -160,12 +160,12 @@ class StudentContent:
         """The ``data:`` address of a picture in Markdown, or why there is none."""
         prefix, _, name = address.partition(":")
         if prefix == "attachment":
-            found = attachments.get(name) or attachments.get(unquote(name))
-            if not isinstance(found, dict):
+            attachment = attachments.get(name) or attachments.get(unquote(name))
+            if not isinstance(attachment, dict):
                 return "", f"a picture that is not attached: {name[:80]}"
             for mime in _FORMATS:
-                if mime in found:
-                    return self._picture(mime, _text(found[mime]))
+                if mime in attachment:
+                    return self._picture(mime, _text(attachment[mime]))
             return "", f"an attachment that is neither PNG nor JPEG: {name[:80]}"
         for mime in _FORMATS:
             if address.startswith(f"data:{mime};base64,"):
@@ -217,7 +217,7 @@ class _Renderer(IPythonRenderer):
 
 
 def _text(value: object) -> str:
-    """A text of a notebook, whose format allows a list of lines."""
+    """A text of a notebook; the format also allows a list of lines."""
     if isinstance(value, list):
         return "".join(line for line in value if isinstance(line, str))
     return value if isinstance(value, str) else ""

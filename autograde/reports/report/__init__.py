@@ -1,4 +1,4 @@
-"""The instructor's HTML pages: one about the class, one about each student; no scripts, nothing fetched from anywhere.
+"""The instructor's HTML pages: the class, each student, and similar submissions; no scripts, nothing fetched.
 
 Everything that came from a student passes through Jinja's escaping; the pages' own policy forbids scripts and loading.
 """
@@ -10,16 +10,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
+from jinja2 import Environment
+
 from autograde.gradebook.scores import CourseError, LabPoints, lab_points, nbgrader_settings
 from autograde.reports.export.scores import StudentScore, read_scores
 from autograde.reports.report.class_results import ClassResults, read_verdicts
-from autograde.reports.report.pages import environment, remove_stale
+from autograde.reports.report.pages import environment, remove_stale, similarity_page
 from autograde.reports.similarity.submissions import (
     answers_like_the_library,
+    compare_answers,
     flag_library,
     flag_similar,
     read_answers,
-    write_similarity,
 )
 from autograde.rubric.schema import Rubric, find_rubric
 from autograde.sandbox.withheld import WithheldError
@@ -35,10 +37,10 @@ class ReportError(RuntimeError):
 def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path:
     """Write one page about the class, and a page about each student, from the verdicts that `grade_lab` saved.
 
-    Submissions are compared with each other on the way, which gives a third page, ``LAB_similarity.html``, and flags.
+    The submissions are compared with each other, which gives a third page, ``LAB_similarity.html``, and flags.
 
     The students' pages are ``LAB/STUDENT.html`` beside `out`. Pages of students without a verdict are removed from
-    there. Everything is drawn before anything is written, and the class's page comes after those that it leads to.
+    there. All pages are drawn before one is written, and the class's page is written after those that it links to.
 
     Parameters
     ----------
@@ -62,30 +64,29 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
         No verdicts on a lab, or a page cannot be written.
     """
     course, out = Path(course), Path(out)
-    results = [_results(find_rubric(lab), course, out) for lab in dict.fromkeys(labs)]
     jinja = environment()
-    common = {
-        "written": datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
-        "several_labs": len(results) > 1,
-    }
     pages: dict[Path, str] = {}
+    results: list[ClassResults] = []
+    similarity: dict[str, str] = {}  # the links to these pages
+    for rubric in map(find_rubric, dict.fromkeys(labs)):
+        lab, page = _results(rubric, course, jinja)
+        results.append(lab)
+        if page is not None:
+            path = out.parent / f"{rubric.lab}_similarity.html"
+            pages[path] = page
+            similarity[rubric.lab] = quote(path.name)  # a name with a colon in it would be read as a scheme
+    common = {"written": datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"), "several_labs": len(results) > 1}
     for lab in results:
         students = [verdict.student for verdict in lab.verdicts]
         neighbours = zip([None, *students[:-1]], [*students[1:], None], strict=True)
         for verdict, (before, after) in zip(lab.verdicts, neighbours, strict=True):
             pages[out.parent / lab.rubric.lab / f"{verdict.student}.html"] = jinja.get_template("student.html").render(
-                common,
-                lab=lab,
-                verdict=verdict,
-                class_page=f"../{quote(out.name)}",
-                before=before,
-                after=after,
+                common, lab=lab, verdict=verdict, class_page=f"../{quote(out.name)}", before=before, after=after
             )
-    similarity = {lab.rubric.lab: _similarity_link(lab.rubric.lab, out) for lab in results}
-    class_page = jinja.get_template("page.html").render(common, labs=results, similarity=similarity)
+    pages[out] = jinja.get_template("page.html").render(common, labs=results, similarity=similarity)
     path = out
     try:
-        for path, html in (pages | {out: class_page}).items():
+        for path, html in pages.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, html)
         for lab in results:
@@ -96,22 +97,22 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
     return out
 
 
-def _results(rubric: Rubric, course: Path, out: Path) -> ClassResults:
+def _results(rubric: Rubric, course: Path, jinja: Environment) -> tuple[ClassResults, str | None]:
+    """A lab's results, and the page on similar submissions; None where they cannot be compared."""
     verdicts, unreadable = read_verdicts(rubric.lab, course)
     if not verdicts:
         why = f"; {unreadable[0]}" if unreadable else f"; run `lab grade {rubric.lab}` first"
         raise ReportError(f"no verdicts on {rubric.lab} in {course}{why}")
+    page = None
     try:
-        page = _similarity_page(rubric.lab, out)
-        page.parent.mkdir(parents=True, exist_ok=True)
         read = read_answers(rubric.lab, course, [verdict.student for verdict in verdicts])
-        verdicts = flag_similar(verdicts, write_similarity(read, page))
+        similarity = compare_answers(read)
+        page = similarity_page(jinja, similarity, read.answers)
+        verdicts = flag_similar(verdicts, similarity)
         verdicts = flag_library(verdicts, answers_like_the_library(read, rubric.execution.withheld))
     except (CourseError, WithheldError) as error:
         unreadable = [*unreadable, f"submissions were not compared with each other: {error}"]
-    except OSError as error:
-        raise ReportError(f"{page} cannot be written ({error.strerror}); choose another place with -o FILE") from None
-    return ClassResults(rubric, verdicts, unreadable, *_in_gradebook(course, rubric))
+    return ClassResults(rubric, verdicts, unreadable, *_in_gradebook(course, rubric)), page
 
 
 def _in_gradebook(course: Path, rubric: Rubric) -> tuple[LabPoints | None, dict[str, StudentScore]]:
@@ -125,13 +126,3 @@ def _in_gradebook(course: Path, rubric: Rubric) -> tuple[LabPoints | None, dict[
         return points, {each.student: each for each in students if each.seconds_late > 0}
     except CourseError:
         return None, {}
-
-
-def _similarity_page(lab: str, out: Path) -> Path:
-    return out.parent / f"{lab}_similarity.html"
-
-
-def _similarity_link(lab: str, out: Path) -> str | None:
-    page = _similarity_page(lab, out)
-    # Quoted, so that a name with a colon in it is not read as a scheme.
-    return quote(page.name) if page.is_file() else None

@@ -1,4 +1,4 @@
-"""A class's verdicts on one lab, and what the pages count in them."""
+"""A class's verdicts on one lab, and the figures that the pages show of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["CellResults", "ClassResults", "PassRate", "RunResults", "read_verdic
 
 @dataclass(frozen=True)
 class PassRate:
-    """How many of those who were judged by a criterion met it."""
+    """How many students met a criterion, of those who were judged by it."""
 
     description: str
     points: float
@@ -50,8 +50,8 @@ class CellResults:
 class RunResults:
     """The class on one of the rubric's runs; a verdict without that run counts as one of which nothing could be read.
 
-    `judged` are the runs that earned points. A curve that nothing backs up is a file that anybody can write, so it is
-    in no figure of the class.
+    `judged` are the runs that earned points. Anybody can write a curve that nothing backs up, so it is in no figure of
+    the class.
     """
 
     rules: RunEvidence
@@ -74,7 +74,7 @@ class RunResults:
 
 
 def read_verdicts(lab: str, course: Path) -> tuple[list[Verdict], list[str]]:
-    """The saved verdicts on a lab in order of the students' ids, and a line for each file that is none."""
+    """The saved verdicts on a lab in order of the students' ids, and a line for each file that is not a verdict."""
     verdicts, unreadable = [], []
     paths = {path.parent.parent.name: path for path in (course / FOLDER).glob(f"*/{lab}/verdict.json")}
     for student in sorted(filter(is_student_id, paths)):
@@ -83,7 +83,7 @@ def read_verdicts(lab: str, course: Path) -> tuple[list[Verdict], list[str]]:
         except ValueError as error:
             unreadable.append(str(error))
             continue
-        # The names become a page's path: the folder's, which was checked, and no other.
+        # The names become a page's path, so they must be the folder's, which were checked.
         if (verdict.student, verdict.lab) == (student, lab):
             verdicts.append(verdict)
         else:
@@ -119,15 +119,15 @@ class ClassResults:
     @cached_property
     def runs(self) -> list[RunResults]:
         """The rubric's runs, in its order."""
-        found = []
+        runs = []
         for rules in self.rubric.runs:
             summaries = {}
             for verdict in self.verdicts:
                 own = (run for run in verdict.runs if run.id == rules.id)
                 summaries[verdict.student] = next(own, RunSummary(rules.id))
             judged = (summaries[each.student] for each in self.verdicts if cell_score(each, rules.cell))
-            found.append(RunResults(rules, summaries, tuple(judged)))
-        return found
+            runs.append(RunResults(rules, summaries, tuple(judged)))
+        return runs
 
     @cached_property
     def histogram(self) -> Chart:
@@ -224,7 +224,7 @@ class ClassResults:
         lines = []
         for data, count in counts.most_common():
             runs = f"{count} run{'s' * (count != 1)}"
-            lines.append(f"{data[0]}, {data[1]}, source {data[2]} ({runs})" if data else f"not told ({runs})")
+            lines.append(f"{data[0]}, {data[1]}, source {data[2]} ({runs})" if data else f"unknown ({runs})")
         return lines
 
 

@@ -1,7 +1,7 @@
 """Learning curves as inline SVG, drawn from our own numbers only.
 
-The drawing stretches with the page while its lines keep their width; the labels are HTML beside it, so that they stay
-legible on a phone. Told apart by weight and dashes, not by colour.
+The drawing stretches with the page while its lines keep their width. The labels are HTML beside it, so that they stay
+legible on a phone. Lines differ by weight and dashes, not by colour.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from autograde.rubric.verdict import RunSummary
 __all__ = ["Chart", "Points", "class_chart", "class_median", "spacing", "student_chart"]
 
 WIDTH, HEIGHT = 1000, 400
-MOST_POINTS = 200  # of a line: more could not be told apart, and a class has many lines
+MOST_POINTS = 200  # per line: more could not be seen, and a class has many lines
 Points = list[tuple[float, float]]  # epoch, validation accuracy
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing and where its labels stand, in per cent of its width from the left and of its height from the top."""
+    """A drawing, and its labels with their places in per cent of its width (from the left) and height (from the top)."""
 
     svg: Markup
     x_labels: list[tuple[float, str]]
@@ -34,7 +34,7 @@ def class_median(summaries: Sequence[RunSummary]) -> Points:
     """Median validation accuracy per epoch of a class's runs of the same task.
 
     A run that ended earlier counts with its last accuracy, so that the median is of the same runs at every epoch. Runs
-    on synthetic data, or on data that the run does not tell, are not counted: their accuracy is of another task.
+    on synthetic data, or on data of unknown origin, are not counted: their accuracy is of another task.
     """
     real = [run for run in summaries if run.data_provenance in ("official", "copy")]
     runs = [points for run in real if (points := _points(run))]
@@ -63,7 +63,7 @@ def student_chart(summary: RunSummary, middle: Points, threshold: float | None) 
 
 
 def spacing(length: float, most: int) -> int:
-    """The least of 1, 2, 5, 10, 20, … that divides an axis of this length into at most so many parts."""
+    """The least of 1, 2, 5, 10, 20, … that divides an axis of this length into at most `most` parts."""
     scale = 1
     while True:
         for step in (scale, 2 * scale, 5 * scale):

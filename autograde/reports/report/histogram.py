@@ -1,4 +1,4 @@
-"""How a class's scores are distributed, as inline SVG."""
+"""The distribution of a class's scores, as inline SVG."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS = (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000)
 
 
 def score_histogram(scores: Sequence[float], most: float) -> Chart:
-    """How many students have each score.
+    """Draw how many students have each score.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def score_histogram(scores: Sequence[float], most: float) -> Chart:
     ceiling = every * -(-highest // every)
 
     def left(score: float) -> float:
-        # Half a point to the right: a whole score stands in the middle of its place.
+        # Half a point to the right: a whole score is in the middle of its bar.
         return (score + min(step, 1) / 2) / (bars * step)
 
     grid = "".join(
@@ -57,8 +57,8 @@ def score_histogram(scores: Sequence[float], most: float) -> Chart:
         if counts[bar]
     )
     x = f"{WIDTH * left(median(scores)):.1f}"
-    told = "; ".join(f"{_range(bar, step)}: {counts[bar]}" for bar in sorted(counts))
-    label = f"Students by score. {told}. Median {median(scores):g} of {most:g}."
+    counted = "; ".join(f"{_range(bar, step)}: {counts[bar]}" for bar in sorted(counts))
+    label = f"Students by score. {counted}. Median {median(scores):g} of {most:g}."
     svg = (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{label}">'
         f'{grid}{drawn}<line class="middle" x1="{x}" x2="{x}" y1="0" y2="{HEIGHT}"/></svg>'

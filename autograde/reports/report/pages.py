@@ -1,9 +1,9 @@
-"""The templates and what they may show, and which pages in a folder are ours."""
+"""The environment of the templates, the similarity page, and which pages in a folder are ours."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,15 +12,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from autograde.gradebook.late_penalties import how_late
+from autograde.reports.similarity.comparison import FLOOR, LENGTH, AnswerMatch, Similarity, cut
 from autograde.rubric.verdict import FLAGS
 from autograde.submission.quoting import printable
 
-__all__ = ["environment", "remove_stale"]
+__all__ = ["environment", "remove_stale", "similarity_page"]
 
 HERE = Path(__file__).parent
 _BREAKS = re.compile(r"[\t\r\n]+")
-LONGEST = 2000  # characters of one text: more is no reason, and nobody's to read
-# What says that a page is ours to remove: a folder given with -o may hold others'.
+LONGEST = 2000  # characters of one text that are shown
+LONGEST_LINE = 300  # characters of a line of code that are shown
+# Marks a page as ours to remove: a folder given with -o may hold other pages.
 STUDENT_PAGE = '<meta name="generator" content="lab report: a student\'s page">'
 
 
@@ -44,6 +46,39 @@ def environment() -> Environment:
     return jinja
 
 
+def similarity_page(jinja: Environment, similarity: Similarity, answers: Mapping[str, Mapping[str, str]]) -> str:
+    """The page that shows the flagged pairs side by side, with the lines that match marked.
+
+    Parameters
+    ----------
+    jinja : Environment
+    similarity : Similarity
+    answers : mapping
+        Student → grade_id → source: the texts that `similarity` is of.
+    """
+    pairs = []
+    for pair in similarity.flagged:
+        matches = []
+        for match in pair.answers:
+            sides = ((pair.left, "left"), (pair.right, "right"))
+            lines = (_lines(answers.get(student, {}).get(match.grade_id, ""), match, side) for student, side in sides)
+            matches.append((match, list(zip((pair.left, pair.right), lines, strict=True))))
+        pairs.append((pair, matches))
+    template = jinja.get_template("similarity.html")
+    return template.render(similarity=similarity, floor=FLOOR, length=LENGTH, pairs=pairs)
+
+
+def _lines(source: str, match: AnswerMatch, side: str) -> list[dict[str, Any]]:
+    """The lines of an answer as shown; `marks` are the numbers of the fragments that a line is in."""
+    spans = [getattr(fragment, side) for fragment in match.fragments]
+    lines = []
+    for number, text in enumerate(cut(source).split("\n"), 1):
+        shown = text[:LONGEST_LINE].expandtabs(4)[:LONGEST_LINE] + (" …" if len(text) > LONGEST_LINE else "")
+        marks = [mark for mark, (first, last) in enumerate(spans, 1) if first <= number <= last]
+        lines.append({"number": number, "text": shown, "marks": marks})
+    return lines
+
+
 def remove_stale(folder: Path, keep: Set[str]) -> None:
     """Remove students' pages that we once wrote into a folder, except those named in `keep`; other files stay.
 
@@ -62,7 +97,7 @@ def remove_stale(folder: Path, keep: Set[str]) -> None:
 
 
 def _shown(value: Any) -> Any:
-    # Markup is the templates' own. A lone surrogate, which no file can hold, must not keep a class from its report.
+    # Markup is the templates' own. A lone surrogate cannot be written to a file, and must not prevent the report.
     return printable(_BREAKS.sub(" ", value), LONGEST) if type(value) is str else value
 
 

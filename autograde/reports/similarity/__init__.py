@@ -1,1 +1,1 @@
-"""Submissions that are alike, found and shown."""
+"""Find submissions that are alike."""

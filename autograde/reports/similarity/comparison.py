@@ -1,4 +1,4 @@
-"""Pairs of submissions that are more alike than their class: a reason to look and talk, never a grade.
+"""Answers that are more alike than their class, or like the library: a reason to look and talk, never a grade.
 
 Fragments
     Pygments cuts an answer into tokens; nothing is compiled or run. Comments, docstrings and white space are dropped, a
@@ -18,21 +18,26 @@ The rule
     (1) its score is at least `FLOOR`;
     (2) it shares at least `LEAST_BITS`, and log2 of the number of pairs: the larger the class, the more two agree by
     chance;
-    (3) its score lies beyond the class's outer fence, the upper quartile of all pairs' scores plus three interquartile
+    (3) its score is above the class's outer fence, the upper quartile of all pairs' scores plus three interquartile
     ranges (Tukey, *Exploratory Data Analysis*, 1977, section 2D). A class of fewer than `SMALL_CLASS` has no quartiles
     worth the name: no fence, and the weights are as if it were that large.
 
 Blind spots
     A copy of the commonplace (10 of 24 copies in the tests' classes), of one exercise, or round a fifth of the class.
 
+The library's own solutions
+    `compare_with_library` flags an answer when at least `LIBRARY_FLOOR` of its own fragments, and `LIBRARY_LEAST` of
+    them, are in one withheld module. A function of the library that is pasted into an answer runs, and its text is public.
+    Tried on the answers in this repository's tests (November 2026): of 74 right and wrong ones, written in many styles,
+    one is flagged, a line of sends that is the library's slower way too. Of 293 functions of withheld modules, nine common
+    names in them changed, 273 are flagged; those that are not are short.
+
 Libraries tried (November 2026, Python 3.11, one core; a made-up class of 200, the four answers of lab 01 each)
-    compare50 1.2.15 cannot be installed beside nbformat: it wants attrs < 21, jsonschema attrs >= 22.2. GPL, pulls in
-    lib50 (requests, cryptography), a process pool; 4 s. Its fragments of 25 tokens are as long as many of these answers.
-    copydetect 0.5.0 (its last release, March 2024): 0.9 s for the fingerprints, 6.5 s for the pairs, 0.5 s to import, as
-    it imports matplotlib.pyplot. It makes every name V, attributes too: with the weights above, and the score's threshold
-    where one wrong pair is flagged in twelve classes of 40, it finds 23 to 53 % of 60 disguised copies (fragments of 12
-    to 8 characters), six tokens with attributes kept 97 %. Its winnowing differs from process to process (`hash` of str).
-    Neither knows what a whole class writes. So: Pygments, which both build on, and the few lines below.
+    compare50 1.2.15 cannot be installed beside nbformat (it wants attrs < 21, jsonschema attrs >= 22.2), and its fragments
+    of 25 tokens are as long as many of these answers. copydetect 0.5.0 (its last release, March 2024) makes every name V,
+    attributes too: with the weights above, and the score's threshold where one wrong pair is flagged in twelve classes of
+    40, it finds 23 to 53 % of 60 disguised copies, six tokens with attributes kept 97 %. Neither knows what a whole class
+    writes. So: Pygments, which both build on, and the few lines below.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 from math import log2
 from statistics import quantiles
@@ -49,7 +54,7 @@ from typing import Any
 from pygments.lexers.python import PythonLexer
 from pygments.token import Comment, Name, String, Text
 
-__all__ = ["AnswerMatch", "AnswerTokens", "Fragment", "Pair", "Similarity", "StarterTokens", "compare", "cut"]
+__all__ = ["AnswerMatch", "Fragment", "LibraryMatch", "Pair", "Similarity", "compare", "compare_with_library", "cut"]
 
 LENGTH = 6
 FLOOR = 0.75
@@ -58,6 +63,8 @@ SMALL_CLASS = 8
 COMMON_SHARE = 0.2
 COMMON_STUDENTS = 5
 MAX_FLAGGED = 100
+LIBRARY_FLOOR = 0.6
+LIBRARY_LEAST = 18
 MAX_CHARACTERS = 50_000
 MAX_LINES = 2_000
 MAX_TOKENS = 5_000
@@ -96,7 +103,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Similarity:
-    """What comparing a class came to.
+    """The result of comparing a class.
 
     Attributes
     ----------
@@ -117,22 +124,15 @@ class Similarity:
     flagged: tuple[Pair, ...]
     left_out: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-ready mapping."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, whole: Mapping[str, Any]) -> Similarity:
-        """The inverse of `to_json`, also after a round trip through text.
+@dataclass(frozen=True)
+class LibraryMatch:
+    """One answer that is alike a module: `score` is the share of its own fragments that the module has."""
 
-        Raises
-        ------
-        KeyError, TypeError
-            If a field is missing or unknown.
-        """
-        fields = {name: whole[name] for name in cls.__dataclass_fields__}
-        fields["flagged"] = tuple(_pair_from_json(pair) for pair in whole["flagged"])
-        return cls(**fields)
+    student: str
+    grade_id: str
+    module: str
+    score: float
 
 
 def compare(
@@ -150,7 +150,7 @@ def compare(
     answers : mapping
         Student → grade_id → source. An answer that is missing is an empty one.
     starter : mapping
-        grade_id → the source as handed out. Only these answers are compared.
+        grade_id → the starter code. Only these answers are compared.
     reference : mapping, optional
         grade_id → the course's own solution.
 
@@ -158,31 +158,16 @@ def compare(
     -------
     Similarity
     """
-    read: dict[str, dict[str, AnswerTokens]] = {student: {} for student in sorted(answers)}
-    having: dict[str, dict[tuple, list[str]]] = {}
-    weights: dict[str, dict[tuple, float]] = {}
+    exercises: dict[str, _Exercise] = {}
     own: dict[str, Counter] = defaultdict(Counter)
     alike: dict[tuple[str, str], Counter] = defaultdict(Counter)
     for grade_id in sorted(starter):
-        start = StarterTokens.read(starter[grade_id])
-        given = start.fragments | set(AnswerTokens((reference or {}).get(grade_id, ""), start).fragments)
-        writers = having[grade_id] = defaultdict(list)
-        answered = 0  # those who handed in the starter are no part of the class in which a fragment can be common
-        for student, row in read.items():
-            row[grade_id] = AnswerTokens(answers[student].get(grade_id, ""), start)
-            answered += not start.fragments.issuperset(row[grade_id].fragments)
-            for fragment in row[grade_id].fragments:
-                writers[fragment].append(student)
-        limit, n = max(COMMON_STUDENTS, COMMON_SHARE * answered), max(answered, SMALL_CLASS)
-        weights[grade_id] = {
-            fragment: log2(n / len(students))
-            for fragment, students in writers.items()
-            if len(students) <= limit and len(students) < n and fragment not in given
-        }
-        for fragment, weight in weights[grade_id].items():
-            for student in writers[fragment]:
+        exercise = exercises[grade_id] = _Exercise(grade_id, answers, starter, reference or {})
+        for fragment, weight in exercise.weights.items():
+            writers = exercise.writers[fragment]
+            for student in writers:
                 own[student][grade_id] += weight
-            for pair in combinations(writers[fragment], 2):
+            for pair in combinations(writers, 2):
                 alike[pair][grade_id] += weight
 
     total = {student: sum(parts.values()) for student, parts in own.items()}
@@ -202,12 +187,47 @@ def compare(
         matches = []
         for grade_id, weight in sorted(parts.items(), key=lambda part: (-part[1], part[0])):
             score = 2 * weight / (own[left][grade_id] + own[right][grade_id])
-            both = _fragments(read[left][grade_id], read[right][grade_id], weights[grade_id], having[grade_id])
+            both = exercises[grade_id].common(left, right)
             matches.append(AnswerMatch(grade_id, round(score, 4), round(weight / LENGTH, 2), both))
         flagged.append(Pair(left, right, round(-negative, 4), round(sum(parts.values()) / LENGTH, 2), tuple(matches)))
     return Similarity(
-        len(read), len(total), round(median, 4), round(fence, 4), tuple(flagged), len(stands_out) - len(flagged)
+        len(answers), len(total), round(median, 4), round(fence, 4), tuple(flagged), len(stands_out) - len(flagged)
     )
+
+
+def compare_with_library(
+    answers: Mapping[str, Mapping[str, str]],
+    starter: Mapping[str, str],
+    reference: Mapping[str, str],
+    library: Mapping[str, str],
+) -> list[LibraryMatch]:
+    """Find answers that are much like a module of the library, for each the module that is most alike.
+
+    Parameters
+    ----------
+    answers, starter, reference : mapping
+        As in `compare`.
+    library : mapping
+        Path → source of the modules that hold solutions.
+
+    Returns
+    -------
+    list of LibraryMatch
+        By students' ids and grade_ids.
+    """
+    matches = []
+    for grade_id in sorted(starter):
+        exercise = _Exercise(grade_id, answers, starter, reference)
+        modules = {
+            path: set(_AnswerTokens(source, exercise.start).fragments) for path, source in sorted(library.items())
+        }
+        for student, tokens in exercise.answers.items():
+            own = exercise.uncommon.intersection(tokens.fragments)
+            shared = {path: len(own & theirs) for path, theirs in modules.items()}
+            path = max(shared, key=shared.__getitem__, default="")
+            if shared and shared[path] >= LIBRARY_LEAST and shared[path] >= LIBRARY_FLOOR * len(own):
+                matches.append(LibraryMatch(student, grade_id, path, round(shared[path] / len(own), 2)))
+    return sorted(matches, key=lambda match: (match.student, match.grade_id))
 
 
 def cut(source: str) -> str:
@@ -216,25 +236,88 @@ def cut(source: str) -> str:
     return "\n".join(text.replace("\r\n", "\n").replace("\r", "\n").split("\n", MAX_LINES)[:MAX_LINES])
 
 
+class _Exercise:
+    """One exercise of a class.
+
+    Attributes
+    ----------
+    answers : dict of str to _AnswerTokens
+        By student.
+    writers : dict of tuple to list of str
+        For each fragment that neither the starter nor the reference has, the students who wrote it.
+    uncommon : set of tuple
+        Those of these fragments that are not common in the class.
+    weights : dict of tuple to float
+        Of the uncommon fragments that not everybody wrote.
+    """
+
+    def __init__(
+        self,
+        grade_id: str,
+        answers: Mapping[str, Mapping[str, str]],
+        starter: Mapping[str, str],
+        reference: Mapping[str, str],
+    ):
+        self.start = _StarterTokens.read(starter[grade_id])
+        given = self.start.fragments | set(_AnswerTokens(reference.get(grade_id, ""), self.start).fragments)
+        self.answers = {
+            student: _AnswerTokens(answers[student].get(grade_id, ""), self.start) for student in sorted(answers)
+        }
+        self.writers: dict[tuple, list[str]] = defaultdict(list)
+        for student, tokens in self.answers.items():
+            for fragment in tokens.fragments:
+                if fragment not in given:
+                    self.writers[fragment].append(student)
+        # Those who handed in the starter are no part of the class in which a fragment can be common.
+        answered = sum(not self.start.fragments.issuperset(tokens.fragments) for tokens in self.answers.values())
+        limit, n = max(COMMON_STUDENTS, COMMON_SHARE * answered), max(answered, SMALL_CLASS)
+        counts = {fragment: len(students) for fragment, students in self.writers.items()}
+        self.uncommon = {fragment for fragment, count in counts.items() if count <= limit}
+        self.weights = {fragment: log2(n / count) for fragment, count in counts.items() if count <= limit and count < n}
+
+    def common(self, one: str, other: str) -> tuple[Fragment, ...]:
+        """What two students share that counts, as runs that are longest first met, none on both sides twice."""
+        left, right = self.answers[one], self.answers[other]
+        fragments, taken, at = [], set(), 0
+        while at < len(left.words):
+            run, match = 0, 0
+            # A handful of candidates: an answer of one token a thousand times over must not take a million steps.
+            for start in islice((p for p in right.fragments.get(left.at(at), ()) if p not in taken), 8):
+                length = 0
+                while (shared := left.at(at + length)) in self.weights and shared == right.at(start + length):
+                    if start + length in taken:
+                        break
+                    length += 1
+                run, match = max((run, match), (length, start), key=lambda it: it[0])
+            if run:
+                taken.update(range(match, match + run))
+                last = run + LENGTH - 2
+                lines = left.span(at, at + last), right.span(match, match + last)
+                students = min(len(self.writers[left.at(at + step)]) for step in range(run))
+                fragments.append(Fragment(*lines, last + 1, students))
+            at += max(run, 1)
+        return tuple(fragments)
+
+
 @dataclass(frozen=True)
-class StarterTokens:
-    """What an answer was handed out with."""
+class _StarterTokens:
+    """The tokens of the starter code."""
 
     names: frozenset[str] = frozenset()
     parameters: Mapping[str, list[str]] = field(default_factory=dict)
     fragments: frozenset[tuple] = frozenset()
 
     @classmethod
-    def read(cls, source: str) -> StarterTokens:
+    def read(cls, source: str) -> _StarterTokens:
         tokens = _tokens(cut(source))
         bare = cls(frozenset(word for _, kind, word in tokens if kind in Name), _parameters(tokens))
-        return replace(bare, fragments=frozenset(AnswerTokens(source, bare).fragments))
+        return replace(bare, fragments=frozenset(_AnswerTokens(source, bare).fragments))
 
 
-class AnswerTokens:
+class _AnswerTokens:
     """An answer as tokens, the line of each, and where each fragment begins."""
 
-    def __init__(self, source: str, start: StarterTokens):
+    def __init__(self, source: str, start: _StarterTokens):
         text = cut(source)
         tokens = _tokens(text)
         self.words = _normalised(tokens, start)
@@ -271,9 +354,9 @@ def _tokens(text: str) -> list[tuple[int, Any, str]]:
 
 def _parameters(tokens: list[tuple[int, Any, str]]) -> dict[str, list[str]]:
     """Function → names of its parameters, in order; the first of a name."""
-    found: dict[str, list[str]] = {}
+    parameters: dict[str, list[str]] = {}
     for at, (_, kind, function) in enumerate(tokens):
-        if kind not in Name.Function or function in found:
+        if kind not in Name.Function or function in parameters:
             continue
         names, depth, before = [], 0, ""
         for _, kind, word in tokens[at + 1 : at + 200]:
@@ -283,11 +366,11 @@ def _parameters(tokens: list[tuple[int, Any, str]]) -> dict[str, list[str]]:
             if depth == 1 and kind in Name and before in ("(", ",", "*", "**"):
                 names.append(word)
             before = word
-        found[function] = names
-    return found
+        parameters[function] = names
+    return parameters
 
 
-def _normalised(tokens: list[tuple[int, Any, str]], start: StarterTokens) -> list[str]:
+def _normalised(tokens: list[tuple[int, Any, str]], start: _StarterTokens) -> list[str]:
     """The tokens' words, with V for the names that a student chose."""
     ours = {
         mine: given
@@ -315,35 +398,3 @@ def _quartiles(scores: Iterable[float], students: int) -> tuple[float, float]:
     some = list(scores)
     low, median, high = quantiles(some + [0.0] * (students * (students - 1) // 2 - len(some)), n=4)
     return median, high + 3 * (high - low)
-
-
-def _fragments(
-    left: AnswerTokens, right: AnswerTokens, weight: Mapping[tuple, float], having: Mapping[tuple, list[str]]
-) -> tuple[Fragment, ...]:
-    """What the two share that counts, as runs that are longest first met, none on both sides twice."""
-    found, taken, at = [], set(), 0
-    while at < len(left.words):
-        run, other = 0, 0
-        # A handful of candidates: an answer of one token a thousand times over must not take a million steps.
-        for start in islice((p for p in right.fragments.get(left.at(at), ()) if p not in taken), 8):
-            length = 0
-            while (shared := left.at(at + length)) in weight and shared == right.at(start + length):
-                if start + length in taken:
-                    break
-                length += 1
-            run, other = max((run, other), (length, start), key=lambda it: it[0])
-        if run:
-            taken.update(range(other, other + run))
-            last = run + LENGTH - 2
-            lines = left.span(at, at + last), right.span(other, other + last)
-            found.append(Fragment(*lines, last + 1, min(len(having[left.at(at + step)]) for step in range(run))))
-        at += max(run, 1)
-    return tuple(found)
-
-
-def _pair_from_json(pair: Mapping[str, Any]) -> Pair:
-    answers = []
-    for match in pair["answers"]:
-        parts = [part | {side: tuple(part[side]) for side in ("left", "right")} for part in match["fragments"]]
-        answers.append(AnswerMatch(**match | {"fragments": tuple(Fragment(**part) for part in parts)}))
-    return Pair(**pair | {"answers": tuple(answers)})

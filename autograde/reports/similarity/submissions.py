@@ -1,20 +1,18 @@
-"""Similarity over a course folder: reading everybody's answers, comparing them, and the page that shows them.
+"""Similarity over a course folder: read everybody's answers, compare them, and flag the verdicts.
 
 Answers are read from ``submitted/`` as data. The source notebook gives the starter's text, which is subtracted, and the
-course's own solutions, which anybody may come upon.
+course's own solutions, which anybody may find without copying.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autograde.gradebook.scores import source_path
 from autograde.grading.bench import source_notebook
-from autograde.reports.similarity.comparison import Similarity, compare
-from autograde.reports.similarity.library import LibraryMatch, alike_library
-from autograde.reports.similarity.page import write_similarity_page
+from autograde.reports.similarity.comparison import LibraryMatch, Similarity, compare, compare_with_library
 from autograde.rubric.verdict import Flag, Verdict
 from autograde.sandbox.withheld import original_sources
 from autograde.submission.notebook_matching import grade_id
@@ -25,10 +23,10 @@ from autograde.submission.submitted_notebook import read_notebook
 __all__ = [
     "ClassAnswers",
     "answers_like_the_library",
+    "compare_answers",
     "flag_library",
     "flag_similar",
     "read_answers",
-    "write_similarity",
 ]
 
 
@@ -42,7 +40,7 @@ class ClassAnswers:
 
 
 def read_answers(lab: str, course: Path, students: Sequence[str]) -> ClassAnswers:
-    """Read the code answers of a lab's submissions; who handed in no notebook has none.
+    """Read the code answers of a lab's submissions; a student without a readable notebook is left out.
 
     Parameters
     ----------
@@ -71,17 +69,9 @@ def read_answers(lab: str, course: Path, students: Sequence[str]) -> ClassAnswer
     return ClassAnswers(answers, starter, reference)
 
 
-def write_similarity(read: ClassAnswers, out: Path) -> Similarity:
-    """Compare the answers of a class and write the page that shows pairs side by side.
-
-    Raises
-    ------
-    OSError
-        The page cannot be written.
-    """
-    found = compare(read.answers, read.starter, read.reference)
-    write_similarity_page(found, read.answers, out)
-    return found
+def compare_answers(read: ClassAnswers) -> Similarity:
+    """Compare the answers of a class with each other."""
+    return compare(read.answers, read.starter, read.reference)
 
 
 def answers_like_the_library(read: ClassAnswers, withheld: tuple[str, ...]) -> list[LibraryMatch]:
@@ -92,23 +82,28 @@ def answers_like_the_library(read: ClassAnswers, withheld: tuple[str, ...]) -> l
     WithheldError
         An entry of `withheld` names nothing.
     """
-    return alike_library(read.answers, read.starter, read.reference, original_sources(withheld))
+    return compare_with_library(read.answers, read.starter, read.reference, original_sources(withheld))
 
 
 def flag_library(verdicts: Sequence[Verdict], matches: Iterable[LibraryMatch]) -> list[Verdict]:
     """The verdicts, those of matches with a flag that names the library's module."""
-    flags: dict[str, list[Flag]] = {}
+    details: dict[str, list[str]] = {}
     for match in matches:
         detail = f"{match.grade_id}: alike {match.module} ({match.score:.0%} of what is the answer's own)"
-        flags.setdefault(match.student, []).append(Flag("copy", detail))
-    return [replace(each, flags=(*each.flags, *flags.get(each.student, ()))) for each in verdicts]
+        details.setdefault(match.student, []).append(detail)
+    return _flag_copies(verdicts, details)
 
 
 def flag_similar(verdicts: Sequence[Verdict], similarity: Similarity) -> list[Verdict]:
-    """The verdicts, those of flagged pairs with a flag that names the other student."""
-    flags: dict[str, list[Flag]] = {}
+    """The verdicts, those of flagged pairs with a flag that names the other student, of at most five others."""
+    details: dict[str, list[str]] = {}
     for pair in similarity.flagged:
         for student, other in ((pair.left, pair.right), (pair.right, pair.left)):
             detail = f"answers much like those of {other} (similarity {pair.score:.2f}); see the similarity page"
-            flags.setdefault(student, []).append(Flag("copy", detail))
-    return [replace(each, flags=(*each.flags, *flags.get(each.student, ())[:5])) for each in verdicts]
+            details.setdefault(student, []).append(detail)
+    return _flag_copies(verdicts, {student: lines[:5] for student, lines in details.items()})
+
+
+def _flag_copies(verdicts: Sequence[Verdict], details: Mapping[str, Sequence[str]]) -> list[Verdict]:
+    copies = ((verdict, [Flag("copy", detail) for detail in details.get(verdict.student, ())]) for verdict in verdicts)
+    return [replace(verdict, flags=(*verdict.flags, *flags)) for verdict, flags in copies]

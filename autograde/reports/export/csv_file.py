@@ -1,7 +1,14 @@
-"""The CSV that an instructor downloaded: single cells of it change, and every other cell keeps its text.
+"""A CSV file that an instructor downloaded: single cells of it change, and every other cell keeps its text.
 
-Encoding, byte-order mark, separator and ends of lines are the template's. Quotes are `csv.writer`'s: no importer reads
-them differently.
+The file keeps its encoding, byte-order mark, separator and line ends. Quotes are `csv.writer`'s: no importer reads them
+differently.
+
+Formulas. A spreadsheet computes a cell whose text begins with ``= + - @``, or with a tab or a carriage return before one
+of them, quoted or not (OWASP, *CSV Injection*). Names, addresses and ids come from students, so such a text gets an
+apostrophe in front, which spreadsheets show as text. A spreadsheet's separator is its locale's, not the file's. Where the
+two differ, a cell is cut at the spreadsheet's: quotes protect only a cell that begins with one *after that separator*, so
+``1,"a;=B"`` opens a formula in a second column. An apostrophe therefore also goes in front of what would be a formula
+after any separator or line end within a cell.
 """
 
 from __future__ import annotations
@@ -13,28 +20,50 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from autograde.reports.export.cells import neutral
-
-__all__ = ["LIMIT", "ExportError", "Template"]
+__all__ = ["LIMIT", "CsvFile", "ExportError", "neutral"]
 
 LIMIT = 20 * 2**20
 _SEPARATORS = (",", ";", "\t")
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+
+# The full-width forms are formulas to spreadsheets in East Asian locales.
+_FORMULA = "=+-@＝＋－＠"
+_BLANKS = "\t\r\n"
+# A comma within a sentence may be followed by a number ("0.1, -1"): a number alone is no formula.
+_WITHIN = re.compile(rf"([,;\t\r\n][\s\"]*+)(?=[{re.escape(_FORMULA)}])(?![+-][0-9.]+(?:[\s,;)]|\Z))")
 
 
 class ExportError(RuntimeError):
     """The scores cannot be exported; one line that names the file, the place in it and the remedy."""
 
 
-class Template:
-    """A CSV file with a header row.
+def neutral(text: str) -> str:
+    """A text as a cell that no spreadsheet computes.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    str
+        Without NUL; with an apostrophe in front of what begins as a formula does: the text itself, blanks apart, and what
+        follows a separator or a line end in it. Applying this twice is the same as once.
+    """
+    text = _WITHIN.sub(r"\1'", text.replace("\0", ""))
+    first = text.lstrip()[:1]
+    return "'" + text if text[:1] and (text[0] in _BLANKS or (first and first in _FORMULA)) else text
+
+
+class CsvFile:
+    """A CSV file with a header row, in memory.
 
     Parameters
     ----------
     path : Path
         Of at most 20 MiB: UTF-8, UTF-16 with a byte-order mark, or Windows-1252.
     known : iterable of str
-        Names of columns, by which the separator (comma, semicolon or tab) is found.
+        Column headings. The separator (comma, semicolon or tab) is the one that yields most of them.
 
     Attributes
     ----------
@@ -54,24 +83,25 @@ class Template:
         self.path = path
         self._mark, self._encoding, text = _decode(path)
         known = {name.casefold() for name in known}
-        read = {separator: _rows(text, separator) for separator in _SEPARATORS}
-        names = {separator: [cell.strip() for cell in rows[0]] for separator, (rows, _) in read.items()}
-        found = {separator: sum(name.casefold() in known for name in names[separator]) for separator in _SEPARATORS}
-        self._separator = max(_SEPARATORS, key=found.__getitem__)
-        if not found[self._separator]:
+
+        def known_headings(separator: str) -> int:
+            return sum(cell.strip().casefold() in known for cell in _rows(text, separator)[0][0])
+
+        self._separator = max(_SEPARATORS, key=known_headings)
+        self.rows, closed = _rows(text, self._separator)
+        self.header = [cell.strip() for cell in self.rows[0]]
+        if not known.intersection(map(str.casefold, self.header)):
             raise ExportError(
                 f"{path}: row 1 names no column that is expected there; give the file as it was downloaded"
             )
-        self.rows, closed = read[self._separator]
         if not closed:
             raise ExportError(f"{path}: row {len(self.rows)} has a quote that is never closed; download the file again")
-        self.header = names[self._separator]
         self._end = re.search(r"\r\n|\r|\n|\Z", text).group() or "\n"
 
     def column(self, name: str) -> int | None:
-        """Index of the first column of a heading, in capital or small letters; None where there is none."""
-        wanted = name.casefold()
-        return next((index for index, heading in enumerate(self.header) if heading.casefold() == wanted), None)
+        """Index of the first column with this heading, in capital or small letters; None where there is none."""
+        headings = [heading.casefold() for heading in self.header]
+        return headings.index(name.casefold()) if name.casefold() in headings else None
 
     def get(self, row: int, column: int) -> str:
         """Text of a cell; empty where the row ends before it."""
@@ -79,13 +109,13 @@ class Template:
         return cells[column] if column < len(cells) else ""
 
     def set(self, row: int, column: int, text: str) -> None:
-        """Change a cell. The text is written as it is; see `autograde.reports.export.cells.neutral`."""
+        """Change a cell. The text is written as it is; see `neutral`."""
         cells = self.rows[row]
         cells.extend([""] * (column + 1 - len(cells)))
         cells[column] = text
 
     def neutralise(self, names: Iterable[str]) -> None:
-        """Make sure that no spreadsheet takes a cell in the columns of these names, where they exist, for a formula."""
+        """Make every cell `neutral` in the columns with these headings, where they exist."""
         for column in filter(lambda column: column is not None, map(self.column, names)):
             for row in range(1, len(self.rows)):
                 if (text := self.get(row, column)) != (safe := neutral(text)):
@@ -107,7 +137,7 @@ class Template:
             raise ExportError(f"{self.path}: {self._encoding} has no {what}; save the template as UTF-8") from None
 
     def _line(self, cells: list[str]) -> str:
-        # With both characters in its end of line, the writer quotes cells that have either of them.
+        # With both characters in its line end, the writer quotes cells that have either of them.
         line = io.StringIO(newline="")
         csv.writer(line, delimiter=self._separator, lineterminator="\r\n").writerow(cells)
         return line.getvalue().removesuffix("\r\n")
@@ -134,12 +164,12 @@ def _decode(path: Path) -> tuple[bytes, str, str]:
 
 
 def _rows(text: str, separator: str) -> tuple[list[list[str]], bool]:
-    """Rows, at least one, and whether the last quote is closed: a line added at the end is a row of its own then."""
+    """Rows, at least one, and whether the last quote is closed: then a line added at the end is a row of its own."""
     csv.field_size_limit(max(csv.field_size_limit(), LIMIT))  # an online text may be longer than the module's default
     rows = list(csv.reader(io.StringIO(text + "\nend", newline=""), delimiter=separator))
     closed = rows[-1] == ["end"]
     if closed:
         rows.pop()
-        if rows and not rows[-1]:  # after the last end of line
+        if rows and not rows[-1]:  # after the last line end
             rows.pop()
     return rows or [[]], closed
