@@ -47,8 +47,8 @@ class Execution:
     data : tuple of str
         Staged data sets that the sandbox shows.
     withheld : tuple of str
-        What answers do not find of the course's library, since it solves an exercise: ``course_lib.MODULE``, or
-        ``course_lib.MODULE:NAME`` (see `autograde.sandbox.withheld`).
+        Modules of the course's library that answers do not find, since they solve an exercise: ``course_lib.MODULE``
+        (see `autograde.sandbox.withheld`). The visible checks are always among them.
     seconds, memory_gib : float
         Limits on one exercise, all of its ranks together.
     """

@@ -1,7 +1,7 @@
 """Gradual warm-up: the first steps with many ranks start from one rank's learning rate (Goyal et al. 2017).
 
-Both functions multiply each group's own learning rate, so groups with different rates keep their ratios.
-`course_lib.training.loop.warmup_then_decay` is the plain rise and fall that the first labs use.
+The functions multiply each group's own learning rate, so groups with different rates keep their ratios.
+`warmup_then_decay` is the plain rise and fall that the first labs use.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import torch
 from torch.optim.lr_scheduler import (
     ConstantLR,
     CosineAnnealingLR,
+    LambdaLR,
     LinearLR,
     LRScheduler,
     MultiStepLR,
     SequentialLR,
 )
 
-__all__ = ["linear_warmup", "warmup_then"]
+__all__ = ["linear_warmup", "warmup_then", "warmup_then_decay"]
 
 
 def linear_warmup(optimizer: torch.optim.Optimizer, world_size: int, warmup_epochs: int) -> LinearLR:
@@ -101,3 +102,24 @@ def warmup_then(
         return after
     warmup = LinearLR(optimizer, start_factor, total_iters=warmup_steps)
     return SequentialLR(optimizer, [warmup, after], [warmup_steps])
+
+
+def warmup_then_decay(optimizer: torch.optim.Optimizer, total_steps: int, warmup_steps: int = 0) -> LambdaLR:
+    """Learning rate rises linearly over `warmup_steps` and falls linearly to 0 at `total_steps`.
+
+    Step it once per iteration. The factor of step i is min((i+1)/warmup, (total−i)/(total−warmup)).
+
+    Raises
+    ------
+    ValueError
+        `warmup_steps` not below `total_steps`.
+    """
+    if not 0 <= warmup_steps < max(total_steps, 1):
+        raise ValueError(f"warmup_steps must lie in 0…{total_steps - 1}, got {warmup_steps}")
+
+    def factor(step: int) -> float:
+        rising = (step + 1) / warmup_steps if warmup_steps else 1.0
+        falling = (total_steps - step) / (total_steps - warmup_steps)
+        return max(0.0, min(rising, falling, 1.0))
+
+    return LambdaLR(optimizer, factor)
