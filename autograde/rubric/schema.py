@@ -60,7 +60,7 @@ def find_rubric(lab: str, folder: Path = RUBRICS) -> Rubric:
     lab : str
         ``1``, ``01`` or ``01_single_gpu``.
     folder : Path
-        Where the rubrics lie.
+        Of the rubrics.
 
     Raises
     ------
