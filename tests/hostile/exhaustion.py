@@ -31,24 +31,6 @@ def loop_that_ignores_signals(submission: Submission, world: World) -> None:
     )
 
 
-@exhibit(
-    train_step=0, evaluate=None, throughput=None, speedup=None, flags="limit", reason="processes|threads|timed out"
-)
-def fork_bomb(submission: Submission, world: World) -> None:
-    """Every process forks for ever."""
-    submission.before(
-        "train-step",
-        """
-import os
-while True:
-    try:
-        os.fork()
-    except OSError:
-        pass
-""",
-    )
-
-
 @exhibit(train_step=0, flags="limit", reason="out of memory")
 def memory_in_one_process(submission: Submission, world: World) -> None:
     """One process takes and fills memory until there is none."""
