@@ -2,9 +2,10 @@
 
 Each exercise gets a sandbox of its own. Into it go, in the notebook's order, the lab's own cells that the rubric lists,
 every answer, and the definitions among what the student added: imports, functions, classes and constants, so that a
-helper in a cell of one's own works, while an experiment of one's own costs nobody's time. Then the check's driver is
-called. What the rubric withholds of the library is not there. An answer that fails to execute loses the exercises that need it, and no other; a cell that ends the execution
-(it never returns, or it ends its process) is left out of the ones that follow.
+helper in a cell of the student's works, and an experiment there costs no time. Then the check's driver is
+called. What the rubric withholds of the library is not there. An answer that fails to execute loses the exercises that
+need it, and no other; a cell that ends the execution (it never returns, or it ends its process) is left out of the
+exercises that follow.
 """
 
 from __future__ import annotations
@@ -13,32 +14,28 @@ import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autograde.checks import AnswerError, Findings, find_check
-from autograde.checks.registry import driver_source
+from autograde.checks.registry import AnswerError, Findings, driver_source, find_check
 from autograde.rubric.criteria import Finding
-from autograde.rubric.schema import Execution as ExecutionRules
-from autograde.rubric.schema import Exercise
+from autograde.rubric.form import Execution as ExecutionRules
+from autograde.rubric.form import Exercise
 from autograde.rubric.verdict import CriterionResult, Flag
-from autograde.sandbox.execution import Execution
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.turns import in_turn
-from autograde.sandbox.warm import WarmInterpreter
-from autograde.submission.notebook_repair import RepairedNotebook
 from autograde.submission.quoting import quote
 
-__all__ = ["ExerciseJudge", "cells_to_run", "limits_of"]
+if TYPE_CHECKING:
+    from autograde.sandbox.execution import Execution
+    from autograde.sandbox.warm import WarmInterpreter
+    from autograde.submission.notebook_repair import RepairedNotebook
+
+__all__ = ["ExerciseJudge", "cells_to_run", "exercise_results"]
 
 _BLANK = "NotImplementedError"
 _MOST_LEFT_OUT = 3
-
-
-def limits_of(rules: ExecutionRules) -> Limits:
-    """A rubric's limits on one exercise."""
-    return Limits(seconds=rules.seconds, memory_bytes=int(rules.memory_gib * (1 << 30)))
 
 
 def cells_to_run(repaired: RepairedNotebook, rules: ExecutionRules) -> list[dict[str, Any]]:
@@ -69,6 +66,28 @@ def cells_to_run(repaired: RepairedNotebook, rules: ExecutionRules) -> list[dict
             if cell.id in repaired.edited:
                 found.append({"id": cell.id, "source": repaired.edited[cell.id], "definitions": True})
     return found
+
+
+def exercise_results(exercise: Exercise, findings: Findings, other: Finding) -> list[CriterionResult]:
+    """A result for each part of an exercise's check, from its finding; `other` is the finding of parts without one."""
+    check = find_check(exercise.check)
+    results = []
+    for part, points in exercise.points.items():
+        finding = findings.get(part, other)
+        results.append(
+            CriterionResult(
+                cell=exercise.cell,
+                id=part,
+                kind=exercise.check,
+                description=check.parts[part],
+                passed=finding.passed,
+                points=points if finding.passed else 0.0,
+                max_points=points,
+                reason=" ".join(finding.reason.split()),
+                remedy="" if finding.passed else finding.remedy,
+            )
+        )
+    return results
 
 
 @dataclass
@@ -102,7 +121,6 @@ class ExerciseJudge:
 
     def judge(self, exercise: Exercise) -> list[CriterionResult]:
         """The results of one exercise, one for each part of its check; never raises for what a student wrote."""
-        check = find_check(exercise.check)
         reason: AnswerError | None = self._failed_before_calls
         findings: Findings = {}
         if reason is None:
@@ -114,26 +132,9 @@ class ExerciseJudge:
             flag = Flag(reason.flag, f"{exercise.cell}: {reason}")
             if not any(known.detail.endswith(str(reason)) for known in self.flags):
                 self.flags.append(flag)
-        results = []
-        for part, points in exercise.points.items():
-            if reason is not None:
-                finding = Finding(False, str(reason), reason.remedy)
-            else:
-                finding = findings.get(part, Finding(False, "this part was not judged; ask your instructor"))
-            results.append(
-                CriterionResult(
-                    cell=exercise.cell,
-                    id=part,
-                    kind=exercise.check,
-                    description=check.parts[part],
-                    passed=finding.passed,
-                    points=points if finding.passed else 0.0,
-                    max_points=points,
-                    reason=" ".join(finding.reason.split()),
-                    remedy="" if finding.passed else finding.remedy,
-                )
-            )
-        return results
+        if reason is not None:
+            return exercise_results(exercise, {}, Finding(False, str(reason), reason.remedy))
+        return exercise_results(exercise, findings, Finding(False, "this part was not judged; ask your instructor"))
 
     def _findings(self, exercise: Exercise) -> Findings:
         try:
@@ -147,8 +148,8 @@ class ExerciseJudge:
 
     def _attempt(self, exercise: Exercise, share: float) -> Findings:
         check = find_check(exercise.check)
-        limits = limits_of(self.rules)
-        limits = replace(limits, seconds=share * limits.seconds, processors=max(limits.processors, check.ranks))
+        limits = Limits.of(share * self.rules.seconds, self.rules.memory_gib)
+        limits = replace(limits, processors=max(limits.processors, check.ranks))
         stream = np.random.default_rng([*self.seed, *exercise.cell.encode()])
         with self.warm.execute(
             limits, check.ranks, self.data, withheld=self.rules.withheld, network=check.network

@@ -12,22 +12,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from autograde.grading.evidence import Evidence, HeldOut
 from autograde.grading.networks import DRIVER, NETWORKS, Network
-from autograde.rubric.schema import ModelEvidence
+from autograde.rubric.form import ModelEvidence
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.turns import in_turn
-from autograde.sandbox.warm import WarmInterpreter
 from autograde.submission.quoting import quote
 from autograde.submission.run_folder import EvidenceError
 from course_lib.runs.run_evidence.run_record import RunRecord
 from data_prep.errors import DataError
 from data_prep.staged import StagedDataset, read
+
+if TYPE_CHECKING:
+    from autograde.sandbox.warm import WarmInterpreter
 
 __all__ = ["augment", "check_data", "try_weights"]
 

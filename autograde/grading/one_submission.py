@@ -14,23 +14,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_notebook
 
-from autograde.grading.bench import Bench
 from autograde.grading.evidence import WEIGHTS, RunFiles, parse_evidence, read_run_files, summarise
-from autograde.grading.exercises import ExerciseJudge, cells_to_run
+from autograde.grading.exercises import ExerciseJudge, cells_to_run, exercise_results
 from autograde.grading.rerun import rerun
-from autograde.grading.run_judging import judge_run, lost_run, with_weights
-from autograde.grading.same_weights import count_once, repeated_weights
-from autograde.rubric.schema import Exercise, Rubric, RunEvidence
+from autograde.grading.run_judging import count_once, judge_run, lost_run, with_weights
+from autograde.grading.same_weights import repeated_weights
+from autograde.rubric.criteria import Finding
+from autograde.rubric.form import Rubric, RunEvidence
 from autograde.rubric.verdict import CriterionResult, Flag, RunSummary, Verdict
 from autograde.sandbox.bubblewrap import SandboxError
 from autograde.submission.notebook_matching import grade_id
 from autograde.submission.notebook_repair import RepairedNotebook, autograded_notebook, repair
 from autograde.submission.run_folder import EvidenceError
 from autograde.submission.submitted_notebook import read_notebook
+
+if TYPE_CHECKING:
+    from autograde.grading.bench import Bench
 
 __all__ = ["Graded", "failed_verdict", "grade_submission", "submission_digest"]
 
@@ -54,8 +58,8 @@ class _Submission:
         total = hashlib.sha256(repr(self.notebook).encode("utf-8", "replace"))
         for run, files in self.runs.items():
             for name, content in sorted(files.items()):
-                told = content if isinstance(content, bytes) else str(content).encode("utf-8", "replace")
-                total.update(f"{run}/{name}\0".encode() + hashlib.sha256(told).digest())
+                data = content if isinstance(content, bytes) else str(content).encode("utf-8", "replace")
+                total.update(f"{run}/{name}\0".encode() + hashlib.sha256(data).digest())
         return total.hexdigest()
 
 
@@ -109,7 +113,8 @@ def _grade(
     repaired, cells, notebook, unanswered = None, [], None, ()
     if isinstance(handed_in.notebook, EvidenceError):
         flags.append(Flag("missing", str(handed_in.notebook)))
-        results += [result for each in rubric.exercises for result in _lost(each, str(handed_in.notebook))]
+        lost = Finding(False, str(handed_in.notebook))
+        results += [result for each in rubric.exercises for result in exercise_results(each, {}, lost)]
         # What a person sees then is the lab as it was given out, with the reasons.
         notebook = repair(new_notebook(), bench.source).notebook
         # What is not there is no answer; in what cannot be read there may be some, which a person must look for.
@@ -148,7 +153,8 @@ def _grade(
 
 def failed_verdict(rubric: Rubric, student: str, reason: str, flag: Flag | None = None) -> Verdict:
     """A verdict of 0 points on everything, all for one reason."""
-    results = [result for exercise in rubric.exercises for result in _lost(exercise, reason)]
+    lost = Finding(False, reason)
+    results = [result for exercise in rubric.exercises for result in exercise_results(exercise, {}, lost)]
     results += [result for run in rubric.runs for result in lost_run(run, reason)]
     runs = tuple(RunSummary(run.id) for run in rubric.runs)
     flags = () if flag is None else (flag,)
@@ -188,25 +194,6 @@ def _judge_run(
     evidence = with_weights(bench, rules, parse_evidence(lab, files), files, cells, seed)
     results = judge_run(rules, evidence, flags, clock)
     return results, summarise(evidence, id=rules.id, weights=digest)
-
-
-def _lost(exercise: Exercise, reason: str) -> list[CriterionResult]:
-    from autograde.checks import find_check
-
-    check = find_check(exercise.check)
-    return [
-        CriterionResult(
-            cell=exercise.cell,
-            id=part,
-            kind=exercise.check,
-            description=check.parts[part],
-            passed=False,
-            points=0.0,
-            max_points=points,
-            reason=" ".join(reason.split()),
-        )
-        for part, points in exercise.points.items()
-    ]
 
 
 def _repair_flags(repaired: RepairedNotebook) -> list[Flag]:

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from autograde.grading.evidence import LIMITS, RunFiles
 from autograde.grading.exercises import cells_to_run
-from autograde.rubric.schema import Execution as ExecutionRules
+from autograde.rubric.form import Execution as ExecutionRules
 from autograde.rubric.verdict import Flag
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.turns import in_turn
-from autograde.submission.notebook_repair import RepairedNotebook
 from autograde.submission.quoting import quote
 from autograde.submission.run_folder import EvidenceError
 from course_lib.system.hardware import available_cores
 
 if TYPE_CHECKING:
     from autograde.grading.bench import Bench
+    from autograde.submission.notebook_repair import RepairedNotebook
 
 __all__ = ["Ran", "rerun"]
 
@@ -74,8 +74,8 @@ def rerun(bench: Bench, repaired: RepairedNotebook) -> Ran:
     flags = []
     if failed:
         error = failed[0]["error"] if isinstance(failed[0]["error"], dict) else {}
-        kind, told = str(error.get("type", "an error")), str(error.get("message", ""))
-        flags.append(Flag("crash", f"cell {quote(failed[0]['id'])} raised {quote(kind)[1:-1]}: {quote(told, 160)}"))
+        kind, message = str(error.get("type", "an error")), str(error.get("message", ""))
+        flags.append(Flag("crash", f"cell {quote(failed[0]['id'])} raised {quote(kind)[1:-1]}: {quote(message, 160)}"))
     files: RunFiles = {}
     for name, limit in LIMITS.items():
         content = contents[f"{FOLDER}/{name}"]

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autograde.grading.evidence import WEIGHTS, Evidence, HeldOut, RunFiles
-from autograde.grading.exercises import limits_of
 from autograde.grading.held_out import try_weights
 from autograde.rubric.criteria import KINDS
-from autograde.rubric.schema import Criterion, RunEvidence
-from autograde.rubric.verdict import CriterionResult, Flag
+from autograde.rubric.form import Criterion, RunEvidence
+from autograde.rubric.verdict import CriterionResult, Flag, RunSummary
+from autograde.sandbox.limits import Limits
 from autograde.submission.quoting import quote
 from autograde.submission.run_folder import EvidenceError
 
 if TYPE_CHECKING:
     from autograde.grading.bench import Bench
 
-__all__ = ["judge_run", "lost_run", "with_weights"]
+__all__ = ["count_once", "judge_run", "lost_run", "with_weights"]
 
 
 def with_weights(
@@ -55,8 +55,8 @@ def with_weights(
     else:
         random = np.random.default_rng([*seed, *b"held-out", *rules.id.encode()])
         execution = bench.rubric.execution
-        own = {name: getattr(rules.model, name) for name in ("seconds", "memory_gib")}
-        limits = limits_of(replace(execution, **{name: value for name, value in own.items() if value is not None}))
+        own = rules.model
+        limits = Limits.of(own.seconds or execution.seconds, own.memory_gib or execution.memory_gib)
         try:
             data = bench.data(execution.data)
             tried = try_weights(rules.model, evidence, weights, bench.warm, random, limits, cells, data)
@@ -71,7 +71,7 @@ def judge_run(
     """Judge a run by its criteria.
 
     Where the rubric has the weights tried, the learning curve counts for as much as they do: a curve that ends
-    elsewhere than where its weights stand earns nothing, whatever its form. Nor does a run of another program.
+    at another accuracy than its weights have earns nothing, whatever its form. Nor does a run of another program.
 
     Parameters
     ----------
@@ -102,6 +102,34 @@ def lost_run(rules: RunEvidence, reason: str) -> list[CriterionResult]:
     return [replace(_result(rules, criterion, False, reason), remedy="") for criterion in rules.criteria]
 
 
+def count_once(
+    judged: Sequence[tuple[RunEvidence, list[CriterionResult], RunSummary]],
+) -> list[list[CriterionResult]]:
+    """The runs' results, where weights that several of them have keep their points in one: the one that earns the most.
+
+    Parameters
+    ----------
+    judged : sequence of (rules, results, summary)
+        In the rubric's order.
+    """
+    earned = [sum(result.points for result in results) for _, results, _ in judged]
+    kept: dict[str, int] = {}
+    for place in sorted(range(len(judged)), key=lambda place: -earned[place]):
+        weights = judged[place][2].weights
+        if weights is not None:
+            kept.setdefault(weights, place)
+    found = []
+    for place, (rules, results, summary) in enumerate(judged):
+        first = kept.get(summary.weights, place)
+        if first != place and earned[place]:
+            other = judged[first][0].name
+            results = lost_run(
+                rules, f"its weights are those of {other}, where they count: hand in the files of one run"
+            )
+        found.append(results)
+    return found
+
+
 def _other_program(rules: RunEvidence, evidence: Evidence) -> str | None:
     """Why the record is not of the rubric's program; raises `EvidenceError` where there is no record."""
     program = evidence.record.program
@@ -118,7 +146,7 @@ def _refused(rules: RunEvidence, evidence: Evidence, clock: float | None) -> tup
     if not no_record and (other := _other_program(rules, evidence)) is not None:
         return "missing", other
     if isinstance(evidence.curve_or_error, EvidenceError):
-        # A record that stands alone is a file that anybody can write.
+        # A record by itself is a file that anybody can write.
         alone = isinstance(tried, EvidenceError) and not no_record
         return ("missing", f"nothing backs up the run record: {tried}") if alone else None
     if rules.program and no_record:

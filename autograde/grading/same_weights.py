@@ -10,39 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autograde.grading.run_judging import lost_run
-from autograde.rubric.schema import RunEvidence
-from autograde.rubric.verdict import FOLDER, CriterionResult, Flag, RunSummary, Verdict, load_verdict
+from autograde.rubric.verdict import FOLDER, Flag, RunSummary, Verdict, load_verdict
 
-__all__ = ["count_once", "flag_copies", "repeated_weights"]
-
-
-def count_once(
-    judged: Sequence[tuple[RunEvidence, list[CriterionResult], RunSummary]],
-) -> list[list[CriterionResult]]:
-    """The runs' results, where weights that several of them have keep their points in one: the one that earns the most.
-
-    Parameters
-    ----------
-    judged : sequence of (rules, results, summary)
-        In the rubric's order.
-    """
-    earned = [sum(result.points for result in results) for _, results, _ in judged]
-    kept: dict[str, int] = {}
-    for place in sorted(range(len(judged)), key=lambda place: -earned[place]):
-        weights = judged[place][2].weights
-        if weights is not None:
-            kept.setdefault(weights, place)
-    found = []
-    for place, (rules, results, summary) in enumerate(judged):
-        first = kept.get(summary.weights, place)
-        if first != place and earned[place]:
-            other = judged[first][0].name
-            results = lost_run(
-                rules, f"its weights are those of {other}, where they count: hand in the files of one run"
-            )
-        found.append(results)
-    return found
+__all__ = ["flag_copies", "repeated_weights"]
 
 
 def repeated_weights(runs: Sequence[RunSummary]) -> list[Flag]:
@@ -98,8 +68,8 @@ def flag_copies(course: Path, lab: str, students: Sequence[str]) -> dict[str, Ve
             where = f"{run.id}: " if run.id else ""
             others = [other for other in same.get(run.weights, []) if other != student]
             if others:
-                told = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-                flags.append(Flag("copy", f"{where}the same model.safetensors as {told}"))
+                names = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+                flags.append(Flag("copy", f"{where}the same model.safetensors as {names}"))
             if run.weights in elsewhere[student]:
                 flags.append(Flag("copy", f"{where}the same model.safetensors as in {elsewhere[student][run.weights]}"))
         if tuple(flags) != verdict.flags:

@@ -1,1 +1,1 @@
-"""What earns points, as a rubric says, and what somebody got: a verdict."""
+"""Rubrics say what earns points; verdicts say what a submission earned."""

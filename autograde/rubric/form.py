@@ -47,8 +47,8 @@ class Execution:
     data : tuple of str
         Staged data sets that the sandbox shows.
     withheld : tuple of str
-        What answers do not find of the course's library, since it solves an exercise: ``course_lib.MODULE``, or
-        ``course_lib.MODULE:NAME`` (see `autograde.sandbox.withheld`).
+        Modules of the course's library that answers do not find, since they solve an exercise: ``course_lib.MODULE``
+        (see `autograde.sandbox.withheld`). The visible checks are always among them.
     seconds, memory_gib : float
         Limits on one exercise, all of its ranks together.
     """
@@ -75,7 +75,7 @@ class ModelEvidence:
     images : int
         How many of them are asked, drawn and ordered by chance.
     tolerance : float
-        How far the accuracy on them may lie from the learning curve's last one.
+        How far the accuracy on them may differ from the learning curve's last one.
     held_out : str
         A staged set of the same kind of images that students have never seen, whose test split is used instead.
     seconds, memory_gib : float or None
@@ -93,7 +93,7 @@ class ModelEvidence:
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """One run folder that is handed in: where it lies, the cell that carries its points, and how it is judged.
+    """One run folder that is handed in: its place, the cell that carries its points, and how it is judged.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class RunEvidence:
 
     @property
     def name(self) -> str:
-        """What people are told: the id, or ``the notebook's run``."""
+        """Its name in messages: the id, or ``the notebook's run``."""
         return self.id or "the notebook's run"
 
     @property

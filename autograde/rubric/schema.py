@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +34,7 @@ __all__ = [
 RUBRICS = Path(__file__).resolve().parents[1] / "rubrics"
 _COMMON = ("id", "kind", "points", "description")
 _LAB = re.compile(r"[0-9]{2}_[a-z0-9_]+")
+_VISIBLE_CHECKS = "course_lib.checks.lab*"  # of all labs: they know answers
 _RUN_KEYS = ("id", "folder", "program", "cell", "max_points", "model", "criterion")
 # Of a run, its folder and its program: one component of a path, and never "." or "..".
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
@@ -59,7 +60,7 @@ def find_rubric(lab: str, folder: Path = RUBRICS) -> Rubric:
     lab : str
         ``1``, ``01`` or ``01_single_gpu``.
     folder : Path
-        Where the rubrics lie.
+        Of the rubrics.
 
     Raises
     ------
@@ -114,6 +115,7 @@ def load_rubric(path: Path) -> Rubric:
 
     runs = _runs(whole, fail)
     exercises = _exercises(whole, fail)
+    execution = _table(Execution, whole, "execution", fail) or Execution()
     if twice := _twice([*(run.cell for run in runs), *(exercise.cell for exercise in exercises)]):
         raise fail(f"cell {twice!r} is there twice")
     return Rubric(
@@ -122,7 +124,7 @@ def load_rubric(path: Path) -> Rubric:
         mode=whole["mode"],
         runs=runs,
         exercises=exercises,
-        execution=_table(Execution, whole, "execution", fail) or Execution(),
+        execution=replace(execution, withheld=(_VISIBLE_CHECKS, *execution.withheld)),
         rerun=_table(Rerun, whole, "rerun", fail),
         digest=hashlib.sha256((text + repr(runs)).encode()).hexdigest(),  # criteria may be of another file
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from course_lib.system.atomic import write_atomically
 
 __all__ = ["FLAGS", "CriterionResult", "Flag", "RunSummary", "Verdict", "load_verdict", "verdict_path"]
 
@@ -91,7 +91,7 @@ class Verdict:
     graded_at : str
         ISO 8601, UTC.
     results : tuple of CriterionResult
-        In the rubric's order; those of one cell stand together.
+        In the rubric's order; those of one cell are together.
     runs : tuple of RunSummary
         In the rubric's order.
     flags : tuple of Flag
@@ -199,14 +199,7 @@ class Verdict:
         path.parent.mkdir(parents=True, exist_ok=True)
         # allow_nan=False: a verdict with NaN in it is a defect of ours, better met here than in a reader.
         text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".verdict-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_atomically(path, text)
         return path
 
 

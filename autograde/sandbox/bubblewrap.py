@@ -57,7 +57,7 @@ class Sandbox:
     disk_bytes : int
         Size of ``/tmp``, and of ``/dev/shm``.
     replaced : mapping of Path to Path
-        Python files that are shown, and the texts that stand in their places. What is compiled of any file beside one
+        Python files that are shown, and the texts that are shown instead. What is compiled of any file beside one
         of them is hidden.
     hidden : sequence of Path
         Folders that are shown empty.
@@ -67,7 +67,7 @@ class Sandbox:
     pidfd : int
         Of the process that holds the namespaces.
     user_namespace : bool
-        Whether they lie in a user namespace.
+        Whether they are in a user namespace.
     folder, port : str, int
         The working folder, and a port that is free inside.
     uid : int or None
@@ -150,7 +150,7 @@ class Sandbox:
         shown |= {Path("/etc", name): _INSIDE / "etc" / name for name in ("passwd", "hosts")}
         shown |= {path: path for path in python_paths()}
         shown |= {Path(DATA, name): path for name, path in data.items()}
-        # The writable places come first: the environment may itself lie below /tmp.
+        # The writable places come first: the environment may itself be below /tmp.
         size = ["--size", str(disk_bytes)]
         arguments += ["--proc", "/proc", "--dev", "/dev"]
         arguments += [*size, "--perms", "1777", "--tmpfs", "/tmp", *size, "--perms", "1777", "--tmpfs", "/dev/shm"]
@@ -169,7 +169,7 @@ class Sandbox:
                 folder.mkdir(exist_ok=True)  # what is not there yet cannot be covered, and may come
             if folder.is_dir():
                 arguments += ["--tmpfs", str(folder), "--remount-ro", str(folder)]
-        # Root and /dev are bubblewrap's own tmpfs, writable by whoever owns the namespace: not for us.
+        # Root and /dev are bubblewrap's own tmpfs, writable by the owner of the namespace.
         return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/"]
 
     @property

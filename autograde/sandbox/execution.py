@@ -33,7 +33,7 @@ GRACE_SECONDS = 3.0
 
 
 class NoSandbox:
-    """Stands where a `Sandbox` stands when the instructor insists on none: a temporary folder, and no walls."""
+    """In place of a `Sandbox`, where the instructor insists on none: a temporary folder without any isolation."""
 
     user_namespace, uid, pidfd = False, None, -1
 
@@ -326,7 +326,7 @@ class Execution:
 
     @property
     def place_alive(self) -> bool:
-        """Whether the sandbox still stands."""
+        """Whether the sandbox is still there."""
         return getattr(self.place, "alive", True)
 
 

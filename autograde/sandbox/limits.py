@@ -64,6 +64,11 @@ class Limits:
     files: int = 100_000
     sockets: int = 2_048
 
+    @classmethod
+    def of(cls, seconds: float, memory_gib: float) -> Limits:
+        """A rubric's limits."""
+        return cls(seconds, memory_bytes=int(memory_gib * (1 << 30)))
+
 
 class Exceeded(Exception):
     """An execution that ended before it answered. `kind` is a word for programs, the message one line for people.

@@ -1,4 +1,4 @@
-"""One rank's socket and output pipe, as the grader sees them: messages come in pieces, from somebody not trusted."""
+"""Non-blocking channel to one sandboxed rank: messages over a socket, what it prints over a pipe. No input is trusted."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Later", "Rank"]
 
 @dataclass(frozen=True)
 class Later:
-    """An answer that is given after `seconds`, while the other ranks go on: what takes time and cannot be hurried."""
+    """A reply that is sent after `seconds`, while the other ranks go on."""
 
     seconds: float
     value: Any = None
 
 
 class Rank:
-    """A runner's process and two descriptors. Nothing here waits.
+    """A runner's process, its socket and its output pipe. No method waits.
 
     Attributes
     ----------

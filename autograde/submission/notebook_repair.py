@@ -2,7 +2,7 @@
 
 What is executed for a grade must be the lab that was set. So the sequence of cells, their metadata, and every cell
 that asks for no answer come from the source notebook; of the submission come the answers, by ``grade_id``, and the
-cells that the student added, behind the cell that they followed. Every difference is told, none stops the grading.
+cells that the student added, behind the cell that they followed. Every difference is reported, none stops the grading.
 
 `repair` expects what `autograde.submission.submitted_notebook.read_notebook` returns, and runs nothing.
 """
@@ -80,7 +80,7 @@ class RepairedNotebook:
     edited : dict
         Cell id to the student's text, for each code cell without nbgrader metadata that the student changed.
     origin : dict
-        Id of a cell of `notebook` to the index of the student's cell that it stands for. A locked cell that was
+        Id of a cell of `notebook` to the index of the student's cell that it comes from. A locked cell that was
         changed has none, nor has a cell that the submission lacks.
     """
 
@@ -103,7 +103,7 @@ def release_of(source: NotebookNode) -> NotebookNode:
     Raises
     ------
     RuntimeError
-        A region (solution, hidden tests, mark scheme) is not closed, or stands in a cell of the wrong kind.
+        A region (solution, hidden tests, mark scheme) is not closed, or is in a cell of the wrong kind.
     """
     notebook = copy.deepcopy(source)
     resources: dict = {}
@@ -261,7 +261,7 @@ def _metadata_changes(theirs: Mapping | None, ours: Mapping | None) -> str:
 
 
 def _moved(cells: list[NotebookNode], chosen: dict[int, int]) -> list[Repair]:
-    """One repair for all code cells that stand further up than one before them in the source."""
+    """One repair for all code cells that are further up than one before them in the source."""
     furthest, moved = -1, []
     for target, index in sorted(chosen.items()):
         if cells[target].cell_type == "code":

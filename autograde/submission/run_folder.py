@@ -196,7 +196,7 @@ def read_plain(folder_fd: int, name: str, limit: int, *, shown: str, missing: st
 
 
 def _open_directories(parent_fd: int, names: tuple[str, ...]) -> int:
-    """Open the last of folders that lie in each other, one at a time."""
+    """Open the last of nested folders, one at a time."""
     fd = os.dup(parent_fd)
     for depth, name in enumerate(names, start=1):
         try:

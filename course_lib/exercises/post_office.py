@@ -15,11 +15,12 @@ import torch
 
 __all__ = ["ANY", "Letter", "PostOffice"]
 
-ANY = -1  # for a receive from whoever sends first
+ANY = -1  # for a receive from the rank that sends first
 WILD = (-1, -2)  # MPI's any source and any tag, in Open MPI and MPICH; a tag below these is matched by itself alone
-STUCK = 10.0  # seconds in which nothing moves although every rank is there and somebody waits
+STUCK = 10.0  # seconds without a message, although every rank is there and one waits
 MOST = 4_000  # messages
 MOST_BYTES = 1 << 26
+TAGS = range(-(1 << 31), 1 << 31)  # 32 bits, as in MPI and Gloo: a larger number would carry data that nobody counts
 
 
 @dataclass
@@ -65,9 +66,8 @@ class PostOffice:
         self.size, self.buffered, self.stuck = size, buffered, False
         self.letters: list[Letter] = []
         self._waiting: list[tuple[Letter, torch.Tensor]] = []  # posted and not yet asked for
-        self._asking: list[
-            tuple[int, int, int, int]
-        ] = []  # number, source, destination, tag of a receive without message
+        # Number, source, destination and tag of each receive without a message.
+        self._asking: list[tuple[int, int, int, int]] = []
         self._delivered: dict[int, tuple[Letter, torch.Tensor]] = {}
         self._sources: dict[int, int] = {}  # of what was collected, by the number of the receive
         self._receivers: list[int] = []  # rank, by the number of the receive
@@ -118,8 +118,8 @@ class PostOffice:
 
     def post(self, rank: int, destination: Any, tag: Any, tensor: Any) -> int | str:
         """A rank sends; the number of the message, or what is wrong with it."""
-        if not (self._is_rank(rank) and self._is_rank(destination) and type(tag) is int):
-            return "there is no such rank"
+        if problem := self._problem(rank, self._is_rank(destination), tag):
+            return problem
         if not isinstance(tensor, torch.Tensor):
             return "a message is a tensor"
         nbytes = tensor.numel() * tensor.element_size()
@@ -141,8 +141,8 @@ class PostOffice:
     def expect(self, rank: int, source: Any, tag: Any) -> int | str:
         """A rank is ready to receive, from one source or any; the number of the receive, or what is wrong with it."""
         known = self._is_rank(source) or (type(source) is int and source in WILD)
-        if not (self._is_rank(rank) and known and type(tag) is int):
-            return "there is no such rank"
+        if problem := self._problem(rank, known, tag):
+            return problem
         if len(self._receivers) >= MOST:
             return "far too many messages"
         self._receivers.append(rank)
@@ -179,9 +179,7 @@ class PostOffice:
         return tensor
 
     def _source(self, rank: int, number: Any) -> int | str:
-        return (
-            self._sources.get(number, "there is no such message") if type(number) is int else "there is no such message"
-        )
+        return self._sources.get(number if type(number) is int else -1, "there is no such message")
 
     def _stuck(self) -> bool | str:
         """A rank that has not begun may still send; on a busy machine one begins long after another."""
@@ -191,6 +189,12 @@ class PostOffice:
             self.stuck = True
             return "stuck"
         return False
+
+    def _problem(self, rank: int, peer_known: bool, tag: Any) -> str:
+        """What is wrong with the address of a message or a receive; empty where nothing is."""
+        if not (self._is_rank(rank) and peer_known):
+            return "there is no such rank"
+        return "" if type(tag) is int and tag in TAGS else "a tag is a whole number of 32 bits"
 
     def _is_rank(self, rank: Any) -> bool:
         return type(rank) is int and 0 <= rank < self.size

@@ -16,8 +16,11 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.live_view.listener import Listeners, TrainingListener, default_callbacks
+from course_lib.optim.schedules import warmup_then_decay
 from course_lib.runs.records import EpochRecord, RunFolder, raise_if_diverged
 from course_lib.training.checkpoint import Checkpoint
+from course_lib.training.early_stopping import EarlyStopping
+from course_lib.training.reduced_metrics import over_ranks, share_buffers
 
 __all__ = ["EarlyStopping", "History", "evaluate", "fit", "train_epoch", "train_step", "warmup_then_decay"]
 
@@ -113,32 +116,6 @@ def _add(totals: torch.Tensor | None, loss: torch.Tensor, logits: torch.Tensor, 
     correct = (logits.argmax(1) == labels).sum()
     batch = torch.stack([loss.double() * count, correct.double(), correct.new_tensor(count).double()])
     return batch if totals is None else totals.add_(batch)
-
-
-@dataclass
-class EarlyStopping:
-    """The multi-GPU tutorial's rule: stop once the last `patience` epochs all reached the target.
-
-    ``target_accuracy`` in 0…1; 0 or None never stops.
-    """
-
-    target_accuracy: float | None
-    patience: int = 2
-
-    def __post_init__(self) -> None:
-        if self.patience < 1:
-            raise ValueError(f"patience must be at least 1, got {self.patience}")
-        self.reached = 0
-
-    def update(self, val_accuracy: float) -> bool:
-        """Take an epoch's accuracy; True when training should stop.
-
-        Every rank must give the same number, the reduced one, or some stop and the others wait for them.
-        """
-        if not self.target_accuracy:
-            return False
-        self.reached = self.reached + 1 if val_accuracy >= self.target_accuracy else 0
-        return self.reached >= self.patience
 
 
 @dataclass
@@ -258,9 +235,9 @@ def fit(
             trained = totals.tolist()  # waits for the device
             elapsed = time.perf_counter() - start
             if distributed:
-                _share_buffers(bare)
+                share_buffers(bare)
             validated = evaluation(bare, test_batches, loss_fn)
-            epoch_time, throughput, trained, validated = _over_ranks(elapsed, trained, validated, device)
+            epoch_time, throughput, trained, validated = over_ranks(elapsed, trained, validated, device)
             cumulative += epoch_time
             epoch_times.append(epoch_time)
             record = EpochRecord(
@@ -297,50 +274,6 @@ def fit(
     return History(records, stopped_early, epoch_times)
 
 
-def _over_ranks(
-    elapsed: float, trained: Sequence[float], validated: Sequence[float], device: torch.device
-) -> tuple[float, float, list[float], list[float]]:
-    """Slowest epoch time, summed images/s, summed counts: the same numbers on every rank (the multi-GPU tutorial, step 8–9)."""
-    throughput = trained[2] / elapsed
-    if not dist.is_initialized():
-        return elapsed, throughput, list(trained), list(validated)
-    slowest = torch.tensor(elapsed, dtype=torch.float64, device=device)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    sums = torch.tensor([throughput, *trained, *validated], dtype=torch.float64, device=device)
-    dist.all_reduce(sums)
-    throughput, *counts = sums.tolist()
-    return slowest.item(), throughput, counts[:3], counts[3:]
-
-
-def _share_buffers(model: nn.Module) -> None:
-    """Give every rank rank 0's buffers (batch norm's running statistics), so that all evaluate one model."""
-    for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)
-
-
 def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def warmup_then_decay(
-    optimizer: torch.optim.Optimizer, total_steps: int, warmup_steps: int = 0
-) -> torch.optim.lr_scheduler.LambdaLR:
-    """Learning rate rises linearly over `warmup_steps` and falls linearly to 0 at `total_steps`.
-
-    Step it once per iteration. The factor of step i is min((i+1)/warmup, (total−i)/(total−warmup)).
-
-    Raises
-    ------
-    ValueError
-        `warmup_steps` not below `total_steps`.
-    """
-    if not 0 <= warmup_steps < max(total_steps, 1):
-        raise ValueError(f"warmup_steps must be in 0…{total_steps - 1}, got {warmup_steps}")
-
-    def factor(step: int) -> float:
-        rising = (step + 1) / warmup_steps if warmup_steps else 1.0
-        falling = (total_steps - step) / (total_steps - warmup_steps)
-        return max(0.0, min(rising, falling, 1.0))
-
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

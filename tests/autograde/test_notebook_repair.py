@@ -246,77 +246,73 @@ class TestTrustedCells:
         assert repaired.edited == {"parameters": "", "setup": cell_of(lab1, "setup").source + "\nimport math"}
         assert "'import math'" in repaired.repairs[1].detail
 
-    def test_a_plain_code_cell_that_was_switched_off(self, lab1, mend):
-        notebook = solved(lab1)
-        cell = cell_of(notebook, "experiment")
-        cell.cell_type = "raw"
-        repaired = mend(notebook, lab1)
-        assert kinds(repaired) == [("restored-plain", "experiment")] and repaired.edited == {}
-        assert "turned from code into 'raw'" in repaired.repairs[0].detail
 
-    def test_plain_text_that_was_changed_is_not_worth_a_word(self, lab1, mend):
-        notebook = solved(lab1)
-        cell_of(notebook, "title").source = "# Mine"
-        repaired = mend(notebook, lab1)
-        assert repaired.repairs == () and repaired.edited == {} and repaired.added == ()
-
-    def test_missing(self, lab1, mend):
-        notebook = solved(lab1)
-        for name in ("title", "experiment", "check-evaluate"):
-            notebook.cells.remove(cell_of(notebook, name))
-        assert kinds(mend(notebook, lab1)) == [("restored-locked", "check-evaluate"), ("restored-plain", "experiment")]
-
-    def test_a_copy_beside_the_unchanged_one(self, lab1, mend):
-        notebook = solved(lab1)
-        twin = copy.deepcopy(cell_of(notebook, "check-evaluate"))
-        twin.id, twin.source = "twin", "pass"
-        notebook.cells.insert(0, twin)
-        repaired = mend(notebook, lab1)
-        assert kinds(repaired) == [("duplicate", "check-evaluate")] and repaired.added == ()
-
-    def test_another_order(self, lab1, mend):
-        notebook = solved(lab1)
-        notebook.cells.insert(0, notebook.cells.pop(place_of(notebook, "check-evaluate")))
-        first = place_of(notebook, "title")
-        notebook.cells.append(notebook.cells.pop(first))  # texts do not matter
-        repaired = mend(notebook, lab1)
-        assert kinds(repaired) == [("moved", "check-evaluate")] and "1 code cells" in repaired.repairs[0].detail
+def other(name, **fields):
+    """An edit: other fields of a cell."""
+    return lambda notebook: cell_of(notebook, name).update(fields)
 
 
-class TestMetadata:
-    @pytest.mark.parametrize(
-        ("field", "value", "shown"),
-        [
-            ("points", 500, "points 5 is 500"),
-            ("points", float("nan"), "points 5 is nan"),
-            ("grade", False, "grade True is False"),
-            ("solution", True, "solution False is True"),
-            ("locked", False, "locked True is False"),
-            ("checksum", "<b>\u202e", "is '<b>\\u202e'"),
-            ("cell_type", "markdown", "cell_type 'code' is 'markdown'"),
-            ("grade_id", "other", "grade_id 'check-evaluate' is 'other'"),
-        ],
+def without(*names):
+    return lambda notebook: [notebook.cells.remove(cell_of(notebook, name)) for name in names]
+
+
+def reordered(notebook):
+    notebook.cells.insert(0, notebook.cells.pop(place_of(notebook, "check-evaluate")))
+    notebook.cells.append(notebook.cells.pop(place_of(notebook, "title")))  # texts do not matter
+
+
+ANSWER = {"nbgrader": {"grade_id": "x", "solution": True, "grade": False, "schema_version": 3}}
+FIELDS = [
+    ("points", 500, "points 5 is 500"),
+    ("points", float("nan"), "points 5 is nan"),
+    ("grade", False, "grade True is False"),
+    ("solution", True, "solution False is True"),
+    ("locked", False, "locked True is False"),
+    ("checksum", "<b>\u202e", "is '<b>\\u202e'"),
+    ("cell_type", "markdown", "cell_type 'code' is 'markdown'"),
+    ("grade_id", "other", "grade_id 'check-evaluate' is 'other'"),
+]
+# Name → edit, repairs, and what one of them says.
+CHANGES = {
+    "plain code switched off": (other("experiment", cell_type="raw"), "restored-plain experiment", "from code into 'raw'"),
+    "plain text": (other("title", source="# Mine"), "", ""),
+    "plain code cut and pasted": (other("setup", id="0123abcd"), "", ""),
+    "plain code made an answer": (
+        other("setup", source="evil", metadata=ANSWER), "metadata setup, restored-plain setup", "added",
+    ),
+    "a locked cell made a plain one": (
+        other("check-evaluate", source="evil", metadata={}),
+        "metadata check-evaluate, restored-locked check-evaluate", "taken away",
+    ),
+    "cells removed": (
+        without("title", "experiment", "check-evaluate"),
+        "restored-locked check-evaluate, restored-plain experiment", "the submission lacks this cell",
+    ),
+    "a copy beside the unchanged cell": (
+        lambda notebook: notebook.cells.insert(0, cell_of(notebook, "check-evaluate") | {"id": "twin", "source": "pass"}),
+        "duplicate check-evaluate", "2 cells are this one",
+    ),
+    "another order": (reordered, "moved check-evaluate", "1 code cells"),
+} | {
+    f"{field} {value}": (
+        lambda notebook, field=field, value=value: cell_of(notebook, "check-evaluate").metadata.nbgrader.update({field: value}),
+        "metadata check-evaluate", shown,
     )
-    def test_changed_fields_are_told_and_have_no_effect(self, lab1, mend, field, value, shown):
-        notebook = solved(lab1)
-        cell_of(notebook, "check-evaluate").metadata.nbgrader[field] = value
-        repaired = mend(notebook, lab1)
-        assert kinds(repaired) == [("metadata", "check-evaluate")]
-        assert shown in repaired.repairs[0].detail
+    for field, value, shown in FIELDS
+}  # fmt: skip
 
-    def test_a_plain_cell_made_an_answer(self, lab1, mend):
-        notebook = solved(lab1)
-        cell = cell_of(notebook, "setup")
-        cell.metadata["nbgrader"] = {"grade_id": "x", "solution": True, "grade": False, "schema_version": 3}
-        cell.source = "evil"
-        repaired = mend(notebook, lab1)
-        assert kinds(repaired) == [("metadata", "setup"), ("restored-plain", "setup")]
 
-    def test_a_plain_cell_cannot_pass_for_a_locked_one(self, lab1, mend):
-        notebook = solved(lab1)
-        cell = cell_of(notebook, "check-evaluate")
-        cell.source, cell.metadata = "evil", {}
-        assert kinds(mend(notebook, lab1)) == [("metadata", "check-evaluate"), ("restored-locked", "check-evaluate")]
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_reported_and_has_no_effect(lab1, mend, name):
+    edit, repairs, shown = CHANGES[name]
+    notebook = solved(lab1)
+    edit(notebook)
+    repaired = mend(notebook, lab1)
+    assert ", ".join(f"{entry.kind} {entry.cell}" for entry in repaired.repairs) == repairs
+    assert shown in " ".join(entry.detail for entry in repaired.repairs)
+    assert repaired.added == () and repaired.edited == (
+        {"setup": "evil"} if name == "plain code made an answer" else {}
+    )
 
 
 class TestAddedCells:
@@ -362,12 +358,6 @@ class TestAddedCells:
         notebook.cells.append(again)
         repaired = mend(notebook, lab1)
         assert repaired.repairs == () and [cell.id for cell in repaired.added] == [again.id]
-
-    def test_a_plain_cell_that_was_cut_and_pasted_is_no_added_one(self, lab1, mend):
-        notebook = solved(lab1)
-        cell_of(notebook, "setup").id = "0123abcd"
-        repaired = mend(notebook, lab1)
-        assert repaired.repairs == () and repaired.added == ()
 
 
 class TestEditorsThatDropIds:

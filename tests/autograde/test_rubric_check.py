@@ -81,12 +81,6 @@ def with_network(name):
             "[execution] withheld: 'course_lib.metrix': there is no module course_lib.metrix",
         ),
         (
-            replace(
-                find_rubric(LAB), execution=Execution(run=("setup",), withheld=("course_lib.metrics.speed:speed",))
-            ),
-            "[execution] withheld: 'course_lib.metrics.speed:speed': course_lib.metrics.speed defines no 'speed' at its top level",
-        ),
-        (
             with_network("course_lib:resnet"),
             "[model] network is 'course_lib:resnet'",
         ),

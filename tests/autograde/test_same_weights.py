@@ -1,6 +1,7 @@
 """Weights that are handed in more than once: points are given once, and copies are flagged."""
 
-from autograde.grading.same_weights import count_once, flag_copies, repeated_weights
+from autograde.grading.run_judging import count_once
+from autograde.grading.same_weights import flag_copies, repeated_weights
 from autograde.rubric.form import Criterion
 from autograde.rubric.schema import RunEvidence
 from autograde.rubric.verdict import CriterionResult, Flag, RunSummary, Verdict, load_verdict, verdict_path

@@ -284,21 +284,6 @@ def test_a_link_above_the_folders_is_not_followed(grade, submission, tmp_path):
     assert reason(grade(), "beta").startswith("run/ is not a plain folder (a link or a file)")
 
 
-@pytest.mark.parametrize("name", ["run.json", "learning_curve.csv", "assessment.out"])
-@pytest.mark.parametrize("what", ["link", "pipe", "giant"])
-def test_files_of_a_run_are_opened_as_those_of_the_notebook_s(grade, submission, tmp_path, name, what):
-    path = hand_in_run(submission, "beta") / name
-    if what == "giant":
-        os.truncate(path, 1 << 40)  # sparse
-    else:
-        path.rename(tmp_path / "elsewhere")
-        path.symlink_to(tmp_path / "elsewhere") if what == "link" else os.mkfifo(path)
-    verdict = grade(rubric=load_rubric(write_rubric(tmp_path / "rubrics", FILES_ONLY)))
-    expected = {"link": "is a symbolic link", "pipe": "is not a plain file", "giant": "has 1,099,511,627,776 bytes"}
-    assert f"run/beta/{name} {expected[what]}" in " ".join(reasons(verdict, "beta"))
-    assert scores(verdict)["run-beta"] == (0 if name == "run.json" else 2)
-
-
 def test_weights_that_do_not_fit_into_a_worker_several_times_are_not_read(grade, submission, warm):
     os.truncate(hand_in_run(submission, "beta") / "model.safetensors", (128 << 20) + 1)
     assert "run/beta/model.safetensors has 134,217,729 bytes, at most 134,217,728 are read" in reason(

@@ -80,3 +80,12 @@ def test_ranks_that_begin_late_are_no_deadlock(monkeypatch):
     assert answers["collect"](1, number) == "stuck"
     answers["post"](0, 1, 0, torch.ones(3))
     assert answers["collect"](1, number).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("tag", [1 << 31, -(1 << 31) - 1, int.from_bytes(b"data beside the message"), True, 1.0, None])
+def test_a_tag_has_32_bits_and_carries_no_data(tag):
+    office = post_office.PostOffice(2)
+    refused = "a tag is a whole number of 32 bits"
+    assert office.post(0, 1, tag, torch.ones(3)) == office.expect(1, 0, tag) == refused
+    assert office.letters == []
+    assert [office.post(0, 1, known, torch.ones(3)) for known in ((1 << 31) - 1, 0, -(1 << 31))] == [0, 1, 2]

@@ -25,7 +25,9 @@ class GraderComm(Communicator):
     def _all(self, name, value):
         """Messages of everybody to everybody; ranks that make different calls wait for ever."""
         self.calls.append(name)
-        tag, self.collectives = -3 - (self.collectives << 32 | zlib.crc32(name.encode())), self.collectives + 1
+        # Its number and its name, in the 30 bits that a tag has for both.
+        tag = -3 - (self.collectives % 1024 << 20 | zlib.crc32(name.encode()) % (1 << 20))
+        self.collectives += 1
         others = [rank for rank in range(self.size) if rank != self.rank]
         for rank in others:
             self._post(value, rank, tag)

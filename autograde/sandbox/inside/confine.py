@@ -166,7 +166,7 @@ def furnish(folder: str, disk_bytes: int, files: int) -> None:
     _call(libc.mount, None, b"/", None, MS_REC | MS_PRIVATE, None)
     with open("/proc/self/mountinfo") as table:
         points = sorted({line.split()[4] for line in table})
-    # The Python environment may itself lie below /tmp: that stays, as it was mounted, read-only.
+    # The Python environment may itself be below /tmp: that stays, as it was mounted, read-only.
     below = [point for point in points if point.startswith("/tmp/")]
     outer = [point for point in below if not any(point.startswith(f"{other}/") for other in below)]
     held = {point: os.open(point, os.O_PATH) for point in outer}

@@ -98,7 +98,7 @@ class Runner:
             source = self.definitions(cell["source"]) if cell.get("definitions") else cell["source"]
             result = self.shell.run_cell(source, store_history=True, silent=False)
             error = result.error_before_exec or result.error_in_exec
-            self.send({"id": cell["id"], "error": None if error is None else self.told(error)})
+            self.send({"id": cell["id"], "error": None if error is None else self.described(error)})
 
     def definitions(self, source: str) -> str:
         """The imports, functions, classes and constants at the top level of a cell; all of it where it cannot parse."""
@@ -120,7 +120,7 @@ class Runner:
         except MissingAnswerError as error:
             self.send({"missing": str(error)})
         except BaseException as error:
-            self.send({"error": self.told(error)})
+            self.send({"error": self.described(error)})
         else:
             self.channel.sendall(answer)
         sys.stdout.flush()
@@ -142,7 +142,7 @@ class Runner:
             self.send({"ask": name, "args": list(args)})
             return self.receive()
 
-    def told(self, error: BaseException) -> dict[str, Any]:
+    def described(self, error: BaseException) -> dict[str, Any]:
         """An error in plain data: its type, its message, and the last line of a cell that it passed."""
         place = [None, None]
         trace = error.__traceback__
