@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 
-from exhibits import LAB, Submission, World, exhibit
+from exhibits import LAB, NONE_OF_THEM, Submission, World, exhibit
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
@@ -50,6 +52,136 @@ raise RuntimeError("; ".join(sorted(found)) or "found nothing")
     )
 
 
+@exhibit(train_step=0, flags="crash", reason="found nothing")
+def looks_for_solutions(submission: Submission, world: World) -> None:
+    """Searches everything that is mounted for the grader, the rubrics, the references and the labs' sources."""
+    submission.before(
+        "train-step",
+        """
+import os
+found = []
+for root in ("/root", "/home", "/usr/local", "/data", *__import__("sys").path):
+    for folder, folders, files in os.walk(root or "."):
+        if folder.endswith("-packages"):  # of thousands of folders only those that could be the course's
+            folders[:] = [f for f in folders if f.startswith(("course", "autograde", "labs", "tests", "distributed_"))]
+        names = {"held_out.py", "gradebook.py", "01_single_gpu.ipynb", "01_single_gpu.toml", "grading_secret"}
+        found += [os.path.join(folder, f) for f in files if f in names and "nbgrader" not in folder]
+try:
+    import autograde.checks
+    found.append("autograde")
+except ImportError:
+    pass
+raise RuntimeError(" ".join(found) or "found nothing")
+""",
+    )
+
+
+@exhibit(train_step=0, flags="crash", reason="descriptors \\['null', 'pipe', 'pipe', 'socket'\\]")
+def inherited_descriptors(submission: Submission, world: World) -> None:
+    """Lists the descriptors that the process was born with: its input, its two outputs and its socket, and no other."""
+    submission.before(
+        "train-step",
+        """
+import os
+found = []
+for name in sorted(map(int, os.listdir("/proc/self/fd"))):
+    try:
+        found.append(os.path.basename(os.readlink(f"/proc/self/fd/{name}")).partition(":")[0])
+    except OSError:
+        pass
+raise RuntimeError(f"descriptors {found}")
+""",
+    )
+
+
+@exhibit(train_step=0, flags="crash", reason="seen \\[\\], done \\[\\]")
+def other_processes(submission: Submission, world: World) -> None:
+    """Looks for processes outside of its own sandbox, and for ways into those that it sees."""
+    submission.before(
+        "train-step",
+        """
+import ctypes, os, signal
+libc = ctypes.CDLL(None, use_errno=True)
+seen = [p for p in os.listdir("/proc") if p.isdigit() and int(p) > 2 and int(p) != os.getpid()]
+done = []
+for process in ("1", "2"):
+    for name, flags in (("mem", os.O_RDWR), ("environ", os.O_RDONLY), ("root/etc/shadow", os.O_RDONLY)):
+        try:
+            os.close(os.open(f"/proc/{process}/{name}", flags))
+            done.append(name)
+        except OSError:
+            pass
+    try:
+        os.kill(int(process), signal.SIGKILL)
+        done.append("kill")
+    except OSError:
+        pass
+    if libc.ptrace(16, int(process), 0, 0) == 0:
+        done.append("ptrace")
+raise RuntimeError(f"seen {seen}, done {done}")
+""",
+    )
+
+
+@exhibit(train_step=0, flags="crash", reason="allowed \\[\\]")
+def forbidden_system_calls(submission: Submission, world: World) -> None:
+    """Namespaces, mounts, keyrings, BPF, io_uring, tracing, memory that nobody counts, other users' identities."""
+    submission.before(
+        "train-step",
+        """
+import ctypes, os, platform
+libc = ctypes.CDLL(None, use_errno=True)
+calls = {
+    "unshare": (272, 97, 0x10000000), "mount": (165, 40, b"none", b"/tmp", b"tmpfs", 0, 0), "setns": (308, 268, 1, 0),
+    "ptrace": (101, 117, 0, 0, 0, 0), "bpf": (321, 280, 0, 0, 0), "keyctl": (250, 219, 0, -3, 1),
+    "add_key": (248, 217, b"user", b"x", b"y", 1, -3), "io_uring_setup": (425, 425, 1, bytes(200)),
+    "memfd_create": (319, 279, b"x", 0), "shmget": (29, 194, 0, 4096, 0o1600), "semget": (64, 190, 0, 32000, 0o1600),
+    "msgget": (68, 186, 0, 0o1600), "vmsplice": (278, 75, 1, 0, 0, 0), "perf_event_open": (298, 241, bytes(128), 0, -1, -1, 0),
+    "userfaultfd": (323, 282, 0), "process_vm_readv": (310, 270, 1, 0, 0, 0, 0, 0), "setuid": (105, 146, 0),
+    "open_by_handle_at": (304, 265, -1, 0, 0), "pivot_root": (155, 41, b"/tmp", b"/tmp"), "reboot": (169, 142, 0, 0, 0, 0),
+    "clone": (56, 220, 0x10000011, 0, 0, 0, 0), "sethostname": (170, 161, b"x", 1), "settimeofday": (164, 170, bytes(16), 0),
+}
+column = platform.machine() == "aarch64"
+allowed = []
+for name, (*numbers, arguments) in ((n, (c[0], c[1], c[2:])) for n, c in calls.items()):
+    result = libc.syscall(ctypes.c_long(numbers[column]), *arguments)
+    if name == "clone" and result == 0:
+        os._exit(0)
+    if result >= 0:
+        allowed.append(name)
+raise RuntimeError(f"allowed {allowed}")
+""",
+    )
+
+
+@exhibit(train_step=0, flags="crash", reason="wrote \\[\\]")
+def writes_where_it_must_not(submission: Submission, world: World) -> None:
+    """Writes to the host's folders, the kernel's settings, core_pattern, control groups, the Python environment."""
+    submission.before(
+        "train-step",
+        f"""
+import os, sys, torch, course_lib
+wrote = []
+folders = [{str(world.folder)!r}, {str(world.course)!r}, "/", "/usr", "/etc", "/root", "/dev", "/proc/sys/kernel", "/home",
+           "/sys/fs/cgroup", os.path.dirname(torch.__file__), os.path.dirname(course_lib.__file__), sys.prefix, "/data"]
+paths = [os.path.join(folder, "written-by-a-student") for folder in folders]
+paths += ["/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/vm/overcommit_memory",
+          "/proc/self/oom_score_adj.", "/proc/sysrq-trigger", "/proc/1/oom_score_adj", "/proc/1/comm", course_lib.__file__,
+          torch.__file__, "/etc/passwd", "/etc/ld.so.cache", sys.executable, "/sys/devices/system/cpu/cpu1/online"]
+for path in paths:
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT)
+        if path.startswith("/proc"):
+            os.write(file, b"|/tmp/x")
+        os.close(file)
+        wrote.append(path)
+    except OSError:
+        pass
+raise RuntimeError(f"wrote {{wrote}}")
+""",
+    )
+
+
 # --- network ----------------------------------------------------------------------------------------------------------
 
 
@@ -91,6 +223,12 @@ raise RuntimeError(f"reached {{reached}}")
 # --- killing, and outliving -------------------------------------------------------------------------------------------
 
 
+@exhibit(train_step=0, flags="crash", reason="ended itself with exit code 0")
+def exits_in_a_cell(submission: Submission, world: World) -> None:
+    """Ends the process with exit code 0 while cells are executed: is that a success?"""
+    submission.before("train-step", "import os\nos._exit(0)")
+
+
 @exhibit(evaluate=0, flags="crash", reason="ended itself with exit code 0")
 def exits_in_a_function(submission: Submission, world: World) -> None:
     """Ends the process with exit code 0 when it is asked for an answer; the other answers are right."""
@@ -114,6 +252,12 @@ for target in (os.getppid(), 1, 2, -1):
 os.kill(os.getpid(), signal.SIGKILL)
 """,
     )
+
+
+@exhibit(train_step=0, flags="limit", reason="timed out", slow=True)
+def stops_itself(submission: Submission, world: World) -> None:
+    """SIGSTOP: a process that neither ends nor answers."""
+    submission.before("train-step", "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)")
 
 
 @exhibit()
@@ -144,10 +288,40 @@ if os.fork() == 0:
 # --- names in the submission's folder ---------------------------------------------------------------------------------
 
 
+@exhibit(**NONE_OF_THEM, flags="missing", reason="is a symbolic link, which is not followed")
+def notebook_is_a_link(submission: Submission, world: World) -> None:
+    """The notebook is a link to a file of the host."""
+    submission.path.symlink_to("/etc/passwd")
+
+
 @exhibit(reason="is not a plain folder")
 def run_is_a_link(submission: Submission, world: World) -> None:
     """run/ is a link to an honest student's run folder."""
     (submission.folder / "run").symlink_to(world.course / "submitted" / "ada" / LAB / "run")
+
+
+@exhibit(reason="run/run.json is a symbolic link")
+def record_is_a_link(submission: Submission, world: World) -> None:
+    """run.json is a link to the gradebook, the curve one to the course's secret."""
+    run = submission.run()
+    for name, target in (("run.json", "gradebook.db"), ("learning_curve.csv", "grading_secret")):
+        (run / name).unlink()
+        (run / name).symlink_to(world.course / target)
+
+
+@exhibit(flags="missing", reason="run/model.safetensors is a symbolic link")
+def weights_are_a_link(submission: Submission, world: World) -> None:
+    """Only the weights are a link, to those of an honest student."""
+    path = submission.run() / "model.safetensors"
+    path.unlink()
+    path.symlink_to(world.course / "submitted" / "ada" / LAB / "run" / "model.safetensors")
+
+
+@exhibit(**NONE_OF_THEM, reason="is not a plain folder|not a plain")
+def submission_is_a_link(submission: Submission, world: World) -> None:
+    """The lab's folder is a link to an honest student's."""
+    shutil.rmtree(submission.folder)
+    submission.folder.symlink_to(world.course / "submitted" / "ada" / LAB)
 
 
 @exhibit(flags="missing", reason="run.json is not JSON")
@@ -156,6 +330,20 @@ def record_is_a_hard_link(submission: Submission, world: World) -> None:
     path = submission.run() / "run.json"
     path.unlink()
     os.link(world.folder / "secret.txt", path)
+
+
+@exhibit(reason="is not a plain file")
+def pipes_and_sockets(submission: Submission, world: World) -> None:
+    """Evidence that is a pipe which nobody writes, a socket, and a folder."""
+    run = submission.run()
+    for name in ("run.json", "learning_curve.csv", "model.safetensors"):
+        (run / name).unlink()
+    os.mkfifo(run / "run.json")
+    (run / "learning_curve.csv").mkdir()
+    with socket.socket(socket.AF_UNIX) as there:
+        folder = os.open(run, os.O_RDONLY)
+        there.bind(f"/proc/self/fd/{folder}/model.safetensors")
+        os.close(folder)
 
 
 @exhibit()

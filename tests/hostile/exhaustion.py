@@ -7,6 +7,12 @@ import os
 from exhibits import Submission, World, exhibit
 
 
+@exhibit(train_step=0, flags="limit", reason="timed out after .* while the notebook's answers were executed")
+def sleeps_in_a_cell(submission: Submission, world: World) -> None:
+    """Sleeps for ever in a cell of definitions: it costs one limit's time, not one for each exercise."""
+    submission.before("train-step", "import time\ntime.sleep(1e6)")
+
+
 @exhibit(speedup=0, flags="limit", reason="timed out")
 def loop_that_ignores_signals(submission: Submission, world: World) -> None:
     """An endless loop in a function, with every signal ignored and every exception caught."""
@@ -31,6 +37,61 @@ def loop_that_ignores_signals(submission: Submission, world: World) -> None:
     )
 
 
+@exhibit(
+    train_step=0, evaluate=None, throughput=None, speedup=None, flags="limit", reason="processes|threads|timed out"
+)
+def fork_bomb(submission: Submission, world: World) -> None:
+    """Every process forks for ever."""
+    submission.before(
+        "train-step",
+        """
+import os
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass
+""",
+    )
+
+
+@exhibit(
+    train_step=0, evaluate=None, throughput=None, speedup=None, flags="limit", reason="processes|threads", slow=True
+)
+def zombies(submission: Submission, world: World) -> None:
+    """Children that end at once and are never waited for."""
+    submission.before(
+        "train-step",
+        """
+import os
+for _ in range(100_000):
+    if os.fork() == 0:
+        os._exit(0)
+""",
+    )
+
+
+@exhibit(
+    train_step=0,
+    evaluate=None,
+    throughput=None,
+    speedup=None,
+    flags="limit",
+    reason="processes|threads|memory",
+    slow=True,
+)
+def threads(submission: Submission, world: World) -> None:
+    """Threads that sleep, without end."""
+    submission.before(
+        "train-step",
+        """
+import threading, time
+while True:
+    threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+""",
+    )
+
+
 @exhibit(train_step=0, flags="limit", reason="out of memory")
 def memory_in_one_process(submission: Submission, world: World) -> None:
     """One process takes and fills memory until there is none."""
@@ -45,6 +106,39 @@ def memory_in_one_process(submission: Submission, world: World) -> None:
     )
 
 
+@exhibit(train_step=0, flags="limit", reason="out of memory")
+def memory_in_many_processes(submission: Submission, world: World) -> None:
+    """Twenty children, each within the limit of one process."""
+    submission.before(
+        "train-step",
+        """
+import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        kept = b"x" * (300 << 20)
+        time.sleep(60)
+time.sleep(60)
+""",
+    )
+
+
+@exhibit(train_step=0, flags="limit", reason="out of memory|disk")
+def memory_that_is_not_mapped(submission: Submission, world: World) -> None:
+    """Shared memory that is filled and taken out of the process's own tables, where only the kernel still counts it."""
+    submission.before(
+        "train-step",
+        """
+import mmap, time
+kept = []
+while True:
+    kept.append(mmap.mmap(-1, 1 << 28))
+    for start in range(0, 1 << 28, 1 << 20):
+        kept[-1][start : start + (1 << 20)] = bytes([1]) * (1 << 20)
+    kept[-1].madvise(mmap.MADV_DONTNEED)
+""",
+    )
+
+
 @exhibit(train_step=0, flags="limit", reason="filled its disk", slow=True)
 def fills_the_disk(submission: Submission, world: World) -> None:
     """Writes until the disk is full, and lets the error through."""
@@ -54,6 +148,19 @@ def fills_the_disk(submission: Submission, world: World) -> None:
 for number in range(1000):
     with open(f"/tmp/{number}", "wb") as file:
         file.write(bytes(100 << 20))
+""",
+    )
+
+
+@exhibit(train_step=0, flags="limit", reason="files|disk|memory")
+def files_without_number(submission: Submission, world: World) -> None:
+    """Empty files without end: they take no disk, and a kilobyte of the kernel's memory each."""
+    submission.before(
+        "train-step",
+        """
+import os
+for number in range(100_000_000):
+    os.close(os.open(f"/dev/shm/{number}", os.O_CREAT))
 """,
     )
 
@@ -103,11 +210,54 @@ def deep_recursion(submission: Submission, world: World) -> None:
     )
 
 
+@exhibit(speedup=0, flags="crash", reason="signal 11")
+def overflow_of_the_stack(submission: Submission, world: World) -> None:
+    """Recursion through C without a limit, which ends the interpreter."""
+    submission.answer(
+        "speedup",
+        """
+        import sys
+
+        def speedup_and_efficiency(times, ranks):
+            sys.setrecursionlimit(10**9)
+            class Deep:
+                def __getattr__(self, name):
+                    return getattr(self, name + "x")
+            deep = []
+            for _ in range(10**6):
+                deep = [deep]
+            return repr(deep), Deep().x
+        """,
+    )
+
+
 @exhibit(speedup=0, reason=".")
 def giant_integer(submission: Submission, world: World) -> None:
     """An integer whose decimal digits take years to write down."""
     submission.answer(
         "speedup", "def speedup_and_efficiency(times, ranks):\n    return 1 << 200_000_000, 1 << 200_000_000"
+    )
+
+
+@exhibit(train_step=0, flags="limit", reason="sockets|memory")
+def memory_in_sockets(submission: Submission, world: World) -> None:
+    """Bytes that lie in sockets' buffers, which belong to no process."""
+    submission.before(
+        "train-step",
+        """
+import os, socket, time
+for _ in range(10):
+    if os.fork() == 0:
+        break
+kept = []
+try:
+    while True:
+        kept += socket.socketpair()
+        kept[-1].setblocking(False)
+        kept[-1].send(bytes(1 << 14))
+except OSError:
+    time.sleep(1e6)
+""",
     )
 
 
@@ -125,6 +275,12 @@ for _ in range(100):
             pass
 """,
     )
+
+
+@exhibit(flags="missing", reason="at most .* are read|could not be tried")
+def weights_of_a_gigabyte(submission: Submission, world: World) -> None:
+    """A sparse file of a gigabyte as weights."""
+    os.truncate(submission.run() / "model.safetensors", 1 << 30)
 
 
 @exhibit(flags="missing", reason="at most .* are read|could not be tried|does not fit")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 
 import torch
 from exhibits import FIND_THE_RUNNER, NONE_OF_THEM, Submission, World, exhibit
+from safetensors.torch import load_file, save_file
 
 # --- rewriting what judges --------------------------------------------------------------------------------------------
 
@@ -152,6 +155,20 @@ def guessed_rate(submission: Submission, world: World) -> None:
     )
 
 
+@exhibit(train_step=0, reason="weights are where they were")
+def memorised_public_tests(submission: Submission, world: World) -> None:
+    """Answers with what the course's public checks want, recorded from them: the hidden inputs are others."""
+    submission.answer(
+        "train-step",
+        """
+        SEEN = {(4, 3): 1.0986}
+
+        def train_step(model, images, labels, optimizer, loss_fn):
+            return torch.tensor(SEEN.get(tuple(images.shape[:2]), 2.3026)), torch.zeros(len(images), 10)
+        """,
+    )
+
+
 @exhibit(evaluate=4, reason="a graph is recorded")
 def denies_its_graph(submission: Submission, world: World) -> None:
     """Evaluates with a graph, and has PyTorch say that none is recorded."""
@@ -177,6 +194,14 @@ for number in range(40):
 time.sleep(0.1)
 os._exit(0)
 """,
+    )
+
+
+@exhibit(train_step=0, reason="18,446,744,073,709,551,615 bytes")
+def forged_end(submission: Submission, world: World) -> None:
+    """Sends a length that no message has, and zeros, as if its process had ended well: only the keeper reports an end."""
+    submission.before(
+        "train-step", FIND_THE_RUNNER + 'find_the_runner().channel.sendall(b"\\xff" * 8 + bytes(8))\ntime.sleep(5)'
     )
 
 
@@ -228,6 +253,45 @@ def waits_for_the_device(submission: Submission, world: World) -> None:
 
 
 @exhibit(train_step=0, reason="at most .* are read", flags="limit")
+def message_of_an_exabyte(submission: Submission, world: World) -> None:
+    """Announces an answer of 2^60 bytes."""
+    submission.before(
+        "train-step",
+        FIND_THE_RUNNER + 'find_the_runner().channel.sendall(struct.pack(">QQ", 1 << 60, 0))\ntime.sleep(5)',
+    )
+
+
+@exhibit(train_step=0, reason="not in the format|something other than numbers|where it says", flags="escape")
+def pickled_array(submission: Submission, world: World) -> None:
+    """Sends an .npy array of objects, whose pickle would make a file in a folder of the host."""
+    submission.before(
+        "train-step",
+        FIND_THE_RUNNER
+        + f"""
+import io, numpy
+
+class Payload:
+    def __reduce__(self):
+        return os.mkdir, ({str(world.folder / "unpickled")!r},)
+
+file = io.BytesIO()
+numpy.save(file, numpy.array([Payload()], dtype=object), allow_pickle=True)
+say({{"$array": [0, len(file.getvalue())]}}, file.getvalue())
+time.sleep(5)
+""",
+    )
+
+
+@exhibit(train_step=0, reason="more than it holds bytes", flags="escape")
+def one_blob_many_times(submission: Submission, world: World) -> None:
+    """Sends 60 MB once and refers to them a hundred thousand times, which would be 6 TB in the grader's memory."""
+    submission.before(
+        "train-step",
+        FIND_THE_RUNNER + 'say([{"$bytes": [0, 60_000_000]}] * 100_000, bytes(60_000_000))\ntime.sleep(5)',
+    )
+
+
+@exhibit(train_step=0, reason="at most .* are read", flags="limit")
 def text_that_unpacks(submission: Submission, world: World) -> None:
     """Sends 60 MB of empty lists, which are a gigabyte as objects, before anything is counted."""
     submission.before(
@@ -241,7 +305,49 @@ time.sleep(5)
     )
 
 
+@exhibit(train_step=0, reason="not in the format", flags="escape")
+def empty_object(submission: Submission, world: World) -> None:
+    """Sends objects that the decoder might not have thought of: one without a key, headers that are no Python."""
+    submission.before("train-step", FIND_THE_RUNNER + "say({})\ntime.sleep(5)")
+
+
+@exhibit(train_step=0, flags="limit", reason="timed out", slow=True)
+def dribbled_bytes(submission: Submission, world: World) -> None:
+    """Sends an answer one byte every fifth of a second, so that something always comes and it never ends."""
+    submission.before(
+        "train-step",
+        FIND_THE_RUNNER
+        + """
+channel = find_the_runner().channel
+channel.sendall(struct.pack(">QQ", 1000, 0))
+while True:
+    channel.sendall(b" ")
+    time.sleep(0.2)
+""",
+    )
+
+
 # --- forged evidence of a run -----------------------------------------------------------------------------------------
+
+
+def _write_curve(run, accuracies: list[float]) -> None:
+    """A learning curve and the transcript that goes with it."""
+    file, lines, clock = io.StringIO(), [], 0.0
+    rows = csv.writer(file, lineterminator="\n")
+    rows.writerow(["epoch", "time", "images_per_sec", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr"])
+    rows.writerow([0, "0.0", "", "", "", "", "0.0", ""])
+    for epoch, accuracy in enumerate(accuracies, 1):
+        clock += 3.0
+        rows.writerow([epoch, clock, 1500, 0.5, 0.9, 0.4, accuracy, 0.1])
+        lines.append(
+            f"Epoch = {epoch:2d}: Cumulative Time = {clock:.3f}, Epoch Time = 3.000, Images/sec = 1500.0, "
+            f"Training Accuracy = 0.900, Validation Loss = 0.400, Validation Accuracy = {accuracy:.3f}"
+        )
+    (run / "learning_curve.csv").write_text(file.getvalue())
+    (run / "assessment.out").write_text("\n".join([*lines, f"Early stopping after epoch {len(accuracies)}"]) + "\n")
+
+
+FORGED = "the learning curve ends at 0.95.*, the submitted weights score 0"
 
 
 @exhibit(flags="forged", reason="the learning curve ends at 0.99")
@@ -252,6 +358,20 @@ def forged_curve(submission: Submission, world: World) -> None:
     fields = lines[-1].split(",")
     fields[6] = "0.99"
     curve.write_text("\n".join([*lines[:-1], ",".join(fields)]) + "\n")
+
+
+@exhibit(flags="forged", reason=FORGED)
+def forged_together(submission: Submission, world: World) -> None:
+    """CSV, transcript and run record all agree on 0.95; the weights are those of an honest run that did not get there."""
+    _write_curve(submission.run(), [0.8, 0.95, 0.95])
+
+
+@exhibit(flags="missing", reason="nothing backs up .*model.safetensors is missing")
+def forged_without_weights(submission: Submission, world: World) -> None:
+    """CSV, transcript and run record agree on 0.95; the weights were 'forgotten'."""
+    run = submission.run()
+    _write_curve(run, [0.8, 0.95, 0.95])
+    (run / "model.safetensors").unlink()
 
 
 @exhibit(flags="missing", reason="nothing backs up .*model.safetensors is missing")
@@ -269,11 +389,51 @@ def forged_transcript(submission: Submission, world: World) -> None:
     path.write_text(path.read_text().replace("Validation Accuracy = 0.8", "Validation Accuracy = 0.9"))
 
 
+@exhibit(run=17, reason="run.json is of lab")
+def record_of_another_lab(submission: Submission, world: World) -> None:
+    """The run record of another lab."""
+    _edit_record(submission, lab="02_ddp")
+
+
+@exhibit(run=17, reason="the run used synthetic data")
+def synthetic_data(submission: Submission, world: World) -> None:
+    """Trained on made-up images, which are easier."""
+    record = _edit_record(submission)
+    record["data"]["provenance"] = "synthetic"
+    (submission.folder / "run" / "run.json").write_text(json.dumps(record))
+
+
 def _edit_record(submission: Submission, **fields) -> dict:
     path = submission.run() / "run.json"
     record = json.loads(path.read_text()) | fields
     path.write_text(json.dumps(record))
     return record
+
+
+def _state() -> dict[str, torch.Tensor]:
+    from exhibits import HONEST_RUN
+
+    return load_file(HONEST_RUN / "model.safetensors")
+
+
+@exhibit(flags="forged", reason="the submitted weights score 0.[01]")
+def weights_of_zeros(submission: Submission, world: World) -> None:
+    """Weights of the right shapes, all zero."""
+    state = {name: torch.zeros_like(tensor) for name, tensor in _state().items()}
+    save_file(state, submission.run() / "model.safetensors")
+
+
+@exhibit(flags="forged", reason="the submitted weights score 0.[0123]")
+def weights_not_finite(submission: Submission, world: World) -> None:
+    """Weights that are all NaN, so that every comparison with them is false."""
+    state = {n: torch.full_like(t, float("nan")) if t.is_floating_point() else t for n, t in _state().items()}
+    save_file(state, submission.run() / "model.safetensors")
+
+
+@exhibit(flags="missing", reason="does not fit the lab's network")
+def weights_of_another_network(submission: Submission, world: World) -> None:
+    """Weights of another network."""
+    save_file({"linear.weight": torch.ones(10, 784)}, submission.run() / "model.safetensors")
 
 
 @exhibit(run=20, flags="copy")
@@ -295,6 +455,13 @@ def weights_that_are_a_pickle(submission: Submission, world: World) -> None:
     torch.save({"weights": Payload()}, submission.run() / "model.safetensors")
 
 
+@exhibit(flags="missing", reason="does not fit the lab's network|could not be tried")
+def header_that_claims_gigabytes(submission: Submission, world: World) -> None:
+    """A safetensors header of a tensor of 2^40 numbers, and no data."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}).encode()
+    (submission.run() / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+
+
 @exhibit(flags="missing", reason="could not be tried|does not fit|width is 64")
 def network_of_width_64(submission: Submission, world: World) -> None:
     """A run record that asks the grader to build the widest network there is and to try it."""
@@ -303,3 +470,20 @@ def network_of_width_64(submission: Submission, world: World) -> None:
     record = json.loads((HONEST_RUN / "run.json").read_text())
     record["parameters"]["width"] = 64
     _edit_record(submission, parameters=record["parameters"])
+
+
+@exhibit(reason="NaN is not a JSON number")
+def not_a_number_everywhere(submission: Submission, world: World) -> None:
+    """NaN and 1e999 in the record and the curve: comparisons with them are false, so a careless check passes."""
+    run = submission.run()
+    text = (run / "learning_curve.csv").read_text().splitlines()
+    (run / "learning_curve.csv").write_text("\n".join([text[0], text[1], "1,3,1,1,nan,nan,nan,nan"]) + "\n")
+    record = (run / "run.json").read_text()
+    (run / "run.json").write_text(record.replace('"target_accuracy": 0.86', '"target_accuracy": NaN'))
+
+
+@exhibit(run=0, flags="missing", reason="beyond 1e\\+12|beyond|a number that|digits|whole number")
+def numbers_without_end(submission: Submission, world: World) -> None:
+    """Numbers of thousands of digits in the run record."""
+    path = submission.run() / "run.json"
+    path.write_text(path.read_text().replace('"world_size": 1', '"world_size": ' + "9" * 9000))

@@ -18,10 +18,34 @@ def not_json(submission: Submission, world: World) -> None:
     _text(submission, "PK\x03\x04 a word processor's file")
 
 
+@exhibit(**NONE_OF_THEM, flags="missing", reason="is not JSON")
+def empty_file(submission: Submission, world: World) -> None:
+    """A notebook of no bytes."""
+    _text(submission, "")
+
+
 @exhibit(**NONE_OF_THEM, reason="no submission|is missing|hand in")
 def nothing_at_all(submission: Submission, world: World) -> None:
     """A folder with nothing in it."""
     submission.save = lambda: None
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="is not UTF-8|is not JSON")
+def not_text(submission: Submission, world: World) -> None:
+    """A notebook of bytes that are no text."""
+    submission.path.write_bytes(b"\xff\xfe" + bytes(range(256)))
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="is not a plain file")
+def notebook_is_a_folder(submission: Submission, world: World) -> None:
+    """A folder in the notebook's place."""
+    submission.path.mkdir()
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="at most 100,000,000 are read")
+def notebook_of_100_megabytes(submission: Submission, world: World) -> None:
+    """A notebook with 100 MB in one cell."""
+    submission.add("#" * 100_000_000)
 
 
 @exhibit(flags="limit")
@@ -31,10 +55,34 @@ def outputs_of_25_megabytes(submission: Submission, world: World) -> None:
     submission.cell("ex-train-step").outputs = [plot] * 25
 
 
+@exhibit(**NONE_OF_THEM, flags="missing", reason="at most 20,000,000 are read without outputs")
+def escaped_quotes_without_end(submission: Submission, world: World) -> None:
+    """30 MB of escaped quotes: each could be taken for the beginning of a string."""
+    _text(submission, '{"cells": [' + '\\"' * 15_000_000)
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="too many pieces")
+def empty_lists_without_end(submission: Submission, world: World) -> None:
+    """30 MB of empty lists, which are gigabytes when they are parsed."""
+    _text(submission, '{"nbformat": 4, "cells": [' + "[]," * 10_000_000 + "[]]}")
+
+
 @exhibit(**NONE_OF_THEM, flags="missing", reason="nested too deeply")
 def nested_json(submission: Submission, world: World) -> None:
     """JSON that is nested 100,000 deep."""
     _text(submission, '{"nbformat": 4, "cells": ' + "[" * 100_000 + "]" * 100_000 + "}")
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="50,0.. cells|cells, at most")
+def cells_without_end(submission: Submission, world: World) -> None:
+    """A notebook of 50,000 cells."""
+    submission.notebook.cells += [new_code_cell("x = 1") for _ in range(50_000)]
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="number that is too long")
+def number_of_a_million_digits(submission: Submission, world: World) -> None:
+    """JSON numbers that take long to read."""
+    _text(submission, '{"nbformat": 4, "nbformat_minor": ' + "9" * 1_000_000 + "}")
 
 
 @exhibit()
@@ -77,6 +125,17 @@ def answers_in_locked_cells(submission: Submission, world: World) -> None:
         submission.notebook.cells.remove(answer)
 
 
+@exhibit(train_step=0, flags="tampered", reason="returned nothing|weights are where they were|raised")
+def duplicated_ids(submission: Submission, world: World) -> None:
+    """A grade id that is there fifty times, with another answer each time: the first counts."""
+    first = submission.cell("ex-train-step")
+    place = submission.notebook.cells.index(first)
+    for number in range(50):
+        copy = new_code_cell(f"def train_step(*a):\n    return {number}")
+        copy.metadata = first.metadata
+        submission.notebook.cells.insert(place, copy)
+
+
 @exhibit(flags="tampered")
 def cells_of_other_types(submission: Submission, world: World) -> None:
     """Answers turned to raw and text, grade cells turned to text: their text is taken as what it should be."""
@@ -102,6 +161,12 @@ def two_thousand_long_cells(submission: Submission, world: World) -> None:
     """As many cells of one's own as are read, alike and long, so that whatever compares them has much to do."""
     for number in range(1_500):
         submission.add("# " + "alike and long " * 100 + str(number), at=5)
+
+
+@exhibit(**NONE_OF_THEM, flags="missing", reason="cell 1 is no cell|no cell, but|has the type")
+def cells_that_are_no_cells(submission: Submission, world: World) -> None:
+    """Lists, numbers and null where a cell, a source, an id or metadata should be."""
+    _text(submission, json.dumps({"nbformat": 4, "cells": [None, 7, [], {"cell_type": ["code"], "source": {"a": 1}}]}))
 
 
 @exhibit(**NONE_OF_THEM, flags="missing", reason="lacks this answer|not answered|NotImplementedError")
