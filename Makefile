@@ -77,4 +77,4 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 
 clean:
-	rm -rf $(VENV) course runs build *.egg-info autograde/*.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) course runs build dist *.egg-info autograde/*.egg-info .pytest_cache .ruff_cache

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted(REPOSITORY.glob("docs/**/*.md"))]
+PAGES = [
+    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "labs/sources.md")),
+    *sorted(REPOSITORY.glob("docs/**/*.md")),
+]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 

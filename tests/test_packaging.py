@@ -190,7 +190,7 @@ def test_its_labs_are_release_copies(repository, wheel):
     listed = subprocess.run(["git", "ls-files", "-z", "labs"], cwd=repository, capture_output=True, text=True)
     sources = sorted(name for name in listed.stdout.split("\0") if name)
     prefix = "course_lib/release_copies/"
-    copies = [name for name in wheel.namelist() if re.match(prefix + r"\d\d_", name)]
+    copies = [name for name in wheel.namelist() if re.match(prefix + r"(\d\d_|sources\.md)", name)]
     assert sorted(name.replace(prefix, "labs/") for name in copies) == sources
     assert [name for name in wheel.namelist() if name.endswith(".ipynb") and name not in copies] == []
     notebooks = [name for name in copies if name.endswith(".ipynb")]

@@ -14,10 +14,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ReleaseError", "release_everything", "release_lab", "release_notebook", "release_scripts"]
+__all__ = ["SOURCES", "ReleaseError", "release_everything", "release_lab", "release_notebook", "release_scripts"]
 
 STUBS = {"code": "# YOUR CODE HERE\nraise NotImplementedError()", "markdown": "YOUR ANSWER HERE"}
 GRADING_SCRIPTS = "grade.*"  # the instructor's
+SOURCES = "sources.md"  # beside the labs, because each notebook links it as ../sources.md
 VALIDATE = '''"""nbgrader's settings for Validate: a cell may train for half an hour, not only for 30 s."""
 
 c = get_config()  # noqa: F821  (nbgrader provides it)
@@ -30,7 +31,9 @@ class ReleaseError(ValueError):
 
 
 def release_everything(repository: Path, target: Path) -> None:
-    """Write release copies of all labs, the cluster's scripts and nbgrader's settings into a new folder `target`.
+    """Write release copies of all labs and what stands beside them into a new folder `target`.
+
+    Beside the labs are the cluster's scripts, nbgrader's settings, and the list of sources that the notebooks link.
 
     Raises
     ------
@@ -45,6 +48,7 @@ def release_everything(repository: Path, target: Path) -> None:
         release_lab(lab, target / lab.name)
     release_scripts(repository / "deploy", target / "deploy")
     (target / "nbgrader_config.py").write_text(VALIDATE)
+    shutil.copyfile(repository / "labs" / SOURCES, target / SOURCES)
 
 
 def release_lab(source: Path, target: Path) -> None:

@@ -79,11 +79,14 @@ def run_lab(
         try:
             execute_notebook(lab.notebook, executed, values)
         except NotebookFailedError as error:
-            traceback = f"the traceback is in {executed}; " if error.traceback else ""
-            advice = "" if error.traceback else "; try a smaller batch_size or fewer train_samples"
-            raise click.ClickException(
-                f"{lab.name}: {error}; {traceback}earlier results in {folder} are untouched{advice}"
-            ) from None
+            parts = [f"{lab.name}: {error}"]
+            if error.traceback:
+                parts.append(f"the traceback is in {executed}")
+            if any(path.name not in ("unfinished", ".lock") for path in folder.iterdir()):
+                parts.append(f"earlier results in {folder} are untouched")
+            if not error.traceback:
+                parts.append("try a smaller batch_size or fewer train_samples")
+            raise click.ClickException("; ".join(parts)) from None
         os.replace(executed, folder / lab.notebook.name)
         if not any(unfinished.iterdir()):
             unfinished.rmdir()

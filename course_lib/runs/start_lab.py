@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from course_lib.runs.labs import UnknownLabError, match_lab
-from course_lib.runs.release_copy import release_everything
+from course_lib.runs.release_copy import SOURCES, release_everything
 from course_lib.system.atomic import write_atomically
 
 __all__ = ["start_labs"]
@@ -69,8 +69,9 @@ def start_labs(
             added = _add_scripts(copies / "deploy", folder / "deploy", log)
             if scripts_only and not added:
                 log(f"{folder / 'deploy'}: all job scripts are there already")
-            if not (folder / "nbgrader_config.py").exists():
-                write_atomically(folder / "nbgrader_config.py", (copies / "nbgrader_config.py").read_bytes())
+            for name in ("nbgrader_config.py", SOURCES):
+                if not (folder / name).exists():
+                    write_atomically(folder / name, (copies / name).read_bytes())
         except OSError as error:
             raise click.UsageError(
                 f"{folder} cannot be written ({error.strerror or error}); choose another folder by -o DIR"

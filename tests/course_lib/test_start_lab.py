@@ -48,7 +48,19 @@ def test_a_lab_to_fill_in_with_its_profiles_and_the_cluster_s_scripts(folder, re
     scripts = {path.name for path in (folder / "deploy").rglob("*") if path.is_file()}
     assert {"lab.sbatch", "train.sbatch", "stage_data.sbatch", "lab.pbs"} <= scripts
     assert not [name for name in scripts if name.startswith("grade")]
-    assert {path.name for path in folder.iterdir()} == {"01_single_gpu", "deploy", "nbgrader_config.py"}
+    assert {path.name for path in folder.iterdir()} == {
+        "01_single_gpu", "deploy", "nbgrader_config.py", "sources.md"
+    }  # fmt: skip
+
+
+def test_links_of_the_notebooks_lead_somewhere_in_a_student_s_folder(folder):
+    start(every=True)
+    for notebook in folder.glob("*/*.ipynb"):
+        for link in re.findall(r"\]\((\.[^)#\s]+)", notebook.read_text()):
+            assert (notebook.parent / link).exists(), f"{notebook.name} links {link}"
+
+
+def test_programs_come_along(folder):
     start("05")
     assert len(list((folder / "05_resnet_hw").glob("*.py"))) == 3  # its programs
 

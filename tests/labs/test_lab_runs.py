@@ -164,6 +164,8 @@ def test_a_failing_run_leaves_earlier_results_and_names_the_cell(toy, lab_here):
     fails_and_changes_nothing(folder, before, done.returncode, done.stderr, ("01_toy", "kernel died", "untouched"))
     told = ("01_toy: the training diverged: its training loss is nan in epoch 2", "untouched")
     fails_and_changes_nothing(folder, before, *lab_here("run", "01", "-p", "epochs", "5"), told)
+    code, errors = lab_here("run", "01", "-p", "epochs", "3", "-o", "first")
+    assert code == 1 and "earlier results" not in errors, errors
     code, errors = lab_here("run", "01_toy", "-p", "epochs", "2", "-p", "output_dir", "mine")
     assert code == 0 and (toy / "mine" / "run.json").exists() and visible(folder) == before, errors
     code, errors = lab_here("run", "01_toy", "-p", "epochs", "2")

@@ -1,4 +1,4 @@
-"""Readers can look the sources up: by name, in docs/sources.md, never by a number that means nothing outside."""
+"""Readers can look the sources up: by name, in labs/sources.md, never by a number that means nothing outside."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NUMBERED = re.compile(r"[Dd]ocuments?[ _]00[0-4]")
-LINK = re.compile(r"docs/sources\.md#([a-z0-9-]+)")
+LINK = re.compile(r"sources\.md#([a-z0-9-]+)")
 
 
 def tracked_texts():
@@ -23,7 +23,7 @@ def test_no_source_is_called_by_a_number():
 def test_every_lab_links_its_sources_and_every_link_has_a_target():
     headings = {
         line[3:].strip().lower().replace(" ", "-")
-        for line in (ROOT / "docs" / "sources.md").read_text().splitlines()
+        for line in (ROOT / "labs" / "sources.md").read_text().splitlines()
         if line.startswith("## ")
     }
     for name, text in tracked_texts():
