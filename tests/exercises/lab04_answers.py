@@ -1,10 +1,13 @@
 """Lab 04: other right answers, and what each known mistake loses."""
 
+_NOVOGRAD = "first later saved frozen decay options"
+
 # Of the mistakes in `course_lib.exercises.answers.lab04`: parts that are lost → their names.
 LOSES = {
     "momentum": {
-        "length distance": "no pair, limit, t - 1, t + 1, an average, no rate, turned, first gradient",
-        "distance": "t times the last, t full steps, last step alone, no momentum, one missing, one too many",
+        "heavy nesterov": "new tensor, uphill, no learning rate, no momentum, an average, of the first",
+        "heavy": "always nesterov",
+        "nesterov": "never nesterov, half nesterov, twice the gradient",
     },
     "warmup": {
         "iteration epoch without": "nothing",
@@ -15,28 +18,43 @@ LOSES = {
     },
     "range-test": {
         "rates": "no rates, linear, n ratios, n + 1, turned, logs",
-        "stop choice": "no pair, against the first, nan passes",
-        "stop": "the place before, no stop",
-        "choice": "after the stop, no tenth, a tenth of the loss",
+        "losses steps choice": "no pair, against the first, nan passes, no stop, one epoch",
+        "losses steps": "without the last",
+        "steps": "first group, never set, gradients pile up, late",
+        "choice": "no tenth, a tenth of the loss, the last",
+    },
+    "adam": {
+        "first later eps adamw lamb": "nothing, no bias of m, no bias of v, no bias, t from 0, t from 2, a norm, sums, no root",
+        "later eps adamw lamb": "t stays, betas turned",
+        "eps": "eps in the root, no eps",
+        "adamw lamb": "no decay, decay's sign",
+        "adamw": "decay at the full rate",
+        "lamb": "no ratio, ratio upside down, weights' norm alone, decay outside",
     },
     "novograd": {
-        "first later decay options gradients": "new tensors",
-        "first later decay options": "element-wise, one norm, mean, zero start, bias of m, no root, no division, upwards, always averaging",
-        "later decay options": "bias of v, old v, v not kept, norm, late division, forgets, betas turned",
-        "later": "state elsewhere",
+        f"{_NOVOGRAD} gradients": "new tensors",
+        _NOVOGRAD: "element-wise, one norm, mean, zero start, bias of m, no root, no division, upwards, always averaging",
+        "later saved frozen decay options": "bias of v, old v, v not kept, norm, late division, forgets, betas turned",
+        "saved": "state elsewhere",
+        "frozen": "defaults",
         "decay": "no decay, decay in the norm, decay twice, decay of the weights, decay's sign",
         "options": "eps in the root, no eps, no averaging, averaged later, decay not averaged",
     },
-    "curve": {
-        "name": "no name, no ending, another order",
-        "rows again": "no file, no header, no first row, not rounded, per cent, an epoch less, no last line end",
-        "again": "appended",
+    "muon": {
+        "wide tall kept": "nothing, not normalised, largest entry, spectral, one step less, one step more, cubic, "
+        "element-wise, sign, exact",
+        "tall": "not back",
     },
 }
 
 
-def momentum(value):
-    return f"def momentum_step(lr, m, t):\n    length = lr * (1 - m**t) / (1 - m)\n    return {value}"
+def sgd(v="m * state['v'] + g if 'v' in state else g", move="w.add_(v + 0 if not nesterov else g + m * v, alpha=-lr)"):
+    return f"""
+def sgd_step(w, g, state, lr, momentum=0.0, nesterov=False):
+    m = momentum
+    v = state["v"] = {v}
+    {move}
+"""
 
 
 def warmup(whole):
@@ -48,70 +66,109 @@ def warmup_factor(step, n, epochs, start, per="iteration"):
 """
 
 
-def range_test(rates, limit=4, chosen="rates[losses.index(min(losses[:stop]))] / 10"):
+def range_test(rates="np.geomspace(low, high, n)", limit=4, chosen="rates[losses.index(min(losses[:n]))] / 10"):
     return f"""
+import itertools
 import numpy as np
 
-def range_test_rates(low, high, n): return {rates}
+def learning_rates(low, high, n): return {rates}
 
-def read_range_test(rates, losses):
-    stop = next((i for i in range(1, len(losses)) if not losses[i] <= min({limit} * min(losses[:i]), 1e300)), len(losses))
-    return stop, {chosen}
+def lr_range_test(model, optimizer, batches, loss_fn, learning_rates):
+    rates, losses, n = learning_rates, [], None
+    for rate, (images, labels) in zip(rates, itertools.cycle(batches)):
+        for group in optimizer.param_groups: group.update(lr=rate)
+        model.zero_grad()
+        loss = loss_fn(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        if not losses[-1] <= min({limit} * min(losses), 1e300):
+            n = len(losses) - 1
+            break
+    return losses, {chosen}
 """
 
 
-def novograd(divided="div", move="w -= lr * kept['m']"):
+def adam(direction="m / (v**0.5 + eps)", scale="lr * w.norm() / u.norm()"):
     return f"""
-def novograd_step(weights, gradients, state, lr, betas=(0.95, 0.98), eps=1e-8, weight_decay=0.0, grad_averaging=False):
-    for i, (w, g) in enumerate(zip(weights, gradients)):
-        kept = state.setdefault(i, {{}})
-        kept["t"] = kept.get("t", 0) + 1
-        norm = float(torch.linalg.vector_norm(g)) ** 2
-        kept["v"] = betas[1] * kept.get("v", norm) + (1 - betas[1]) * norm
-        step = g.{divided}(kept["v"] ** 0.5 + eps) + weight_decay * w
-        kept["m"] = betas[0] * kept.get("m", 0) + step * (1 - betas[0] if grad_averaging else 1)
-        {move}
+def adam_direction(g, state, betas=(0.9, 0.999), eps=1e-8):
+    state.setdefault("all", []).append(g)
+    n, (b, c) = len(state["all"]), betas
+    m = sum(b ** (n - 1 - i) * each for i, each in enumerate(state["all"])) * (1 - b) / (1 - b**n)
+    v = sum(c ** (n - 1 - i) * each.square() for i, each in enumerate(state["all"])) * (1 - c) / (1 - c**n)
+    return {direction}
+
+def adamw_step(w, g, state, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
+    u = adam_direction(g, state, betas, eps)
+    w.mul_(1 - lr * weight_decay).add_(u, alpha=-lr)
+
+def lamb_step(w, g, state, lr, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01):
+    u = adam_direction(g, state, betas, eps) + weight_decay * w
+    w -= {scale} * u
 """
 
 
-def curve(lr="{lr}", seconds="{t:.1f}"):
+def novograd(divided="div", move="w -= group['lr'] * kept['m']", none="if g is None: continue"):
     return f"""
-def curve_name(ranks, bs, lr, m, w): return f"{{ranks}}ranks-{{bs}}bs-{lr}lr-{{m}}m-{{w}}w.csv"
+class HandmadeNovoGrad(torch.optim.Optimizer):
+    def __init__(self, params, lr, betas=(0.95, 0.98), eps=1e-8, weight_decay=0.0, grad_averaging=True):
+        defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, grad_averaging=grad_averaging)
+        super().__init__(params, defaults)
 
-def write_curve(path, times, accuracies):
-    rows = [f"{seconds},{{a:.4f}}\\n" for t, a in zip([0, *times], [0, *accuracies])]
-    path.write_text("time,val_accuracy\\n" + "".join(rows))
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            betas = group["betas"]
+            for w in group["params"]:
+                g = w.grad
+                {none}
+                kept = self.state[w]
+                kept["t"] = kept.get("t", 0) + 1
+                norm = float(torch.linalg.vector_norm(g)) ** 2
+                kept["v"] = betas[1] * kept.get("v", norm) + (1 - betas[1]) * norm
+                step = g.{divided}(kept["v"] ** 0.5 + group["eps"]) + group["weight_decay"] * w
+                kept["m"] = betas[0] * kept.get("m", 0) + step * (1 - betas[0] if group["grad_averaging"] else 1)
+                {move}
+"""
+
+
+def muon(start="matrix / matrix.square().sum().sqrt()", c=2.0315):
+    return f"""
+def orthogonalise(matrix, steps=5):
+    x = {start}
+    tall = x.shape[0] > x.shape[1]
+    if tall: x = x.T
+    for _ in range(steps):
+        x = 3.4445 * x - 4.7750 * x @ x.T @ x + {c} * x @ x.T @ x @ x.T @ x
+    return x.T if tall else x
 """
 
 
 RIGHT = {
-    "momentum": [momentum("[torch.tensor(length), lr / (1 - m) * (t - m * (1 - m**t) / (1 - m))]")],
+    "momentum": [sgd()],
     "warmup": [warmup("round"), warmup("int")],
-    "range-test": [
-        range_test("np.geomspace(low, high, n)", chosen="min(zip(losses[:stop], rates))[1] * 0.1"),
-        range_test("torch.logspace(math.log10(low), math.log10(high), n)"),
-    ],
+    "range-test": [range_test(), range_test("torch.logspace(math.log10(low), math.log10(high), n)")],
+    "adam": [adam()],
     "novograd": [novograd()],
-    "curve": [curve()],
+    "muon": [muon()],
 }
 
 # Other mistakes: name → (exercise, source, parts that are lost, words of the reason).
 WRONG = {
-    "length alone": ("momentum", momentum("length"), "length distance", "return two numbers"),
-    "text": ("momentum", momentum("'a', 1"), "length distance", "it returned a str"),
-    "half": ("momentum", momentum("length / 2, 1"), "length distance", "write out v₁"),
+    "one velocity for all": ("momentum", "kept = {}\n" + sgd().replace("state", "kept").replace("g, kept", "g, state"), "heavy nesterov", "a v for each tensor"),
+    "a new weight": ("momentum", sgd(move="w = w - lr * v"), "heavy nesterov", "did not move"),
     "too few iterations": ("warmup", warmup("0.5 * "), "iteration", "past the end"),
     "first ratio alone": ("range-test", range_test("[low, low * (high / low) ** (1 / (n - 1)), *[high] * (n - 2)]"), "rates", "geometric sequence"),
     "one rate": ("range-test", range_test("low"), "rates", "should return a list"),
-    "a limit of 1.05": ("range-test", range_test("np.geomspace(low, high, n)", 1.05), "stop", "wrong place"),
-    "no choice": ("range-test", range_test("np.geomspace(low, high, n)", chosen="None"), "choice", "is there a return?"),
-    "bias of both": ("novograd", novograd(move="w -= lr * kept['m'] / (1 - betas[0] ** kept['t'])"), "first later decay options", "m's bias"),
+    "no choice": ("range-test", range_test(chosen="None"), "choice", "is there a return?"),
+    "a half": ("adam", adam("m / (v**0.5 + eps) / 2"), "first later eps adamw lamb", "nearly ±1"),
+    "unit steps": ("adam", adam(scale="lr / u.norm()"), "lamb", "‖w‖/‖u‖"),
+    "bias of both": ("novograd", novograd(move="w -= group['lr'] * kept['m'] / (1 - betas[0] ** kept['t'])"), "first later saved frozen decay options", "m's bias"),
     "gradients divided": ("novograd", novograd("div_"), "gradients", "in place"),
-    "weights of NaN": ("novograd", novograd(move="w.fill_(math.nan)"), "first later decay options gradients", "not the paper's"),
-    "into the list": ("novograd", novograd(move="weights[i] = w - lr * kept['m']"), "first later decay options gradients", "in place"),
-    "digits of the rate": ("curve", curve("{lr:.3f}"), "name", "as Python prints them"),
-    "cut off": ("curve", curve(seconds="{int(10 * t) / 10}"), "rows again", "rounding"),
-    "whole seconds": ("curve", curve(seconds="{t:.0f}"), "rows again", "rounding"),
+    "weights of NaN": ("novograd", novograd(move="w.fill_(math.nan)"), "first later saved frozen decay options gradients", "not the paper's"),
+    "no gradient is zero": ("novograd", novograd(none="g = torch.zeros_like(w) if g is None else g").replace("/ (", "/ ("), "frozen", "without a gradient"),
+    "half the norm": ("muon", muon("matrix / matrix.norm() / 2"), "wide tall kept", "Newton–Schulz"),
+    "in place": ("muon", muon("matrix.div_(matrix.norm())"), "kept", "in place"),
 }  # fmt: skip
 
 SAYS = {}

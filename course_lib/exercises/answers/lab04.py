@@ -1,4 +1,4 @@
-"""Lab 04's answers, right and wrong. Right is what PyTorch's SGD and LinearLR do, and the library's NovoGrad."""
+"""Lab 04's answers, right and wrong. Right is what PyTorch's SGD, AdamW and LinearLR do, and the library's NovoGrad."""
 
 from __future__ import annotations
 
@@ -14,51 +14,41 @@ from course_lib.optim import NovoGrad
 __all__ = ["ANSWERS"]
 
 
-def _by_sgd(lr, m, steps):
-    weight, places = torch.zeros((), dtype=torch.float64), [0.0]
-    optimizer, weight.grad = torch.optim.SGD([weight], lr, m), torch.ones_like(weight)
-    for _ in range(steps):
-        optimizer.step()
-        places.append(-weight.item())
-    return places[-1] - places[-2], places[-1]
+def _by_torch(w, g, state, lr, momentum=0.0, nesterov=False):
+    if not state:
+        state["optimizer"] = torch.optim.SGD([w], lr, momentum, nesterov=nesterov)
+    w.grad = g
+    state["optimizer"].step()
 
 
-def _length(lr, m, t):
-    return lr * (1 - m**t) / (1 - m)
+def _sgd(
+    velocity=lambda v, g, m: m * v + g,
+    direction=lambda v, g, m, nesterov: g + m * v if nesterov else v,
+    move=lambda w, d, lr: w.sub_(lr * d),
+):  # fmt: skip
+    def step(w, g, state, lr, momentum=0.0, nesterov=False):
+        state["v"] = velocity(state.get("v", 0 * g), g, momentum)
+        move(w, direction(state["v"], g, momentum, nesterov), lr)
+
+    return step
 
 
-def _sum(length=_length, end=0):
-    """The length of step t, and the sum of those of steps 1 to t + `end`."""
-    return lambda lr, m, t: (length(lr, m, t), sum(length(lr, m, s) for s in range(1, t + end + 1)))
-
-
-def _far(distance):
-    return lambda lr, m, t: (_length(lr, m, t), distance(lr, m, t))
-
-
-# Distances come first: some are those of a wrong length, too.
-momentum = Answers((_by_sgd,), {
-    "no pair": Mistake("return two numbers, (length, distance): is there a return?", lambda *_: None),
-    "t times the last": Mistake("that is t times the last step; the earlier ones were shorter",
-        _far(lambda lr, m, t: t * _length(lr, m, t))),
-    "t full steps": Mistake("that is t steps of the full length lr/(1 − m); the first ones were shorter",
-        _far(lambda lr, m, t: t * lr / (1 - m))),
-    "last step alone": Mistake("that is the last step alone; the distance is the sum of all of them", _far(_length)),
-    "no momentum": Mistake("that is t steps without momentum", _far(lambda lr, m, t: t * lr)),
-    "one missing": Mistake("the last step is missing from the sum", _sum(end=-1)),
-    "one too many": Mistake("the sum has one step too many", _sum(end=1)),
-    "limit": Mistake("that is the limit lr/(1 − m), which the steps approach: step t has come 1 − mᵗ of the way",
-        _sum(lambda lr, m, t: lr / (1 - m))),
-    "t - 1": Mistake("the exponent is one too small: the first step is lr itself",
-        _sum(lambda lr, m, t: _length(lr, m, t - 1))),
-    "t + 1": Mistake("the exponent is one too large: the first step is lr itself",
-        _sum(lambda lr, m, t: _length(lr, m, t + 1))),
-    "an average": Mistake("it lacks the division by 1 − m: PyTorch's momentum adds gradients up, without averaging",
-        _sum(lambda lr, m, t: lr * (1 - m**t))),
-    "no rate": Mistake("it lacks the learning rate", _sum(lambda lr, m, t: _length(1, m, t))),
-    "turned": Mistake("the sign is turned: a length is positive", _sum(lambda lr, m, t: -_length(lr, m, t))),
-    "first gradient": Mistake("that is what the first gradient alone contributes; add up what all t of them do",
-        _sum(lambda lr, m, t: lr * m ** (t - 1))),
+momentum = Answers((_by_torch,), {
+    "new tensor": Mistake("the weights did not move: w -= … changes the tensor that was given, w = w - … makes a new "
+        "one that nobody else sees", _sgd(move=lambda w, d, lr: None)),
+    "uphill": Mistake("the step goes down: w ← w − lr v", _sgd(move=lambda w, d, lr: w.add_(lr * d))),
+    "no learning rate": Mistake("the learning rate is missing", _sgd(move=lambda w, d, lr: w.sub_(d))),
+    "no momentum": Mistake("the momentum has no effect: keep v in state, v ← m v + g", _sgd(lambda v, g, m: g)),
+    "an average": Mistake("the gradient enters v whole, not times 1 − m: PyTorch adds gradients up, without averaging",
+        _sgd(lambda v, g, m: m * v + (1 - m) * g)),
+    "of the first": Mistake("v must change at every step: v ← m v + g", _sgd(lambda v, g, m: v if v.any() else g)),
+    "always nesterov": Mistake("without nesterov the step is v itself", _sgd(direction=lambda v, g, m, nesterov: g + m * v)),
+    "never nesterov": Mistake("the option nesterov has no effect: the step is then g + m v",
+        _sgd(direction=lambda v, g, m, nesterov: v)),
+    "half nesterov": Mistake("that is m v alone: Nesterov's step is g + m v",
+        _sgd(direction=lambda v, g, m, nesterov: m * v if nesterov else v)),
+    "twice the gradient": Mistake("that is g + v; Nesterov's step is g + m v",
+        _sgd(direction=lambda v, g, m, nesterov: g + v if nesterov else v)),
 })  # fmt: skip
 
 
@@ -120,61 +110,166 @@ def _rates(low, high, n):
     return [low * (high / low) ** (i / (n - 1)) for i in range(n)]
 
 
-def _read(first=False, finite=True, stop=lambda place, n: float(place), chosen=lambda rates, _, best: rates[best] / 10):
-    def read(rates, losses):
-        best = place = 0
-        while place < len(losses):
-            loss = losses[place]
-            if loss > 4 * losses[0 if first else best] or (finite and not math.isfinite(loss)):
+def _test(
+    limit=4.0, first=False, finite=True, groups=slice(None), clears=True, late=False, restarts=True, keeps=True,
+    chosen=lambda rates, losses, best: rates[best] / 10,
+):  # fmt: skip
+    def lr_range_test(model, optimizer, batches, loss_fn, rates):
+        losses, best, source = [], 0, iter(batches)
+        for place, rate in enumerate(rates):
+            batch = next(source, None)
+            if batch is None:
+                if not restarts:
+                    break
+                source = iter(batches)
+                batch = next(source)
+            for group in optimizer.param_groups[groups]:
+                group["lr"] = rates[place - 1] if late and place else rate
+            loss = loss_fn(model(batch[0]), batch[1])
+            if clears:
+                optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            value = loss.item()
+            lost = value > limit * losses[0 if first else best] if losses else False
+            if lost or (finite and not math.isfinite(value)):
+                losses += [value] if keeps else []
                 break
-            best, place = (place if loss < losses[best] else best), place + 1
-        return stop(place, len(losses)), chosen(rates, losses, best)
+            losses.append(value)
+            best = place if value < losses[best] else best
+        return losses, chosen(rates, losses, best)
 
-    return read
+    return lr_range_test
 
 
-range_test = Answers((_rates, _read()), {
-    "no rates": Mistake("return a list from range_test_rates: is there a return?", lambda *_: None, None),
-    "linear": Mistake("the rates grow by a constant amount, so that nearly all are large",
+range_test = Answers((_rates, _test()), {
+    "no rates": Mistake("return a list from learning_rates: is there a return?", lambda *_: None, None),
+    "linear": Mistake("the learning rates grow by a constant amount, so that nearly all are large",
         lambda low, high, n: [low + i * (high - low) / (n - 1) for i in range(n)], None),
-    "n ratios": Mistake("the last rate is not the highest: with n rates there are n − 1 ratios between them",
+    "n ratios": Mistake("the last learning rate is not the highest: with n of them there are n − 1 ratios between them",
         lambda low, high, n: _rates(low, high, n + 1)[:-1], None),
-    "n + 1": Mistake("that is one rate too many", lambda low, high, n: _rates(low, high, n + 1), None),
-    "turned": Mistake("the first rate is the lowest and the last the highest, not the other way round",
+    "n + 1": Mistake("that is one learning rate too many", lambda low, high, n: _rates(low, high, n + 1), None),
+    "turned": Mistake("the first learning rate is the lowest and the last the highest, not the other way round",
         lambda low, high, n: _rates(high, low, n), None),
-    "logs": Mistake("those are the logarithms of the rates", lambda *ends: list(map(math.log, _rates(*ends))), None),
-    "no pair": Mistake("return the pair (stop, chosen) from read_range_test", None, lambda *_: None),
-    "against the first": Mistake("compare with the lowest loss so far, not with the first", None, _read(True)),
-    "nan passes": Mistake("comparisons with nan are False: ask math.isfinite", None, _read(finite=False)),
-    "the place before": Mistake("the stop is the place of the offending loss itself",
-        None, _read(stop=lambda place, n: place - 1)),
-    "no stop": Mistake("return the number of losses when none is beyond the limit",
-        None, _read(stop=lambda place, n: place if place < n else None)),
-    "after the stop": Mistake("your minimum lies after the stop, where the training was lost already",
-        None, _read(chosen=lambda rates, losses, _: rates[losses.index(min(filter(math.isfinite, losses)))] / 10)),
+    "logs": Mistake("those are the logarithms of the learning rates",
+        lambda *ends: list(map(math.log, _rates(*ends))), None),
+    "no pair": Mistake("return the pair (losses, chosen) from lr_range_test: is there a return?",
+        None, lambda model, optimizer, batches, loss_fn, rates: None),
+    "against the first": Mistake("compare with the lowest loss so far, not with the first", None, _test(first=True)),
+    "nan passes": Mistake("comparisons with nan are False: ask math.isfinite", None, _test(finite=False)),
+    "without the last": Mistake("the diverged loss is the last entry of the losses", None, _test(keeps=False)),
+    "no stop": Mistake("stop after the first loss that is not finite or more than 4 times the lowest",
+        None, _test(limit=math.inf, finite=False)),
+    "one epoch": Mistake("begin again with the first batch where there are more learning rates than batches",
+        None, _test(restarts=False)),
+    "first group": Mistake("set the learning rate in every parameter group", None, _test(groups=slice(1))),
+    "never set": Mistake("set the learning rate of every group before the step: group['lr'] = …",
+        None, _test(groups=slice(0))),
+    "gradients pile up": Mistake("the gradients of earlier steps are still there: call optimizer.zero_grad()",
+        None, _test(clears=False)),
+    "late": Mistake("each step uses the learning rate of the step before: set it before the step",
+        None, _test(late=True)),
     "no tenth": Mistake("there the loss is about to turn; take a tenth",
-        None, _read(chosen=lambda rates, losses, best: rates[best])),
-    "a tenth of the loss": Mistake("that is a tenth of the loss, not of the rate",
-        None, _read(chosen=lambda rates, losses, best: losses[best] / 10)),
+        None, _test(chosen=lambda rates, losses, best: rates[best])),
+    "a tenth of the loss": Mistake("that is a tenth of the loss, not of the learning rate",
+        None, _test(chosen=lambda rates, losses, best: losses[best] / 10)),
+    "the last": Mistake("that is a tenth of the last learning rate; take the one with the lowest loss",
+        None, _test(chosen=lambda rates, losses, best: rates[len(losses) - 1] / 10)),
 })  # fmt: skip
 
 
-def _by_library(weights, gradients, state, lr, **options):
+def _adams(
+    m=lambda m, g, b: b * m + (1 - b) * g, v=lambda v, g, b: b * v + (1 - b) * g * g,
+    m_hat=lambda m, b, t: m / (1 - b**t), v_hat=lambda v, b, t: v / (1 - b**t),
+    quotient=lambda m, v, eps: m / (v.sqrt() + eps), turned=False, count=1,
+    adamw=lambda w, u, d: u + d * w, ratio=lambda w, u: w.norm() / u.norm(), lamb=lambda w, u, d: u + d * w,
+):  # fmt: skip
+    def direction(g, state, betas=(0.9, 0.999), eps=1e-8):
+        b1, b2 = reversed(betas) if turned else betas
+        state["t"] = state.get("t", count - 1) + 1
+        state["m"], state["v"] = m(state.get("m", 0 * g), g, b1), v(state.get("v", 0 * g), g, b2)
+        return quotient(m_hat(state["m"], b1, state["t"]), v_hat(state["v"], b2, state["t"]), eps)
+
+    def adamw_step(w, g, state, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
+        w.sub_(lr * adamw(w, direction(g, state, betas, eps), weight_decay))
+
+    def lamb_step(w, g, state, lr, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01):
+        u = lamb(w, direction(g, state, betas, eps), weight_decay)
+        w.sub_(lr * ratio(w, u) * u)
+
+    return direction, adamw_step, lamb_step
+
+
+def _adamw_by_torch(w, g, state, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
     if not state:
-        state["optimizer"] = NovoGrad(weights, lr, **options)
-    for weight, gradient in zip(weights, gradients, strict=True):
-        weight.grad = gradient
+        state["optimizer"] = torch.optim.AdamW([w], lr, betas, eps, weight_decay)
+    w.grad = g
     state["optimizer"].step()
 
 
-_KEPT = {}
+_DIRECTION, _, _LAMB = _adams()
+
+adam = Answers((_DIRECTION, _adamw_by_torch, _LAMB), {
+    "nothing": Mistake("return the direction, a tensor: is there a return?", lambda *_, **__: None, None, None),
+    "no bias of m": Mistake("m̂ is m/(1 − β1ᵗ): without the correction the first direction is ten times too short",
+        *_adams(m_hat=lambda m, b, t: m)),
+    "no bias of v": Mistake("v̂ is v/(1 − β2ᵗ): without the correction the first direction is far too long",
+        *_adams(v_hat=lambda v, b, t: v)),
+    "no bias": Mistake("both averages start at 0 and are too small at first: divide them by 1 − βᵗ",
+        *_adams(m_hat=lambda m, b, t: m, v_hat=lambda v, b, t: v)),
+    "t from 0": Mistake("the first step is t = 1: with t = 0 the correction divides by 0", *_adams(count=0)),
+    "t from 2": Mistake("the first step is t = 1; yours begins at 2", *_adams(count=2)),
+    "t stays": Mistake("t counts the steps: yours stays 1", *_adams(
+        m_hat=lambda m, b, t: m / (1 - b), v_hat=lambda v, b, t: v / (1 - b))),
+    "a norm": Mistake("v is a number for each weight, g * g; yours is one for the whole tensor, which is NovoGrad",
+        *_adams(v=lambda v, g, b: b * v + (1 - b) * (g * g).sum())),
+    "sums": Mistake("the averages weigh what is new by 1 − β", *_adams(lambda m, g, b: b * m + g)),
+    "no root": Mistake("divide by √v̂ + eps; yours divides by v̂ + eps", *_adams(quotient=lambda m, v, e: m / (v + e))),
+    "eps in the root": Mistake("add eps to the root, √v̂ + eps, and not under it",
+        *_adams(quotient=lambda m, v, e: m / (v + e).sqrt())),
+    "no eps": Mistake("the eps is missing: divide by √v̂ + eps", *_adams(quotient=lambda m, v, e: m / v.sqrt())),
+    "betas turned": Mistake("the betas are (β1, β2): the first is the momentum's, the second v's", *_adams(turned=True)),
+    "no decay": Mistake("the option weight_decay has no effect",
+        None, *_adams(adamw=lambda w, u, d: u, lamb=lambda w, u, d: u)[1:]),
+    "decay's sign": Mistake("the decay pulls towards 0: add weight_decay * w to the direction",
+        None, *_adams(adamw=lambda w, u, d: u - d * w, lamb=lambda w, u, d: u - d * w)[1:]),
+    "decay at the full rate": Mistake("the decay is multiplied by lr, too: w ← w − lr (direction + weight_decay w)",
+        None, lambda w, g, state, lr, betas, eps, weight_decay: w.copy_(
+            w * (1 - weight_decay) - lr * _DIRECTION(g, state, betas, eps)), None),
+    "no ratio": Mistake("that is AdamW's step; LAMB multiplies it by ‖w‖/‖u‖", None, None, _adams(ratio=lambda w, u: 1)[2]),
+    "ratio upside down": Mistake("the ratio is ‖w‖/‖u‖, not ‖u‖/‖w‖",
+        None, None, _adams(ratio=lambda w, u: u.norm() / w.norm())[2]),
+    "weights' norm alone": Mistake("divide by ‖u‖: the step is then lr ‖w‖ long",
+        None, None, _adams(ratio=lambda w, u: w.norm())[2]),
+    "decay outside": Mistake("u holds the decay: the ratio is of the whole bracket and multiplies the whole bracket",
+        None, None, lambda w, g, state, lr, betas, eps, weight_decay: w.sub_(lr * (
+            (u := _DIRECTION(g, state, betas, eps)) * (w.norm() / u.norm()) + weight_decay * w))),
+})  # fmt: skip
 
 
-def _state_elsewhere(weights, gradients, state, lr, **options):
-    if not state:
-        _KEPT.clear()
-    state["begun"] = True
-    _step()(weights, gradients, _KEPT, lr, **options)
+_SETTINGS = "lr", "betas", "eps", "weight_decay", "grad_averaging"
+
+
+def _optimizer(step, elsewhere=False, group_of=lambda self, group: group):
+    """`step`, a function of lists, as an optimiser that keeps its state where PyTorch saves it; or elsewhere."""
+
+    class Handmade(torch.optim.Optimizer):
+        def __init__(self, params, lr, betas=(0.95, 0.98), eps=1e-8, weight_decay=0.0, grad_averaging=True):
+            settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+            super().__init__(params, settings | {"grad_averaging": grad_averaging})
+            self.elsewhere = {}
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            used = [w for group in self.param_groups for w in group["params"] if w.grad is not None]
+            for group in self.param_groups:
+                options = {name: group_of(self, group)[name] for name in _SETTINGS}
+                for w in group["params"]:
+                    if w.grad is not None:
+                        kept = self.elsewhere.setdefault(w, {}) if elsewhere else self.state[w]
+                        step([w], [w.grad], kept, **options, everybody=[each.grad for each in used])
+
+    return Handmade
 
 
 _PIECES = {
@@ -192,102 +287,120 @@ _PIECES = {
 def _step(turned=False, **pieces):
     """The algorithm with other pieces; `s` holds what there is so far."""
 
-    def step(weights, gradients, state, lr, betas=(0.95, 0.98), eps=1e-8, weight_decay=0.0, grad_averaging=False):
-        s = SimpleNamespace(lr=lr, eps=eps, d=weight_decay, averaging=grad_averaging, gradients=gradients)
+    def step(weights, gradients, state, lr, betas, eps, weight_decay, grad_averaging, everybody):
+        s = SimpleNamespace(lr=lr, eps=eps, d=weight_decay, averaging=grad_averaging, gradients=everybody)
         s.b1, s.b2 = reversed(betas) if turned else betas
         s.t = state["t"] = state.get("t", 0) + 1
-        for layer, (s.w, s.g) in enumerate(zip(weights, gradients, strict=True)):
-            s.old, s.m = state.get(layer, (None, 0))
+        for s.w, s.g in zip(weights, gradients, strict=True):
+            s.old, s.m = state.get("v"), state.get("m", 0)
             for name, piece in (_PIECES | pieces).items():
                 setattr(s, name, piece(s))
-            state[layer] = s.v, s.m
+            state["v"], state["m"] = s.v, s.m
 
     return step
 
 
-novograd = Answers((_by_library,), {
+def _made(turned=False, **pieces):
+    return _optimizer(_step(turned, **pieces))
+
+
+novograd = Answers((NovoGrad,), {
     "new tensors": Mistake("the weights did not move: change the tensors that were given, in place, w -= lr * m; "
-        "w = w - lr * m and weights[i] = … make new ones, and the model still has the old", _step(move=lambda s: 0)),
+        "w = w - lr * m and weights[i] = … make new ones, and the model still has the old", _made(move=lambda s: 0)),
     "element-wise": Mistake("take one number a layer for v, the squared norm of the whole tensor; yours is one for "
-        "each weight, which is Adam", _step(norm=lambda s: s.g.square())),
+        "each weight, which is Adam", _made(norm=lambda s: s.g.square())),
     "one norm": Mistake("each layer has a v of its own; you took the norm over all layers together",
-        _step(norm=lambda s: sum(g.square().sum() for g in s.gradients))),
+        _made(norm=lambda s: sum(g.square().sum() for g in s.gradients))),
     "mean": Mistake("take the sum of the squares, ‖g‖², for v; yours is their mean",
-        _step(norm=lambda s: s.g.square().mean())),
+        _made(norm=lambda s: s.g.square().mean())),
     "zero start": Mistake("start v at ‖g₁‖², the first gradient's own; from 0 it would be 50 times too small at "
-        "first, and the step 7 times too long", _step(v=lambda s: (1 - s.b2) * s.norm + s.b2 * (s.old or 0))),
+        "first, and the step 7 times too long", _made(v=lambda s: (1 - s.b2) * s.norm + s.b2 * (s.old or 0))),
     "bias of v": Mistake("start v at ‖g₁‖², with no bias correction; starting at 0 and correcting gives other "
-        "weights to the steps", _step(v=lambda s: (1 - s.b2) * s.norm + s.b2 * (s.old or 0),
+        "weights to the steps", _made(v=lambda s: (1 - s.b2) * s.norm + s.b2 * (s.old or 0),
             unit=lambda s: s.g / ((s.v / (1 - s.b2**s.t)).sqrt() + s.eps))),
     "bias of m": Mistake("NovoGrad does not correct m's bias: leave out the division by 1 − β1ᵗ",
-        _step(move=lambda s: s.w.sub_(s.lr * s.m / (1 - s.b1**s.t)))),
+        _made(move=lambda s: s.w.sub_(s.lr * s.m / (1 - s.b1**s.t)))),
     "old v": Mistake("divide by the new v, the one that has just taken in this gradient",
-        _step(unit=lambda s: s.g / ((s.v if s.old is None else s.old).sqrt() + s.eps))),
-    "v not kept": Mistake("keep v in state, as a running average: v ← β2 v + (1 − β2) ‖g‖²", _step(v=lambda s: s.norm)),
+        _made(unit=lambda s: s.g / ((s.v if s.old is None else s.old).sqrt() + s.eps))),
+    "v not kept": Mistake("keep v in state, as a running average: v ← β2 v + (1 − β2) ‖g‖²", _made(v=lambda s: s.norm)),
     "norm": Mistake("average the squared norms in v, and take the root afterwards",
-        _step(norm=lambda s: s.g.norm(), unit=lambda s: s.g / (s.v + s.eps))),
-    "no root": Mistake("divide by √v + eps; yours divides by v", _step(unit=lambda s: s.g / (s.v + s.eps))),
+        _made(norm=lambda s: s.g.norm(), unit=lambda s: s.g / (s.v + s.eps))),
+    "no root": Mistake("divide by √v + eps; yours divides by v", _made(unit=lambda s: s.g / (s.v + s.eps))),
     "eps in the root": Mistake("add eps to the root, √v + eps, and not under it",
-        _step(unit=lambda s: s.g / (s.v + s.eps).sqrt())),
-    "no eps": Mistake("the eps is missing: divide by √v + eps", _step(unit=lambda s: s.g / s.v.sqrt())),
+        _made(unit=lambda s: s.g / (s.v + s.eps).sqrt())),
+    "no eps": Mistake("the eps is missing: divide by √v + eps", _made(unit=lambda s: s.g / s.v.sqrt())),
     "no division": Mistake("the gradient is not divided by √v + eps: that is plain momentum",
-        _step(unit=lambda s: s.g)),
+        _made(unit=lambda s: s.g)),
     "late division": Mistake("the gradient is divided before it enters m; yours collects raw gradients in m and "
-        "divides m", _step(unit=lambda s: s.g, move=lambda s: s.w.sub_(s.lr * s.m / (s.v.sqrt() + s.eps)))),
-    "forgets": Mistake("yours forgets the earlier steps: m ← β1 m + …", _step(m=lambda s: s.share * s.bracket)),
-    "betas turned": Mistake("the betas are (β1, β2): the first is the momentum's, the second v's", _step(turned=True)),
-    "upwards": Mistake("the step goes down: w ← w − lr m", _step(move=lambda s: s.w.add_(s.lr * s.m))),
-    "state elsewhere": Mistake("one network alone is right; two trained in turn, each with a state of its own, "
-        "disturb each other. Keep v and m in state, and nowhere else", _state_elsewhere),
+        "divides m", _made(unit=lambda s: s.g, move=lambda s: s.w.sub_(s.lr * s.m / (s.v.sqrt() + s.eps)))),
+    "forgets": Mistake("yours forgets the earlier steps: m ← β1 m + …", _made(m=lambda s: s.share * s.bracket)),
+    "betas turned": Mistake("the betas are (β1, β2): the first is the momentum's, the second v's", _made(turned=True)),
+    "upwards": Mistake("the step goes down: w ← w − lr m", _made(move=lambda s: s.w.add_(s.lr * s.m))),
+    "state elsewhere": Mistake("after state_dict() and load_state_dict() it begins anew: keep v and m in "
+        "self.state[w], which PyTorch saves, and nowhere else", _optimizer(_step(), elsewhere=True)),
+    "defaults": Mistake("each parameter group has settings of its own: read them from group, not from self.defaults",
+        _optimizer(_step(), group_of=lambda self, group: self.defaults)),
     "no decay": Mistake("the option weight_decay has no effect: m ← β1 m + (g/(√v + eps) + d w)",
-        _step(bracket=lambda s: s.unit)),
+        _made(bracket=lambda s: s.unit)),
     "decay in the norm": Mistake("the decay d·w is added after the division (“decoupled”); yours is in the gradient, "
-        "and so is divided too", _step(g=lambda s: s.g + s.d * s.w, bracket=lambda s: s.unit)),
-    "decay twice": Mistake("the decay is in the gradient and in the bracket", _step(g=lambda s: s.g + s.d * s.w)),
+        "and so is divided too", _made(g=lambda s: s.g + s.d * s.w, bracket=lambda s: s.unit)),
+    "decay twice": Mistake("the decay is in the gradient and in the bracket", _made(g=lambda s: s.g + s.d * s.w)),
     "decay of the weights": Mistake("the decay enters m; yours shrinks the weights outside of it, as AdamW does",
-        _step(bracket=lambda s: s.unit, move=lambda s: s.w.mul_(1 - s.lr * s.d).sub_(s.lr * s.m))),
+        _made(bracket=lambda s: s.unit, move=lambda s: s.w.mul_(1 - s.lr * s.d).sub_(s.lr * s.m))),
     "decay's sign": Mistake("the decay pulls towards 0: add d·w to the bracket",
-        _step(bracket=lambda s: s.unit - s.d * s.w)),
+        _made(bracket=lambda s: s.unit - s.d * s.w)),
     "no averaging": Mistake("the option grad_averaging has no effect: it multiplies the bracket by 1 − β1",
-        _step(share=lambda s: 1)),
+        _made(share=lambda s: 1)),
     "always averaging": Mistake("without grad_averaging the bracket enters m whole; yours is multiplied by 1 − β1",
-        _step(share=lambda s: 1 - s.b1)),
+        _made(share=lambda s: 1 - s.b1)),
     "averaged later": Mistake("the factor 1 − β1 of grad_averaging belongs to the first step too; yours takes it "
-        "whole", _step(share=lambda s: 1 - s.b1 if s.averaging and s.t > 1 else 1)),
+        "whole", _made(share=lambda s: 1 - s.b1 if s.averaging and s.t > 1 else 1)),
     "decay not averaged": Mistake("the factor 1 − β1 of grad_averaging belongs to the decay, too",
-        _step(bracket=lambda s: s.unit + s.d * s.w / s.share)),
+        _made(bracket=lambda s: s.unit + s.d * s.w / s.share)),
 })  # fmt: skip
 
 
-def _name(*numbers):
-    return "{}ranks-{}bs-{}lr-{}m-{}w.csv".format(*numbers)
+def _steps_of(
+    start=lambda m: m / m.norm(), a=3.4445, b=-4.7750, c=2.0315, gram=lambda x: x @ x.T, square=lambda s: s @ s, fewer=0,
+):  # fmt: skip
+    def orthogonalise(matrix, steps=5):
+        x = start(matrix)
+        for _ in range(steps - fewer):
+            s = gram(x)
+            x = a * x + (b * s + c * square(s)) @ x
+        return x
+
+    return orthogonalise
 
 
-def _file(head=("time,val_accuracy", "0.0,0.0"), digits=(1, 4), unit=1, mode="w", epochs=None, end="\n"):
-    def write(path, times, accuracies):
-        pairs = list(zip(times, accuracies, strict=True))[:epochs]
-        rows = [f"{round(t, digits[0])},{unit * round(a, digits[1])}" for t, a in pairs]
-        with path.open(mode) as file:
-            file.write("\n".join([*head, *rows]) + end)
-
-    return write
+def _not_back(matrix, steps=5):
+    x = _steps_of()(matrix, steps)
+    return x.T if matrix.size(0) > matrix.size(1) else x
 
 
-curve = Answers((_name, _file()), {
-    "no name": Mistake("return the name, a str: is there a return?", lambda *_: None, None),
-    "no ending": Mistake("the name ends in .csv", lambda *numbers: _name(*numbers)[:-4], None),
-    "another order": Mistake("the order is ranks, batch size, learning rate, momentum, warm-up",
-        lambda n, b, lr, m, w: f"{b}bs-{n}ranks-{lr}lr-{m}m-{w}w.csv", None),
-    "no file": Mistake("there is no file at the path that was given", None, lambda *_: None),
-    "no header": Mistake("the first row is the header time,val_accuracy", None, _file(("0.0,0.0",))),
-    "no first row": Mistake("the curve begins at 0.0,0.0, before any training", None, _file(("time,val_accuracy",))),
-    "not rounded": Mistake("the tutorial rounds: seconds to 1 digit, accuracy to 4", None, _file(digits=(9, 9))),
-    "per cent": Mistake("accuracies are in 0…1", None, _file(unit=100)),
-    "an epoch less": Mistake("each epoch gives a row below 0.0,0.0; the last is missing", None, _file(epochs=-1)),
-    "no last line end": Mistake("the last row has no line end: the file was not closed, or not written whole. Use "
-        "`with open(…)`", None, _file(end="")),
-    "appended": Mistake("a second header: the file was appended to. A new curve replaces the old one, "
-        "open(path, 'w')", None, _file(mode="a")),
+def _polar(matrix, steps=5):
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    return u @ v
+
+
+muon = Answers((_steps_of(),), {
+    "nothing": Mistake("return the matrix: is there a return?", lambda *_: None),
+    "not normalised": Mistake("divide the matrix by its norm first: the steps converge only for singular values up to "
+        "about 1", _steps_of(start=lambda m: m)),
+    "largest entry": Mistake("divide by the norm of the whole matrix (Frobenius), not by its largest entry",
+        _steps_of(start=lambda m: m / m.abs().max())),
+    "spectral": Mistake("divide by the Frobenius norm, m.norm(), which costs nothing; yours is the spectral norm",
+        _steps_of(start=lambda m: m / torch.linalg.matrix_norm(m, 2))),
+    "one step less": Mistake("that is one step less", _steps_of(fewer=1)),
+    "one step more": Mistake("that is one step more", _steps_of(fewer=-1)),
+    "cubic": Mistake("the last term is missing: c (X Xᵀ)² X", _steps_of(c=0.0)),
+    "element-wise": Mistake("(X Xᵀ)² is a matrix product, S @ S, and not S * S", _steps_of(square=lambda s: s * s)),
+    "sign": Mistake("b is negative: −4.7750", _steps_of(b=4.7750)),
+    "exact": Mistake("that is the exact polar factor; so many Newton–Schulz steps are asked for, which need no SVD",
+        _polar),
+    "not back": Mistake("a tall matrix comes back turned: transpose it again at the end", _not_back),
 })  # fmt: skip
 
-ANSWERS = {"momentum": momentum, "warmup": warmup, "range-test": range_test, "novograd": novograd, "curve": curve}
+ANSWERS = {
+    "momentum": momentum, "warmup": warmup, "range-test": range_test, "adam": adam, "novograd": novograd, "muon": muon,
+}  # fmt: skip

@@ -1,11 +1,9 @@
-"""Lab 04: momentum's steps, the warm-up's factor, the range test, NovoGrad, the learning curve's file."""
+"""Lab 04: SGD with momentum, the warm-up's factor, the range test, AdamW and LAMB, NovoGrad, Muon's orthogonalisation."""
 
 from __future__ import annotations
 
-import csv
+import copy
 import math
-import pathlib
-import tempfile
 
 import numpy as np
 import torch
@@ -21,29 +19,45 @@ def pair(found, *names):
     return dict(zip(names, values, strict=True))
 
 
-# --- momentum_step
+# --- sgd_step
 
 
-def _draw_steps(random):
-    def question(step):
-        return round(float(random.uniform(0.01, 0.9)), 3), round(float(random.uniform(0.3, 0.95)), 3), step
+def _draw_momenta(random):
+    def case(momentum, nesterov):
+        lr, tensors = round(float(random.uniform(0.05, 0.5)), 3), random.normal(0, 1, (2, 6, 5))
+        options = {"lr": lr, "momentum": momentum, "nesterov": nesterov}
+        weights = [torch.from_numpy(random.normal(0, 1, 5)) for _ in range(2)]
+        named = ", ".join(f"{name}={value}" for name, value in options.items())
+        about = f"two tensors, 6 steps each, {named}; how far each went after steps 1, 2 and 6, divided by lr (indices)"
+        return {"weights": weights, "gradients": torch.from_numpy(tensors), "options": options, "about": about}
 
-    # The first step tells a length from its limit, later ones a distance from a length.
-    return {"steps": [question(1), *map(question, random.integers(2, 60, 5).tolist()), (0.3, 0.0, 5)]}
+    m = [round(float(value), 2) for value in random.uniform(0.5, 0.95, 3)]
+    return {
+        "plain": [case(0.0, False)],
+        "heavy": [case(m[0], False), case(m[1], False)],
+        "nesterov": [case(m[2], True)],
+    }
 
 
-def observe_steps(case, momentum_step):
-    return pair(momentum_step(*case), "length", "distance")
+def observe_sgd(case, sgd_step):
+    weights, states = [w.clone() for w in case["weights"]], [{} for _ in case["weights"]]
+    moves = []
+    for step in range(6):
+        for w, state, gradients in zip(weights, states, case["gradients"], strict=True):
+            sgd_step(w, gradients[step].clone(), state, **case["options"])
+        if step in (0, 1, 5):
+            pairs = zip(weights, case["weights"], strict=True)
+            moves += [(after.detach() - before) / case["options"]["lr"] for after, before in pairs]
+    return moves
 
 
-momentum = Exercise(("momentum_step",), _draw_steps, observe_steps, {
-    "length": Part("Length of a step under a constant gradient",
-        "the length of a step is wrong; write out v₁, v₂, v₃ for m = 0.9: 1, 1.9, 2.71; a step is lr times that",
-        cases="steps", keys="length"),
-    "distance": Part("Distance after so many steps", "the distance is the sum of the lengths of steps 1 to t",
-        cases="steps", keys="distance"),
-}, "set a weight's gradient to 1 by hand, step torch.optim.SGD three times, and print where the weight is",
-   "lr = {0}, momentum = {1}, constant gradient 1, step {2}")  # fmt: skip
+momentum = Exercise(("sgd_step",), _draw_momenta, observe_sgd, {
+    "plain": Part("", "without momentum the step is not w − lr g, in place"),
+    "heavy": Part("Heavy-ball momentum",
+        "with momentum the steps are wrong: v ← m v + g, then w ← w − lr v, with a v for each tensor", needs="plain"),
+    "nesterov": Part("Nesterov's variant",
+        "with nesterov=True the steps are wrong: v as before, then w ← w − lr (g + m v)", needs="plain"),
+}, "set a weight's gradient to 1 by hand, and compare three steps with torch.optim.SGD's")  # fmt: skip
 
 # --- warmup_factor
 
@@ -85,18 +99,18 @@ warmup = Exercise(("warmup_factor",), _draw_warmups, observe_factors, {
         "call warmup_factor with warmup_epochs = 0"),
 }, "plot the factor for three epochs of ten steps beside that of torch.optim.lr_scheduler.LinearLR")  # fmt: skip
 
-# --- range_test_rates, read_range_test
+# --- learning_rates, lr_range_test
 
 
 def _draw_range_tests(random):
     def rates():
         low, high = (round(float(10 ** random.uniform(*ends)), 5) for ends in ((-4, -1), (0, 2)))
         count = int(random.integers(3, 60))
-        return {"ends": (low, high, count), "about": f"{count} rates from {low} to {high}"}
+        return {"ends": (low, high, count), "about": f"{count} learning rates from {low} to {high}"}
 
-    def curve(kind):
+    def training(kind):
         """Losses that fall, rise again, and end beyond 4 times the lowest, though below 4 times the first."""
-        falling = sorted(random.uniform(1, 1.9, int(random.integers(2, 9))), reverse=True)
+        falling = sorted(random.uniform(1, 1.9, int(random.integers(3, 9))), reverse=True)
         lowest, lost = random.uniform(0.5, 0.9), {"nan": math.nan, "inf": math.inf}.get(kind)
         losses = [random.uniform(2, 2.4), *falling, lowest, *lowest * random.uniform(1.1, 2.5, 3)]
         if kind != "steady":
@@ -105,33 +119,114 @@ def _draw_range_tests(random):
             losses.append(lowest * random.uniform(0.2, 0.8))
         losses = [round(float(loss), 3) for loss in losses]
         first, ratio = 10 ** random.uniform(-4, -2), random.uniform(1.1, 2)
-        places = range(len(losses))
-        return {"rates": [float(first * ratio**n) for n in places], "losses": losses, "about": f"losses {losses}"}
+        rates = [float(first * ratio**n) for n in range(len(losses))]
+        batches = int(random.integers(2, 5))  # fewer than there are learning rates
+        return {"rates": rates, "losses": losses, "batches": batches, "about": f"a training with the losses {losses}"}
 
     kinds = ("nan", "inf", "explodes", "recovers", "steady")
-    return {"rates": [rates() for _ in range(3)], "curves": [curve(kind) for kind in kinds]}
+    return {"rates": [rates() for _ in range(3)], "trainings": [training(kind) for kind in kinds]}
 
 
-def observe_range_test(case, range_test_rates, read_range_test):
-    if "losses" in case:
-        return pair(read_range_test(list(case["rates"]), list(case["losses"])), "stop", "chosen")
-    rates = range_test_rates(*case["ends"])
-    return rates.tolist() if isinstance(rates, torch.Tensor | np.ndarray) else rates
+class Line(torch.nn.Module):
+    """Two numbers, whose sum is what comes out."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (torch.nn.Parameter(torch.zeros((), dtype=torch.float64)) for _ in range(2))
+
+    def forward(self, images):
+        return (self.a + self.b).expand(len(images))
 
 
-range_test = Exercise(("range_test_rates", "read_range_test"), _draw_range_tests, observe_range_test, {
-    "rates": Part("A geometric sequence of rates",
-        "the rates are not the geometric sequence from the lowest to the highest",
-        "print the ratio of each rate to the one before it"),
-    "stop": Part("Stops where the loss is lost",
-        "stops in the wrong place on some curve: go through the losses in order and keep the lowest so far",
-        cases="curves", keys="stop"),
-    "choice": Part("Chooses a tenth of the best rate",
-        "the chosen rate is wrong on some curve: look for the lowest loss before the stop",
-        cases="curves", keys="chosen"),
-}, "write down five losses by hand, one of them nan, and go through them with a pencil")  # fmt: skip
+def observe_range_test(case, learning_rates, lr_range_test):
+    """The rates; or what came of a training whose losses are given, whatever the weights, and whose gradients are 1."""
+    if "ends" in case:
+        rates = learning_rates(*case["ends"])
+        return rates.tolist() if isinstance(rates, torch.Tensor | np.ndarray) else rates
+    model, seen = Line(), []
+    groups = [{"params": [model.a], "lr": 1.0}, {"params": [model.b], "lr": 2.0}]
 
-# --- novograd_step
+    def loss_fn(logits, labels):
+        seen.append(int(labels[0]))
+        if len(seen) > 2 * len(case["losses"]):
+            raise RuntimeError("lr_range_test goes on training after the last learning rate")
+        return logits.mean() - logits.mean().detach() + case["losses"][(len(seen) - 1) % len(case["losses"])]
+
+    batches = [(torch.zeros(2, 1), torch.full((2,), n)) for n in range(case["batches"])]
+    found = lr_range_test(model, torch.optim.SGD(groups), batches, loss_fn, list(case["rates"]))
+    moved = [-model.a.item() / case["rates"][0], -model.b.item() / case["rates"][0]]
+    order = all(n == place % case["batches"] for place, n in enumerate(seen))
+    return pair(found, "losses", "chosen") | {"moved": moved, "order": order}
+
+
+range_test = Exercise(("learning_rates", "lr_range_test"), _draw_range_tests, observe_range_test, {
+    "rates": Part("A geometric sequence of learning rates",
+        "the learning rates are not the geometric sequence from the lowest to the highest",
+        "print the ratio of each learning rate to the one before it"),
+    "losses": Part("Trains until the loss diverges, and returns the losses",
+        "the losses are wrong on some training: the loss of each step before its update, the diverged one last",
+        cases="trainings", keys="losses"),
+    "steps": Part("Takes one step at each learning rate",
+        "the weights did not move by one step at each learning rate: set lr in every parameter group, clear the "
+        "gradients, and begin again with the first batch after the last", cases="trainings",
+        keys="moved order", needs="losses"),
+    "choice": Part("Chooses a tenth of the learning rate with the lowest loss",
+        "the chosen learning rate is wrong on some training: look for the lowest loss before the divergence",
+        cases="trainings", keys="chosen"),
+}, "run it on five steps of a small network and print each learning rate beside its loss")  # fmt: skip
+
+# --- adam_direction, adamw_step, lamb_step
+
+
+def _draw_adams(random):
+    def case(kind, steps, **more):
+        options = {"betas": (round(float(random.uniform(0.8, 0.95)), 3), round(float(random.uniform(0.98, 0.999)), 4))}
+        options |= {"eps": 1e-20} | more
+        shapes, scales = [(3, 4), (5,)], 10 ** random.uniform(-2, 1, 2)
+        weights = [torch.from_numpy(random.normal(0, 1, shape)) for shape in shapes]
+        gradients = [[torch.from_numpy(random.normal(0.3 * s, s, shape)) for s, shape in zip(scales, shapes, strict=True)]
+                     for _ in range(steps)]  # fmt: skip
+        lr = round(float(random.uniform(0.005, 0.05)), 4)
+        named = ", ".join(f"{name}={value}" for name, value in options.items())
+        about = f"{kind}, two tensors, {steps} step(s), {named}; what it returned, or how far each tensor went, divided by lr"
+        return {"kind": kind, "weights": weights, "gradients": gradients, "lr": lr, "options": options, "about": about}
+
+    decay = {"weight_decay": round(float(random.uniform(0.05, 0.3)), 3)}
+    return {
+        "first": [case("adam_direction", 1)],
+        "later": [case("adam_direction", 7)],
+        "eps": [case("adam_direction", 2, eps=round(float(random.uniform(0.2, 0.6)), 3))],
+        "adamw": [case("adamw_step", 1, weight_decay=0.0), case("adamw_step", 4, **decay)],
+        "lamb": [case("lamb_step", 1, weight_decay=0.0), case("lamb_step", 4, **decay)],
+    }
+
+
+def observe_adam(case, adam_direction, adamw_step, lamb_step):
+    weights, states = [w.clone() for w in case["weights"]], [{} for _ in case["weights"]]
+    last = []
+    for gradients in case["gradients"]:
+        last = []
+        for w, g, state in zip(weights, gradients, states, strict=True):
+            if case["kind"] == "adam_direction":
+                last.append(adam_direction(g.clone(), state, **case["options"]))
+            else:
+                step = adamw_step if case["kind"] == "adamw_step" else lamb_step
+                step(w, g.clone(), state, lr=case["lr"], **case["options"])
+    if case["kind"] == "adam_direction":
+        return last
+    return [(after.detach() - before) / case["lr"] for after, before in zip(weights, case["weights"], strict=True)]
+
+
+adam = Exercise(("adam_direction", "adamw_step", "lamb_step"), _draw_adams, observe_adam, {
+    "first": Part("Adam's first direction", "the first direction is not m̂/(√v̂ + eps), which is nearly ±1 everywhere"),
+    "later": Part("Adam's later directions", "later directions are wrong: running averages of g and g², each corrected",
+        needs="first"),
+    "eps": Part("Adam's eps", "wrong with a large eps: it is added to √v̂, after the correction", needs="first"),
+    "adamw": Part("AdamW", "the step is not w ← w − lr (direction + weight_decay · w), in place", needs="later"),
+    "lamb": Part("LAMB", "the step is not AdamW's bracket u, times lr ‖w‖/‖u‖, in place", needs="later"),
+}, "compare two steps on one weight with torch.optim.AdamW's")  # fmt: skip
+
+# --- HandmadeNovoGrad
 
 
 def _draw_trainings(random):
@@ -151,35 +246,50 @@ def _draw_trainings(random):
         return round(float(random.uniform(low, high)), 3)
 
     lr, decay = {"lr": uniform(0.005, 0.02)}, {"weight_decay": uniform(0.05, 0.2)}
-    plain = {**lr, "betas": (uniform(0.85, 0.95), uniform(0.95, 0.99)), "eps": 1e-12}  # eps counts in one run alone
+    plain = {**lr, "betas": (uniform(0.85, 0.95), uniform(0.95, 0.99)), "eps": 1e-12, "grad_averaging": False}
 
-    def case(steps, options, networks=1):
-        trained = "one network" if networks == 1 else "two networks in turn, each with a state of its own"
+    def case(steps, options, **more):
         named = ", ".join(f"{name}={value}" for name, value in options.items())
-        about = f"{trained}, {steps} step(s), {named}; how far each weight went, divided by lr (places are layers)"
+        how = {"saved": ", saved and loaded after step {saved}", "without": ", the first {without} step(s) without a gradient in layer 1",
+               "slow": ", layer 2 in a group of its own with lr/{slow}"}  # fmt: skip
+        how = "".join(text.format(**more) for name, text in how.items() if name in more)
+        about = f"{steps} step(s), {named}{how}; how far each weight went, divided by lr (indices are layers)"
         given = {"weights": weights, "gradients": gradients[:steps], "options": options}
-        return given | {"networks": networks, "about": about}
+        return given | {"saved": 0, "without": 0, "slow": 1} | more | {"about": about}
 
     return {
         "first": [case(1, plain)],
-        "steps": [case(40, plain), case(6, lr)],
-        "turns": [case(4, plain, networks=2)],
+        "steps": [case(40, plain)],
+        "saved": [case(8, plain, saved=4)],
+        "groups": [case(3, plain, slow=4)],
+        "frozen": [case(5, plain, without=5), case(5, plain, without=2)],
         "decay": [case(10, plain | decay)],
         "averaging": [case(5, plain | more | {"grad_averaging": True}) for more in ({}, decay)],
         "eps": [case(3, plain | {"eps": uniform(0.3, 0.8)})],
     }
 
 
-def observe_training(case, novograd_step):
+def observe_training(case, HandmadeNovoGrad):
     """How far each weight went, in units of lr; whether the gradients stayed."""
-    networks = [([weight.clone() for weight in case["weights"]], {}) for _ in range(case["networks"])]
-    held, kept = [weights[:] for weights, _ in networks], True
-    for gradients in case["gradients"]:
-        for weights, state in networks:
-            mine = [gradient.clone() for gradient in gradients]
-            novograd_step(weights, mine, state, **case["options"])
-            kept = kept and all(bool((a == b).all()) for a, b in zip(mine, gradients, strict=True))
-    pairs = [both for weights in held for both in zip(weights, case["weights"], strict=True)]
+    weights = [torch.nn.Parameter(weight.clone()) for weight in case["weights"]]
+    groups = [{"params": weights[:2]}, {"params": weights[2:], "lr": case["options"]["lr"] / case["slow"]}]
+
+    def make():
+        return HandmadeNovoGrad(groups if case["slow"] > 1 else weights, **case["options"])
+
+    optimizer, kept = make(), True
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return "no optimiser"
+    for step, gradients in enumerate(case["gradients"]):
+        if step and step == case["saved"]:
+            state, optimizer = copy.deepcopy(optimizer.state_dict()), make()
+            optimizer.load_state_dict(state)
+        for layer, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
+            weight.grad = None if layer == 1 and step < case["without"] else gradient.clone()
+        optimizer.step()
+        pairs = [(w.grad, g) for w, g in zip(weights, gradients, strict=True) if w.grad is not None]
+        kept = kept and all(bool((a == b).all()) for a, b in pairs)
+    pairs = zip(weights, case["weights"], strict=True)
     return {"moves": [(after.detach() - before) / case["options"]["lr"] for after, before in pairs], "kept": kept}
 
 
@@ -191,81 +301,70 @@ def _gradients_kept(case, seen, right):
     return "the gradients were changed in place (g /= …, g.div_(…)?); a log after the step then shows other numbers"
 
 
-novograd = Exercise(("novograd_step",), _draw_trainings, observe_training, {
+novograd = Exercise(("HandmadeNovoGrad",), _draw_trainings, observe_training, {
     "first": Part("The first step, layer by layer",
         "the first step is not the paper's: v = ‖g‖² for each layer, so each moves by lr in norm, along −g",
         "in the first step each layer moves by lr in norm: print the norms", keys="moves"),
-    "steps": Part("", "the first step is right, later ones are not: look at v ← β2 v + (1 − β2) ‖g‖² and "
-        "m ← β1 m + g/(√v + eps), and at what state keeps for each layer", keys="moves", needs="first"),
-    "later": Part("Forty steps with running averages",
-        "one network alone is right; of two in turn, each with a state of its own, one is not",
-        cases="turns", keys="moves", needs="steps"),
+    "later": Part("Forty steps with running averages", "the first step is right, later ones are not: look at "
+        "v ← β2 v + (1 − β2) ‖g‖² and m ← β1 m + g/(√v + eps), and at what is kept for each layer",
+        cases="steps", keys="moves", needs="first"),
+    "saved": Part("Continues from a state_dict", "after state_dict() and load_state_dict() the training is another: "
+        "keep v and m in self.state[w], which PyTorch saves, and nowhere else",
+        "print optimizer.state_dict()['state'] after a step", keys="moves", needs="later"),
+    "groups": Part("", "of two groups with learning rates of their own one is wrong: read each setting from its group",
+        keys="moves", needs="first"),
+    "frozen": Part("Groups of their own, and layers without a gradient", "a layer without a gradient stays where it is, "
+        "and its first step is the first with a gradient",
+        "freeze a layer (requires_grad_(False)) and train two steps", keys="moves", needs="first groups"),
     "decay": Part("Weight decay beside the normalised gradient", "wrong with weight decay",
-        "one weight, one step, weight_decay = 0.1: do it by hand", keys="moves", needs="steps"),
+        "one weight, one step, weight_decay = 0.1: do it by hand", keys="moves", needs="later"),
     "options": Part("Gradient averaging and eps", "wrong with grad_averaging, or with a large eps",
         "one weight, two steps, with and without the option: do it by hand", cases="averaging eps", keys="moves",
-        needs="steps", forgives="no decay, decay in the norm, decay twice, decay of the weights, decay's sign"),
+        needs="later", forgives="no decay, decay in the norm, decay twice, decay of the weights, decay's sign"),
     "gradients": Part("Leaves the gradients alone", "the gradients were changed, or nothing was done",
         "compare a gradient before and after the step: g /= … changes it, g / … does not",
-        cases="first steps turns decay averaging eps", judge=_gradients_kept),
-}, "print v and m of one layer after steps 1, 2 and 3, and compute them by hand")  # fmt: skip
+        cases="first steps decay averaging eps", judge=_gradients_kept),
+}, "print v and m of one layer after steps 1, 2 and 3, and compute them by hand", guarded="frozen")  # fmt: skip
 
-# --- curve_name, write_curve
-
-
-def _draw_curves(random):
-    def name():
-        ranks, percent = random.integers(1, [65, 100]).tolist()  # a rate of three digits would hide a format's
-        choices = [32, 64, 256], [0.0, 0.9, 0.95], [0.0, 0.5, 5.0]
-        batch_size, momentum, epochs = (some[random.integers(3)] for some in choices)
-        numbers = ranks, batch_size, percent / 100, momentum, epochs
-        return {"numbers": numbers, "about": f"curve_name{numbers}"}
-
-    def curve(epochs):
-        rest = random.uniform(0.1, 0.4, (2, epochs)) + np.arange(epochs) % 2 / 2  # rounded down, up, down, …
-        times = (random.integers(1, 200, epochs).cumsum() + rest[0]) / 10
-        accuracies = (random.integers(1000, 9500, epochs) + rest[1]) / 1e4
-        return [round(float(t), 3) for t in times], [round(float(a), 6) for a in accuracies]
-
-    def file(*epochs):
-        curves = [curve(each) for each in epochs]
-        (times, accuracies), before = curves[-1], "after another curve under the same path, " * (len(epochs) - 1)
-        return {"curves": curves, "about": f"{before}write_curve(path, {times}, {accuracies})"}
-
-    return {"name": [name() for _ in range(4)], "rows": [file(3), file(5)], "again": [file(3, 2)]}
+# --- orthogonalise
 
 
-def observe_curve(case, curve_name, write_curve):
-    """A name; or the last file: its header, its rows as numbers, whether the last of them has a line end."""
-    if "numbers" in case:
-        return curve_name(*case["numbers"])
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "curve.csv"
-        for times, accuracies in case["curves"]:
-            write_curve(path, list(times), list(accuracies))
-        if not path.is_file():
-            return "no file"
-        with path.open(newline="") as file:
-            text = file.read(20_000)
-    header, *rows = [row for row in csv.reader(text.splitlines()) if row] or [[]]
-    return {"header": header, "rows": [list(map(number, row)) for row in rows], "line end": text.endswith("\n")}
+def _draw_matrices(random):
+    def case(rows, columns, steps):
+        scale = float(10 ** random.uniform(-3, 3))
+        matrix = torch.from_numpy(random.normal(0, scale, (rows, columns)))
+        return {
+            "matrix": matrix,
+            "steps": steps,
+            "about": f"a {rows} × {columns} matrix, {steps} step(s) (indices are entries)",
+        }
+
+    sizes = sorted(random.choice(np.arange(2, 12), 2, replace=False).tolist())
+    few, many = (int(n) for n in (random.integers(1, 3), random.integers(4, 7)))
+    return {
+        "wide": [case(*sizes, few), case(*sizes, many)],
+        "tall": [case(*sizes[::-1], few), case(*sizes[::-1], many)],
+    }
 
 
-def number(cell):
-    try:
-        return float(cell)
-    except ValueError:
-        return cell
+def observe_matrix(case, orthogonalise):
+    matrix = case["matrix"].clone()
+    return {"result": orthogonalise(matrix, case["steps"]), "kept": bool((matrix == case["matrix"]).all())}
 
 
-curve = Exercise(("curve_name", "write_curve"), _draw_curves, observe_curve, {
-    "name": Part("The file's name", "a name is not the multi-GPU tutorial's: "
-        "'{}ranks-{}bs-{}lr-{}m-{}w.csv'.format(…), the numbers as Python prints them"),
-    "rows": Part("Header, first row and rounding",
-        "header, first row, rounding or rows are not the multi-GPU tutorial's", tolerance=1e-9),
-    "again": Part("A new curve replaces an old one",
-        "a second curve under the same path does not replace the first, or is wrong itself",
-        "call write_curve twice with the same path and look at the file", tolerance=1e-9),
-}, "open the file that you wrote, in a text editor, beside the multi-GPU tutorial's two functions")  # fmt: skip
+def _matrix_kept(case, seen, right):
+    return (
+        "" if seen["kept"] is True else "the matrix that was given is another one afterwards: do not change it in place"
+    )
 
-EXERCISES = {"momentum": momentum, "warmup": warmup, "range-test": range_test, "novograd": novograd, "curve": curve}
+
+muon = Exercise(("orthogonalise",), _draw_matrices, observe_matrix, {
+    "wide": Part("A wide matrix", "the result is not that of so many Newton–Schulz steps", keys="result"),
+    "tall": Part("A tall matrix", "right for wide matrices, wrong for tall ones", keys="result", needs="wide"),
+    "kept": Part("Leaves its argument alone", "the matrix that was given is changed in place",
+        cases="wide tall", judge=_matrix_kept, needs="wide"),
+}, "print the singular values before and after each step (torch.linalg.svdvals)")  # fmt: skip
+
+EXERCISES = {
+    "momentum": momentum, "warmup": warmup, "range-test": range_test, "adam": adam, "novograd": novograd, "muon": muon,
+}  # fmt: skip
