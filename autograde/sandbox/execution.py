@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autograde.sandbox.bubblewrap import Sandbox
+from autograde.sandbox.bubblewrap import Sandbox, SandboxError
 from autograde.sandbox.cgroup import ControlGroup
 from autograde.sandbox.inside import wire
 from autograde.sandbox.limits import WALL, Exceeded, Limits, Watch, out_of_memory
@@ -244,6 +244,24 @@ class Execution:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def wait_until_confined(self) -> None:
+        """Return once every rank has given up its privileges; none has seen anything of the student's by then.
+
+        Raises
+        ------
+        SandboxError
+            One could not, which is no verdict on the student.
+        """
+        for rank in self.ranks:
+            if not rank.wait_until_confined():
+                self._drain()
+                raise SandboxError(
+                    f"a process could not enter its sandbox ({self._last_line()}); run again with --debug"
+                )
+
+    def _last_line(self) -> str:
+        return re.sub(rb"[^ -~]", b"?", bytes(self.output[-200:]).strip().split(b"\n")[-1]).decode()
+
     def _exchange(self, requests: Sequence[Any], took: Callable[[int, Any], bool]) -> None:
         waiting = dict(enumerate(self.ranks[: len(requests)]))
         for number, rank in waiting.items():
@@ -321,8 +339,7 @@ class Execution:
             if code == -9 and self._watch and self._watch.peak_bytes > 0.8 * self.limits.memory_bytes:
                 raise Exceeded("memory", out_of_memory(self.limits))
             return f"the process was ended by signal {-code}"
-        last = re.sub(rb"[^ -~]", b"?", bytes(self.output[-200:]).strip().split(b"\n")[-1]).decode()
-        return f"the process ended itself with exit code {code}" if code != 70 else f"it could not start: {last}"
+        return f"the process ended itself with exit code {code}"
 
     @property
     def place_alive(self) -> bool:

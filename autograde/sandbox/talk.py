@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from autograde.sandbox.limits import Exceeded
 from course_lib.system.prefork import ForkedProcess
 
 __all__ = ["Later", "Rank"]
+
+CONFINED_SECONDS = 300.0  # a machine may be busy; a process that fails ends at once
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Later:
 
 
 class Rank:
-    """A runner's process, its socket and its output pipe. No method waits.
+    """A runner's process, its socket and its output pipe. Only `wait_until_confined` waits.
 
     Attributes
     ----------
@@ -45,6 +48,11 @@ class Rank:
         self.ended = False
         self.unsent = bytearray()
         self._received = bytearray()
+
+    def wait_until_confined(self, seconds: float = CONFINED_SECONDS) -> bool:
+        """Whether the process has given up its privileges, before any of the student's code; waits for it."""
+        readable, _, _ = select.select([self.socket], [], [], seconds)
+        return bool(readable) and self.socket.recv(1) == wire.CONFINED
 
     def queue(self, data: bytes) -> None:
         """Append to what is to be sent."""

@@ -153,6 +153,7 @@ class WarmInterpreter:
                 # Each rank has its own user: the limit of processes counts per user.
                 uid = None if place.uid is None else place.uid + _WORKERS * rank
                 execution.ranks.append(_fork(branch, request | {"environment": own, "uid": uid}, descriptors))
+            execution.wait_until_confined()
         except BaseException:
             execution.close()
             raise

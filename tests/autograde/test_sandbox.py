@@ -9,7 +9,7 @@ import pytest
 from fake_runs import REPOSITORY
 
 from autograde.sandbox import bubblewrap
-from autograde.sandbox.bubblewrap import FIRST_UID, Sandbox, missing_sandbox, python_paths
+from autograde.sandbox.bubblewrap import FIRST_UID, Sandbox, SandboxError, missing_sandbox, python_paths
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.warm import WarmInterpreter
 
@@ -491,6 +491,11 @@ def test_two_sandboxes_do_not_see_each_other(warm):
         assert second.call(probe(look), "probe", None) == [{"value": ([], len(reply["value"]))}]
     with warm.execute(Limits(seconds=30.0)) as later:  # nor does the next one see the last
         assert later.call(probe(look), "probe", None)[0]["value"][0] == []
+
+
+def test_a_process_that_cannot_be_confined_is_no_verdict_on_the_student(warm):
+    with pytest.raises(SandboxError, match=r"could not enter its sandbox.*Invalid argument"):
+        warm.execute(Limits(files=-10), ranks=2)
 
 
 def test_ranks_keep_files_and_folders_of_an_environment_below_tmp(warm, monkeypatch, tmp_path):

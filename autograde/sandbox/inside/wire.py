@@ -27,9 +27,10 @@ import numpy as np
 import torch
 from numpy.lib import format as npy
 
-__all__ = ["HEADER", "Opaque", "TooLargeError", "WireError", "decode", "encode", "lengths"]
+__all__ = ["CONFINED", "HEADER", "Opaque", "TooLargeError", "WireError", "decode", "encode", "lengths"]
 
 HEADER = struct.Struct(">QQ")
+CONFINED = b"\x01"  # what a process sends before any message: it has given up its privileges
 MAX_DEPTH = 40
 MAX_ITEMS = 200_000
 # Of the JSON text: a byte of it becomes up to thirty as objects, before their number can be counted.
