@@ -1,5 +1,8 @@
 """Requests to Slurm by `lab grade` and `lab sweep`: options taken and refused, GPUs and cores. Needs no cluster."""
 
+import errno
+from unittest.mock import Mock
+
 import pytest
 from click.testing import CliRunner
 from filelock import FileLock
@@ -99,6 +102,9 @@ def test_a_second_grading_of_the_same_lab_is_refused(tmp_path, monkeypatch):
     with FileLock(tmp_path / "slurm_logs" / ".01_toy.lock"), pytest.raises(SlurmError, match="is being graded"):
         list(slurm.run_slurm(GradingJob("01_toy", tmp_path, tmp_path), ["ada"], 1, 60.0))
     assert (tmp_path / "slurm_logs" / "01_toy").stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr(slurm.fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+    with slurm._only_batch(tmp_path / "slurm_logs" / "01_toy"):
+        pass  # a file system without locks keeps nobody from grading
 
 
 @pytest.fixture
