@@ -20,7 +20,7 @@ from rank_processes import GENEROUS, alive, noted_pids, survivors
 from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch, mpi_launch, mpi_run
 from course_lib.distributed.launching import rank_process
 from course_lib.distributed.launching.launch_folder import _short_stack
-from course_lib.distributed.launching.monitor import RankPrinter, _first_failure
+from course_lib.distributed.launching.monitor import RankPrinter, Ranks, _first_failure
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -196,6 +196,15 @@ def test_the_rank_that_failed_first(exits, reports, rank):
     folder = SimpleNamespace(world_size=2, errors=lambda: errors, done=lambda: [])
     error = _first_failure(SimpleNamespace(exits=lambda: exits), folder)
     assert (error and error.rank) == rank
+
+
+@pytest.mark.parametrize("interrupted, signals", [(False, [signal.SIGKILL]), (True, [signal.SIGINT, signal.SIGKILL])])
+def test_ranks_get_sigint_only_after_an_interrupt(monkeypatch, interrupted, signals):
+    sent = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
+    signals_and_seconds = ((signal.SIGINT, 0.0), (signal.SIGKILL, 0.0))
+    Ranks.end(SimpleNamespace(last_signals=signals_and_seconds, running=lambda: [1]), interrupted)
+    assert sent == signals
 
 
 def test_a_stack_is_innermost_first_and_ends_at_the_worker():
