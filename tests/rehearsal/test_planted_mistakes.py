@@ -117,6 +117,7 @@ import os, torch, torch.distributed as dist
 from course_lib.distributed import launch, rank_device
 
 def script():
+    torch.cuda.set_device(0)  # as in a new process; launch has chosen another
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     own_gpu = torch.cuda.device_count() >= local_ranks
     if own_gpu:

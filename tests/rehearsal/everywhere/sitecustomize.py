@@ -50,6 +50,18 @@ def test_on_few_images(data):
     data.load = load
 
 
+def without_haste(check):
+    check.TIMEOUT = 600.0  # a right answer must not fail because the machine is busy
+
+
+HOOKS = {
+    "torch": pretend,
+    "course_lib.data.batches": test_on_few_images,
+    "course_lib.checks.lab02": without_haste,
+    "course_lib.checks.lab07_server": without_haste,
+    "course_lib.exercises.launched_ranks": without_haste,
+}
+
 if os.environ.get("PRETENDED_GPUS"):
     sys.path.append(str(Path(__file__).parents[1]))
-    sys.meta_path.insert(0, _After({"torch": pretend, "course_lib.data.batches": test_on_few_images}))
+    sys.meta_path.insert(0, _After(HOOKS))
