@@ -339,7 +339,7 @@ class KFAC:
         """Go on from a `state_dict`; the settings are the constructor's.
 
         Inverses that this rank needs and the state lacks (another `inverse`, another rank's ``mem-opt``) are computed
-        from the factors, which may be newer than the inverses were. Else the run goes on to the bit.
+        from the factors, which may be newer than the inverses were. Else the run continues to the bit.
 
         Raises
         ------

@@ -112,7 +112,7 @@ class RunFolder:
         self._begun_listeners(self.rows)
 
     def _begun_listeners(self, before: Sequence[EpochRecord]) -> Listeners:
-        """The listeners, after they were told of the training: by `fit`, or here where the loop is the caller's own.
+        """The listeners, which know of the training: from `fit`, or from here where the loop is the caller's own.
 
         Without a known number of epochs there are no listeners.
         """

@@ -90,7 +90,7 @@ def make_sparse_data(
     words' weights, so that about one label in eight is noise.
     """
     if not 0 <= skew < 1:
-        raise ValueError(f"skew must lie in 0 ≤ skew < 1, got {skew}")
+        raise ValueError(f"skew must be in 0 ≤ skew < 1, got {skew}")
     generator = np.random.default_rng(seed)
     word = (words * generator.random((samples, active)) ** (1 / (1 - skew))).astype(np.uint64)
     meaning = generator.standard_normal(words)

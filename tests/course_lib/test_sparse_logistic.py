@@ -75,7 +75,7 @@ def test_the_data_are_the_same_everywhere_and_as_skewed_as_asked():
     assert abs(most / 24_000 - 50_000**-0.1) < 0.02
     train, test = data.split(500)
     assert (len(train), len(test)) == (2500, 500) and torch.equal(test.indices, data.indices[2500:])
-    with pytest.raises(ValueError, match="skew must lie in 0 ≤ skew < 1, got 1"):
+    with pytest.raises(ValueError, match="skew must be in 0 ≤ skew < 1, got 1"):
         make_sparse_data(10, skew=1)
 
 

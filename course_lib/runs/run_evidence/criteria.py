@@ -7,7 +7,7 @@ is missing or broken), the answer is no, and that error is the reason; the calle
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -45,22 +45,22 @@ class Kind:
     ----------
     check : callable
         ``check(evidence, settings) -> Finding``; may raise `EvidenceError`.
-    description : str
-        What it asks for, where a rubric says nothing else. ``{run}`` stands for the program or for "this lab",
-        ``{threshold}`` for that setting.
     remedy : str
         How a student finds what went wrong; ``{run}`` stands for the run folder.
     settings : mapping
         Name of each setting that a rubric must give, to a test of its value and what the test expects in words.
     optional : mapping
         The same, of the settings that a rubric may give.
+    description : str
+        What it asks for, where a rubric says nothing else. ``{run}`` stands for the program or for "this lab",
+        ``{threshold}`` for that setting.
     """
 
     check: Check
-    description: str
     remedy: str
     settings: Settings
-    optional: Settings
+    optional: Settings = field(default_factory=dict)
+    description: str = ""
 
 
 KINDS: dict[str, Kind] = {}
@@ -72,7 +72,7 @@ def _kind(
     """Enter the function below into `KINDS`, under its own name."""
 
     def enter(check: Check) -> Check:
-        KINDS[check.__name__] = Kind(check, description, remedy, settings or {}, optional or {})
+        KINDS[check.__name__] = Kind(check, remedy, settings or {}, optional or {}, description)
         return check
 
     return enter

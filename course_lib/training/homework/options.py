@@ -67,7 +67,7 @@ def program_options(
         parser.add_argument("--" + option.replace("_", "-"), type=kind, default=default, help=meaning)
     parser.add_argument("--output-dir", type=Path, default=Path("runs") / name, help="the run folder")
     parser.add_argument("--root", default=None, help="data root; without it $LAB_DATA, else as `lab doctor` says")
-    parser.add_argument("--restart", action="store_true", help="train anew even where a run stands or was interrupted")
+    parser.add_argument("--restart", action="store_true", help="train anew, even after a finished or interrupted run")
     return parser
 
 
