@@ -10,7 +10,6 @@ exercises that follow.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,42 +29,11 @@ from autograde.submission.quoting import quote
 if TYPE_CHECKING:
     from autograde.sandbox.execution import Execution
     from autograde.sandbox.warm import WarmInterpreter
-    from autograde.submission.notebook_repair import RepairedNotebook
 
-__all__ = ["ExerciseJudge", "cells_to_run", "exercise_results"]
+__all__ = ["ExerciseJudge", "exercise_results"]
 
 _BLANK = "NotImplementedError"
 _MOST_LEFT_OUT = 3
-
-
-def cells_to_run(repaired: RepairedNotebook, rules: ExecutionRules) -> list[dict[str, Any]]:
-    """What is executed before a function is called.
-
-    Returns
-    -------
-    list of dict
-        ``{"id", "source", "definitions"}``: with `definitions` only those of the source are executed. An answer has
-        ``"answer": True`` besides.
-    """
-    found: list[dict[str, Any]] = []
-    for cell in repaired.notebook.cells:
-        if cell.cell_type != "code":
-            continue
-        settings = cell.metadata.get("nbgrader", {})
-        if "parameters" in cell.metadata.get("tags", []):
-            # Without its comments, which hold what each parameter may be: the rubric's values are the grader's own.
-            found.append({"id": cell.id, "source": ast.unparse(ast.parse(cell.source)), "definitions": False})
-            lines = [f"{name} = {value!r}" for name, value in rules.parameters.items()]
-            found.append({"id": "rubric's parameters", "source": "\n".join(lines), "definitions": False})
-        elif settings.get("solution"):
-            found.append({"id": settings["grade_id"], "source": cell.source, "definitions": False, "answer": True})
-        elif cell.metadata.get("added"):
-            found.append({"id": cell.id, "source": cell.source, "definitions": True})
-        elif cell.id in rules.run:
-            found.append({"id": cell.id, "source": cell.source, "definitions": False})
-            if cell.id in repaired.edited:
-                found.append({"id": cell.id, "source": repaired.edited[cell.id], "definitions": True})
-    return found
 
 
 def exercise_results(exercise: Exercise, findings: Findings, other: Finding) -> list[CriterionResult]:
@@ -102,7 +70,7 @@ class ExerciseJudge:
     data : mapping of str to Path
         Staged data sets that the sandbox shows.
     cells : list of dict
-        From `cells_to_run`.
+        From `autograde.grading.executed_cells.cells_to_run`.
     seed : list of int
         Of the hidden inputs; each exercise draws from its own stream.
     flags : list of Flag

@@ -20,7 +20,8 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_notebook
 
 from autograde.grading.evidence import WEIGHTS, RunFiles, parse_evidence, read_run_files, summarise
-from autograde.grading.exercises import ExerciseJudge, cells_to_run, exercise_results
+from autograde.grading.executed_cells import cells_to_run
+from autograde.grading.exercises import ExerciseJudge, exercise_results
 from autograde.grading.rerun import rerun
 from autograde.grading.run_judging import count_once, judge_run, lost_run, with_weights
 from autograde.grading.same_weights import repeated_weights

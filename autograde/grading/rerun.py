@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autograde.grading.evidence import LIMITS, RunFiles
-from autograde.grading.exercises import cells_to_run
+from autograde.grading.executed_cells import cells_to_run
 from autograde.rubric.form import Execution as ExecutionRules
 from autograde.rubric.verdict import Flag
 from autograde.sandbox.limits import Exceeded, Limits

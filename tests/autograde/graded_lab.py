@@ -11,7 +11,8 @@ import pytest
 from fake_runs import REPOSITORY
 
 import autograde.grading.exercises
-from autograde.grading.exercises import ExerciseJudge, cells_to_run
+from autograde.grading.executed_cells import cells_to_run
+from autograde.grading.exercises import ExerciseJudge
 from autograde.rubric.schema import find_rubric
 from autograde.submission.notebook_repair import repair, starter_answers
 

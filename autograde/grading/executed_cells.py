@@ -1,0 +1,43 @@
+"""Which cells of a repaired notebook are executed before an answer is called, and what of each."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from autograde.rubric.form import Execution as ExecutionRules
+
+if TYPE_CHECKING:
+    from autograde.submission.notebook_repair import RepairedNotebook
+
+__all__ = ["cells_to_run"]
+
+
+def cells_to_run(repaired: RepairedNotebook, rules: ExecutionRules) -> list[dict[str, Any]]:
+    """What is executed before a function is called.
+
+    Returns
+    -------
+    list of dict
+        ``{"id", "source", "definitions"}``: with `definitions` only those of the source are executed. An answer has
+        ``"answer": True`` besides.
+    """
+    found: list[dict[str, Any]] = []
+    for cell in repaired.notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        settings = cell.metadata.get("nbgrader", {})
+        if "parameters" in cell.metadata.get("tags", []):
+            # Without its comments, which hold what each parameter may be: the rubric's values are the grader's own.
+            found.append({"id": cell.id, "source": ast.unparse(ast.parse(cell.source)), "definitions": False})
+            lines = [f"{name} = {value!r}" for name, value in rules.parameters.items()]
+            found.append({"id": "rubric's parameters", "source": "\n".join(lines), "definitions": False})
+        elif settings.get("solution"):
+            found.append({"id": settings["grade_id"], "source": cell.source, "definitions": False, "answer": True})
+        elif cell.metadata.get("added"):
+            found.append({"id": cell.id, "source": cell.source, "definitions": True})
+        elif cell.id in rules.run:
+            found.append({"id": cell.id, "source": cell.source, "definitions": False})
+            if cell.id in repaired.edited:
+                found.append({"id": cell.id, "source": repaired.edited[cell.id], "definitions": True})
+    return found
