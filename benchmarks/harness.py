@@ -14,12 +14,15 @@ from course_lib.system.hardware import machine_line
 Result = TypeVar("Result")
 
 
-def parse_options(about: str, **defaults: Any) -> argparse.Namespace:
+def parse_options(about: str, *parts: str, **defaults: Any) -> argparse.Namespace:
     """Read the command line: each name is an option, of its default's type; False makes a flag, a list takes values.
 
     A default with a help text is a tuple of both. A default that is a type makes an option that may be left out (None).
+    `parts`: the values of the first argument, ``part``, where a script has several.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if parts:
+        parser.add_argument("part", choices=parts)
     for name, default in defaults.items():
         default, text = default if isinstance(default, tuple) else (default, None)
         values: dict[str, Any] = {"type": type(default)}
@@ -29,7 +32,8 @@ def parse_options(about: str, **defaults: Any) -> argparse.Namespace:
             values, default = {"type": default}, None
         elif isinstance(default, list):
             values = {"type": type(default[0]), "nargs": "+"}
-        parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=text, **values)
+        flags = [f"--{name.replace('_', '-')}", *(["-o"] if name == "output" else [])]
+        parser.add_argument(*flags, default=default, help=text, **values)
     return parser.parse_args()
 
 

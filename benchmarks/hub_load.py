@@ -1,6 +1,6 @@
 """A class that opens the hub at one time: does everybody finish, and what does it hold?
 
-python benchmarks/hub_load.py [--students 20] [--output runs/hub_load]
+python benchmarks/hub_load.py [--students 20] [-o runs/hub_load]
 
 Starts the hub of `make hub` with accounts of its own (as root), signs the students in, starts all their servers at
 once, and then runs lab 01's release, filled in, in all of them at once: real accounts, limits, environment and kernels,

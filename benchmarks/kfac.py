@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import alternate, conditions, ratios, spread
+from harness import alternate, conditions, parse_options, ratios, spread
 from torch import nn
 
 from course_lib.data.batches import Batches, ImageData, load
@@ -33,8 +33,8 @@ from course_lib.optim import KFAC
 from course_lib.system.atomic import write_atomically
 from course_lib.training.loop import evaluate, train_epoch, train_step, warmup_then_decay
 
-LEARNING_RATES = (0.05, 0.1, 0.2, 0.4)
-LENGTHS = (4, 8)  # epochs of the schedule
+LEARNING_RATES = [0.05, 0.1, 0.2, 0.4]
+LENGTHS = [4, 8]  # epochs of the schedule
 SETTINGS = {"damping": 0.03, "factor_update_steps": 2, "inverse_update_steps": 6, "kl_clip": 0.01}
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 
@@ -241,28 +241,15 @@ def measure_costs(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("epochs", "table", "cost"))
-    parser.add_argument("--output", type=Path, default=Path("runs/kfac"))
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=512, help="images a step; of `cost`, a rank's")
-    parser.add_argument("--train-samples", type=int, default=6000)
-    parser.add_argument("--test-samples", type=int, default=5000, help="0: all 10,000")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--lrs-sgd", type=float, nargs="+", default=LEARNING_RATES)
-    parser.add_argument("--lrs-kfac", type=float, nargs="+", default=LEARNING_RATES)
-    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
-    parser.add_argument("--targets", type=float, nargs="+", default=(0.78, 0.8, 0.82, 0.83))
-    parser.add_argument("--minutes", type=float, default=1e6, help="start no run after that long")
-    parser.add_argument(
-        "--share", type=int, nargs=2, default=(0, 1), metavar=("I", "N"), help="every N-th run from I on"
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--distribution", choices=("comm-opt", "mem-opt"), default="comm-opt")
-    options = parser.parse_args()
+    options = parse_options(
+        __doc__, "epochs", "table", "cost", output=Path("runs/kfac"), threads=1,
+        batch=(512, "images per step; of `cost`, a rank's"), train_samples=6000, test_samples=(5000, "0: all 10,000"),
+        seeds=3, lrs_sgd=LEARNING_RATES, lrs_kfac=LEARNING_RATES, lengths=LENGTHS, targets=[0.78, 0.8, 0.82, 0.83],
+        minutes=(1e6, "start no run after that long"), share=([0, 1], "I N: every N-th run from I on"),
+        rounds=3, ranks=1, distribution=("comm-opt", "or mem-opt"),
+    )  # fmt: skip
     if len(options.lrs_sgd) != len(options.lrs_kfac):
-        parser.error("--lrs-sgd and --lrs-kfac must be as many: both are searched equally")
+        raise SystemExit("error: --lrs-sgd and --lrs-kfac must be as many: both are searched equally")
     torch.set_num_threads(options.threads)
     {"epochs": measure_epochs, "table": print_table, "cost": measure_costs}[options.part](options)
 
