@@ -67,6 +67,10 @@ class ServerRecord:
         """Until the last update."""
         return self.updates[-1].seconds if self.updates else 0.0
 
+    def count(self, worker: int) -> int:
+        """Updates of a worker."""
+        return self.order.count(worker)
+
 
 def staleness_of_order(order: Sequence[int]) -> list[int]:
     """Staleness of each update, computed only from the order in which the workers' updates were applied.
