@@ -178,6 +178,12 @@ def last_line(text: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
+def reason_in_log(text: str) -> str:
+    """JupyterHub's last error in its log; the proxy and the services write there too."""
+    errors = [line for line in text.splitlines() if line.startswith(("[C ", "[E ")) and " JupyterHub " in line]
+    return last_line("\n".join(errors) or text)
+
+
 def to_toml(site: Mapping[str, Mapping[str, object]], within: str = "") -> str:
     """Tables, in tables, of strings, numbers and lists of strings: JSON's spelling of these is TOML's too."""
     lines = []

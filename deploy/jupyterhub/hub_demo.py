@@ -22,7 +22,7 @@ from pathlib import Path
 
 import demo_accounts as accounts
 import hub_install as install
-from demo_class import Demo, DemoError, last_line, prepare, read_toml, to_toml
+from demo_class import Demo, DemoError, prepare, read_toml, reason_in_log, to_toml
 from hub_process import MARK, HubProcess, end_marked
 
 
@@ -60,7 +60,7 @@ def serve(demo: Demo, passwords: dict[str, str], port: int, say=print) -> int:
         while not stopped and process.runs():
             time.sleep(0.2)
         if not stopped:
-            raise DemoError(f"the hub ended: {last_line(log.read_text(errors='replace'))}; all of it is in {log}")
+            raise DemoError(f"the hub ended: {reason_in_log(log.read_text(errors='replace'))}; all of it is in {log}")
     finally:
         process.end()
         accounts.end_processes(demo.names[:1] if demo.has_jobs() else demo.names)

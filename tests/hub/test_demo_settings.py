@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import demo_accounts
 import pytest
-from demo_class import Demo, DemoError, read_toml, to_toml
+from demo_class import Demo, DemoError, read_toml, reason_in_log, to_toml
 from hub_demo import free_ports
 from hub_settings import read_settings
 
@@ -52,6 +52,13 @@ def test_a_settings_file_that_is_wrong_is_one_line(tmp_path):
             read_toml(tmp_path / name)
         assert "\n" not in str(refused.value)
     assert tomllib.loads(to_toml({"a": {"b": 1, "c": {"d": {"e": "x"}}}})) == {"a": {"b": 1, "c": {"d": {"e": "x"}}}}
+
+
+def test_the_reason_why_a_hub_ended_is_jupyterhub_s_own_line():
+    critical = "[C 2026-11-23 04:26:02.353 JupyterHub app:3819] Cannot connect to distributed-training service managed"
+    log = f"[I 2026-11-23 04:26:01 JupyterHub app:1] fine\n{critical}\nError: connect ECONNREFUSED {{\n}}\n"
+    assert reason_in_log(log) == critical
+    assert reason_in_log("Traceback\nKeyError: 'x'\n\n") == "KeyError: 'x'" and reason_in_log("") == "it said nothing"
 
 
 def test_an_account_s_number_is_that_of_no_account_and_no_process(monkeypatch):
