@@ -1,0 +1,77 @@
+"""An honest student graded beside one whose answers start many busy processes.
+
+python benchmarks/neighbours.py [--pairs 10] [--processes 40]
+
+Each pair is a class of two, graded by `lab grade --jobs 2` with lab 01's own limits. What is shown for each pair is the
+honest student's score and the seconds of the command, beside a class of two honest students graded before them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import nbformat
+from grading import BIN, LAB, REPOSITORY, environment, kind_of, submission
+from harness import conditions, parse_options, spread
+
+from autograde.rubric.verdict import load_verdict, verdict_path
+
+HOG = """
+import os, time
+for _ in range({processes}):
+    if os.fork() == 0:
+        end = time.monotonic() + 600
+        while time.monotonic() < end:
+            pass
+        os._exit(0)
+"""
+
+
+def main() -> None:
+    options = parse_options(__doc__, pairs=10, processes=40)
+    print(conditions(pairs=options.pairs, busy_processes=options.processes, workers=2), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        undisturbed = grade(Path(folder, "honest"), {"ada": "", "bob": ""})
+        print(
+            f"two honest students: {undisturbed['seconds']:.0f} s, {undisturbed['ada']:g} and {undisturbed['bob']:g} points"
+        )
+        seconds, kept = [], 0
+        for pair in range(options.pairs):
+            result = grade(Path(folder, str(pair)), {"ada": "", "hog": HOG.format(processes=options.processes)})
+            seconds.append(result["seconds"])
+            kept += result["ada"] == undisturbed["ada"]
+            print(
+                f"pair {pair + 1}: ada {result['ada']:g}, hog {result['hog']:g}, {result['seconds']:.0f} s", flush=True
+            )
+    print(f"every point kept in {kept} of {options.pairs} pairs; {spread(seconds, 0)} s a pair")
+
+
+def grade(root: Path, students: dict[str, str]) -> dict[str, float]:
+    """Grade a class; each student's points, and the seconds of it all. A text is put into the student's first answer."""
+    source = nbformat.read(REPOSITORY / "labs" / LAB / f"{LAB}.ipynb", as_version=4)
+    (root / "labs" / LAB).mkdir(parents=True)
+    nbformat.write(source, root / "labs" / LAB / f"{LAB}.ipynb")
+    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
+    for student, text in students.items():
+        folder = root / "course" / "submitted" / student / LAB
+        folder.mkdir(parents=True)
+        notebook = submission(source, kind_of(0))
+        first = next(cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("solution"))
+        first.source = text + first.source
+        nbformat.write(notebook, folder / f"{LAB}.ipynb")
+        shutil.copytree(REPOSITORY / "tests" / "autograde" / "honest_run", folder / "run")
+    start = time.perf_counter()
+    done = subprocess.run(
+        [BIN / "lab", "grade", "1", "--jobs", "2"], cwd=root, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = {name: load_verdict(verdict_path(root / "course", name, LAB)).score for name in students}
+    return found | {"seconds": time.perf_counter() - start}
+
+
+if __name__ == "__main__":
+    main()
