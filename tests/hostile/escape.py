@@ -43,7 +43,7 @@ for root in {[str(root) for root in roots]!r} + ["/data", "/run", "/mnt", "/srv"
                 continue
             try:
                 with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-                    data = file.read(200_000)
+                    data = file.read(200_000) or b""  # None: nothing to read now
             except OSError:
                 continue
             found |= {{path + m.decode() for m in re.findall(b"canary-(?!\\\\[)[a-z-]+", data)}}
