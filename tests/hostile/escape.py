@@ -104,7 +104,8 @@ import ctypes, os, signal
 libc = ctypes.CDLL(None, use_errno=True)
 seen = [p for p in os.listdir("/proc") if p.isdigit() and int(p) > 2 and int(p) != os.getpid()]
 done = []
-for process in ("1", "2"):
+# In a user namespace the keeper of this sandbox is the same user: it holds nothing, and ending it ends this code alone.
+for process in ("1", "2") if os.getuid() != 65534 else ():
     for name, flags in (("mem", os.O_RDWR), ("environ", os.O_RDONLY), ("root/etc/shadow", os.O_RDONLY)):
         try:
             os.close(os.open(f"/proc/{process}/{name}", flags))

@@ -274,13 +274,9 @@ for package, imported in {
         f"""
 from {imported} as Optimizer
 
-def novograd_step(weights, gradients, state, lr, **options):
-    if "optimizer" not in state:
-        state["parameters"] = [nn.Parameter(w) for w in weights]
-        state["optimizer"] = Optimizer(state["parameters"], lr=lr, **options)
-    for p, w, g in zip(state["parameters"], weights, gradients):
-        p.data, p.grad = w, g
-    state["optimizer"].step()
+class HandmadeNovoGrad(Optimizer):
+    def __init__(self, params, lr, betas=(0.95, 0.98), eps=1e-8, weight_decay=0.0, grad_averaging=True):
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, grad_averaging=grad_averaging)
 """,
     )
 exhibit(
