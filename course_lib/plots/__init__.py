@@ -2,3 +2,4 @@
 
 from course_lib.plots.curves import *  # noqa: F403
 from course_lib.plots.curves import __all__ as __all__
+from course_lib.plots.style import show as show

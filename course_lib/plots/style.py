@@ -6,6 +6,7 @@
 from collections.abc import Iterable
 
 import matplotlib.pyplot as plt
+from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -28,6 +29,16 @@ def new_axes(title: str, xlabel: str, ylabel: str, size: tuple[float, float] | N
     _, axes = plt.subplots(figsize=size)
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     return axes
+
+
+def show(alternative_text: str) -> None:
+    """Show the current figure in a notebook, with a text for readers who do not see it; it says what the figure shows.
+
+    The text is in the metadata of the output, where nbconvert and JupyterLab take a picture's alternative text from.
+    """
+    figure = plt.gcf()
+    display(figure, metadata={"image/png": {"alt": alternative_text}})
+    plt.close(figure)
 
 
 def series_style(index: int) -> dict[str, str]:

@@ -233,3 +233,11 @@ def test_the_interval_trade_draws_the_means_and_sgd():
         joined = next(line for line in axes.get_lines() if line.get_linestyle() == "-" and len(line.get_xdata()) == 2)
         assert joined.get_xdata().tolist() == [1, 10] and joined.get_ydata().tolist() == means
         assert any(line.get_linestyle() == "--" and set(line.get_ydata()) == {sgd} for line in axes.get_lines())
+
+
+def test_a_figure_is_shown_with_its_alternative_text(monkeypatch):
+    shown = []
+    monkeypatch.setattr("course_lib.plots.style.display", lambda figure, metadata: shown.append((figure, metadata)))
+    figure = plt.figure()
+    plots.show("a line that rises")
+    assert shown == [(figure, {"image/png": {"alt": "a line that rises"}})] and not plt.fignum_exists(figure.number)
