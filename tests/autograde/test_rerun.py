@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from fake_runs import LAB, REPOSITORY, solved_notebook
 
-from autograde.batch.grade_lab import _see_that_it_can_be_graded
+from autograde.batch.grade_lab import _check_gradable
 from autograde.gradebook.scores import CourseError
 from autograde.grading.one_submission import grade_submission
 from autograde.rubric.schema import load_rubric
@@ -150,4 +150,4 @@ def test_the_data_that_weights_are_tried_on_must_be_there_though_nobody_hands_a_
     path.write_text(RUBRIC + model)
     source = REPOSITORY / "labs" / LAB / f"{LAB}.ipynb"
     with pytest.raises(CourseError, match="weights cannot be tried: fashion-mnist is not staged"):
-        _see_that_it_can_be_graded(load_rubric(path), source, [])
+        _check_gradable(load_rubric(path), source, [])

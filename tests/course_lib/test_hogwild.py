@@ -197,6 +197,10 @@ class Watched:
         self.seen = self.weights().clone()
 
 
+def sparse_work(dense):
+    return sparse_logistic._Options(epochs=1, batch_size=10, lr=0.1, dense=dense)
+
+
 def test_weights_change_under_the_lock_only():
     images, labels = tiny_problem()
     model = tiny_model()
@@ -208,7 +212,7 @@ def test_weights_change_under_the_lock_only():
     for dense in (False, True):
         weights = torch.zeros(64, dtype=torch.float64)
         lock = Watched(lambda weights=weights: weights)
-        sparse_logistic._worker(weights, 0, lock, data, torch.zeros(1), 1, 10, 0.1, 0, dense, False)
+        sparse_logistic._worker(weights, 0, lock, data, torch.zeros(1), sparse_work(dense))
         assert lock.entered == 10 and lock.seen.any()
 
 
@@ -228,7 +232,7 @@ def test_clocks_start_when_all_have_made_a_first_step_which_changes_nothing(prob
             starts.append(hogwild_sgd._worker(model, 0, no_lock, *tiny_problem(), plain_work(ready, first)).start)
         else:
             data = make_sparse_data(100, 64, 3, words=100)
-            report = sparse_logistic._worker(weights, 0, no_lock, data, ready, 1, 10, 0.1, 0, problem == "dense", False)
+            report = sparse_logistic._worker(weights, 0, no_lock, data, ready, sparse_work(problem == "dense"))
             starts.append(report[0])
 
     torch.manual_seed(8)
