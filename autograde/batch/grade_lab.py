@@ -28,7 +28,7 @@ from autograde.gradebook.scores import (
     record_verdict,
     source_path,
 )
-from autograde.grading.bench import Bench, course_secret, source_notebook
+from autograde.grading.grading_context import GradingContext, course_secret, source_notebook
 from autograde.grading.held_out import check_data
 from autograde.grading.one_submission import failed_verdict, submission_digest
 from autograde.grading.rubric_check import rubric_problems
@@ -246,7 +246,7 @@ def _check_gradable(rubric: Rubric, source: Path, submissions: list[Path]) -> No
 def _still_good(job: GradingJob, students: list[str]) -> dict[str, Verdict]:
     """Saved verdicts that another grading would only repeat."""
     rubric = find_rubric(job.lab, job.rubrics)
-    bench = Bench(rubric, source_notebook(job.source), course_secret(job.course), None)
+    context = GradingContext(rubric, source_notebook(job.source), course_secret(job.course), None)
     sandbox = "bubblewrap" if job.sandboxed else "none"
     good = {}
     for student in students:
@@ -254,7 +254,7 @@ def _still_good(job: GradingJob, students: list[str]) -> dict[str, Verdict]:
             verdict = load_verdict(verdict_path(job.course, student, job.lab))
         except ValueError:
             continue
-        digests = {"submission": submission_digest(job.submission(student), rubric), **bench.digests}
+        digests = {"submission": submission_digest(job.submission(student), rubric), **context.digests}
         if verdict.student == student and verdict.sandbox == sandbox and digests.items() <= verdict.digests.items():
             good[student] = verdict
     return good

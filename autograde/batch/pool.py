@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pebble import ProcessExpired, ProcessPool
 
-from autograde.batch.worker import GradingJob, grade_one, open_bench
+from autograde.batch.worker import GradingJob, grade_one, open_context
 from autograde.rubric.verdict import Verdict
 from autograde.sandbox.bubblewrap import SandboxError
 from course_lib.system.main_script import SpawnWithoutMainScript
@@ -65,7 +65,7 @@ def _run_pool(
 
     pebble gives a pool up when a worker dies while none has a task; no submission caused that.
     """
-    with ProcessPool(workers, context=SpawnWithoutMainScript(), initializer=open_bench, initargs=(job,)) as pool:
+    with ProcessPool(workers, context=SpawnWithoutMainScript(), initializer=open_context, initargs=(job,)) as pool:
         waiting: dict[Future, str] = {}
         try:
             while queue or waiting:

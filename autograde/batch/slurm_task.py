@@ -1,4 +1,4 @@
-"""A grading job on its compute node: it grades its students one after another, on one bench."""
+"""A grading job on its compute node: it grades its students one after another, on one context."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from autograde.batch.worker import GradingJob, close_bench, grade_one
+from autograde.batch.worker import GradingJob, close_context, grade_one
 from autograde.sandbox.bubblewrap import SandboxError
 from course_lib.runs.slurm.array_task import ArrayTask
 
@@ -46,7 +46,7 @@ def grade_chunk(task: ArrayTask, job: GradingJob, students: Sequence[str], timeo
         task.report(NO_SANDBOX, problem=str(error))
         raise
     finally:
-        close_bench()
+        close_context()
 
 
 def _grade(job: GradingJob, student: str, timeout: float) -> str:
@@ -57,7 +57,7 @@ def _grade(job: GradingJob, student: str, timeout: float) -> str:
     except SandboxError:
         raise
     except _Late:
-        close_bench()
+        close_context()
         return "did not answer in time"
     except Exception as error:
         print(f"{student}: {type(error).__name__}: {error}", file=sys.stderr)

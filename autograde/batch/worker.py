@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autograde.gradebook.autograded import remove_autograded, write_autograded
-from autograde.grading.bench import Bench
+from autograde.grading.grading_context import GradingContext
 from autograde.grading.one_submission import grade_submission
 from autograde.rubric.schema import RUBRICS, find_rubric
 from autograde.rubric.verdict import Verdict
 from autograde.sandbox.bubblewrap import SandboxError
 
-__all__ = ["GradingJob", "close_bench", "grade_one", "open_bench"]
+__all__ = ["GradingJob", "close_context", "grade_one", "open_context"]
 
 
 @dataclass(frozen=True)
@@ -53,25 +53,25 @@ class GradingJob:
         return self.course / "submitted" / student / self.lab
 
 
-_bench: Bench | None = None
+_context: GradingContext | None = None
 
 
-def open_bench(job: GradingJob) -> None:
-    """Make this process's bench. Raises as `Bench.open` does."""
-    global _bench
+def open_context(job: GradingJob) -> None:
+    """Make this process's context. Raises as `GradingContext.open` does."""
+    global _context
     if parent := multiprocessing.parent_process():
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     worker_index = os.getpid() % 4000  # its own among the workers of this machine: user ids of sandboxes come from it
     rubric = find_rubric(job.lab, job.rubrics)
-    _bench = Bench.open(rubric, job.course, job.source, worker_index, job.sandboxed, job.threads)
+    _context = GradingContext.open(rubric, job.course, job.source, worker_index, job.sandboxed, job.threads)
 
 
-def close_bench() -> None:
+def close_context() -> None:
     """End this process's warm interpreter."""
-    global _bench
-    if _bench is not None:
-        _bench.close()
-        _bench = None
+    global _context
+    if _context is not None:
+        _context.close()
+        _context = None
 
 
 def grade_one(job: GradingJob, student: str) -> Verdict:
@@ -84,16 +84,16 @@ def grade_one(job: GradingJob, student: str) -> Verdict:
     OSError
         The course folder cannot be written.
     """
-    if _bench is None:
-        open_bench(job)
+    if _context is None:
+        open_context(job)
     submission = job.submission(student)
     try:
-        graded = grade_submission(_bench, submission, student)
+        graded = grade_submission(_context, submission, student)
     except SandboxError:
         # The warm interpreter may have been ended, as when the machine ran out of memory; try with a new one.
-        close_bench()
-        open_bench(job)
-        graded = grade_submission(_bench, submission, student)
+        close_context()
+        open_context(job)
+        graded = grade_submission(_context, submission, student)
     if graded.notebook is not None:
         write_autograded(job.course, graded.verdict, graded.notebook, submission)
     else:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from autograde.checks.compare import by_reference, close, is_number, number, same_tensor, same_tensors
-from autograde.checks.registry import Ask, Findings, HiddenCheck, Later, shape_of
+from autograde.checks.registry import Ask, DelayedReply, Findings, HiddenCheck, shape_of
 from autograde.rubric.criteria import Finding
 
 __all__ = ["CHECKS"]
@@ -304,12 +304,12 @@ class _Device:
         if len(self.calls) > 1000:
             raise ValueError
 
-    def synchronize(self, rank: int) -> Later:
+    def synchronize(self, rank: int) -> DelayedReply:
         now = time.perf_counter()
         self.waits.append((len(self.calls), max(now, self.busy_until)))
         if len(self.waits) > 1000:
             raise ValueError
-        return Later(max(0.0, self.busy_until - now))
+        return DelayedReply(max(0.0, self.busy_until - now))
 
 
 def throughput(ask: Ask) -> Findings:

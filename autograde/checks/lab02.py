@@ -11,7 +11,7 @@ from autograde.checks.lab02_data_parallel import samplers, wrap
 from autograde.checks.lab02_reductions import metrics, throughput
 from autograde.checks.lab02_script import script
 from autograde.checks.lab02_worker import worker
-from autograde.checks.registry import AnswerError, Ask, Findings, HiddenCheck, Later, shape_of
+from autograde.checks.registry import AnswerError, Ask, DelayedReply, Findings, HiddenCheck, shape_of
 from autograde.rubric.criteria import Finding
 
 __all__ = ["CHECKS"]
@@ -142,7 +142,7 @@ class _Preparation:
         self.early: set[int] = set()  # ranks that began before rank 0 had finished
         self.finished = math.inf
 
-    def prepare(self, rank: int) -> Later | int:
+    def prepare(self, rank: int) -> DelayedReply | int:
         now = time.monotonic()
         if len(self.begun) > 100:
             raise ValueError
@@ -152,7 +152,7 @@ class _Preparation:
                 self.early.add(rank)
             return self.tokens[rank]
         self.finished = min(self.finished, now + self.seconds)
-        return Later(self.seconds, self.tokens[rank])
+        return DelayedReply(self.seconds, self.tokens[rank])
 
 
 def prepare_once(ask: Ask) -> Findings:

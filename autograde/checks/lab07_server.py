@@ -9,7 +9,7 @@ import torch
 from autograde.checks.compare import is_int, is_number, same_tensor, trusted
 from autograde.checks.registry import Ask, Findings, shape_of
 from autograde.rubric.criteria import Finding
-from course_lib.exercises.post_office import PostOffice
+from course_lib.exercises.message_broker import MessageBroker
 
 __all__ = ["server", "worker"]
 
@@ -29,7 +29,7 @@ def _network(ask: Ask) -> tuple[torch.nn.Module, list[torch.Tensor]]:
 
 def _served(ask: Ask, given: Any, answers: list[torch.Tensor]) -> tuple[list[torch.Tensor], Any]:
     """Play rank 0 to a worker: each message is answered in turn. The messages, and what the driver returned."""
-    office, questions = PostOffice(2, buffered=True), []
+    office, questions = MessageBroker(2, buffered=True), []
     office.arrive(0)
 
     def post(_: int, destination: Any, tag: Any, tensor: Any) -> int | str:
@@ -46,7 +46,7 @@ def _served(ask: Ask, given: Any, answers: list[torch.Tensor]) -> tuple[list[tor
 
 def _worked(ask: Ask, given: Any, script: list[tuple[int, torch.Tensor | None]]) -> tuple[dict[int, list[Any]], Any]:
     """Play ranks 1 and 2 to a server: each sends when the one before has its answer. The answers, and what the driver returned."""
-    office, answers, turns = PostOffice(3, buffered=True), {1: [], 2: []}, iter(script)
+    office, answers, turns = MessageBroker(3, buffered=True), {1: [], 2: []}, iter(script)
     versions, length = {1: 0.0, 2: 0.0}, next(len(one) for _, one in script if one is not None)
     awaited: list[tuple[int, int]] = []  # rank and receive of the one worker that waits for its answer
     office.arrive(1)
@@ -75,7 +75,7 @@ def _worked(ask: Ask, given: Any, script: list[tuple[int, torch.Tensor | None]])
     return answers, ask.call("server", given, _as_rank(0, office, post))
 
 
-def _as_rank(rank: int, office: PostOffice, post: Any) -> dict[str, Any]:
+def _as_rank(rank: int, office: MessageBroker, post: Any) -> dict[str, Any]:
     """What the one process is answered: it is `rank` of the office's."""
     answers = {name: lambda _, *more, answer=answer: answer(rank, *more) for name, answer in office.answers.items()}
     return answers | {"post": post}

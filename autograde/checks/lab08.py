@@ -10,7 +10,7 @@ from autograde.checks.compare import close, is_int, number, same_tensor, same_te
 from autograde.checks.lab08_workers import local_sgd, psgd
 from autograde.checks.registry import AnswerError, Ask, Findings, HiddenCheck, shape_of
 from autograde.rubric.criteria import Finding
-from course_lib.exercises.post_office import PostOffice
+from course_lib.exercises.message_broker import MessageBroker
 
 __all__ = ["CHECKS"]
 
@@ -73,7 +73,7 @@ def _averaged(
 ) -> tuple[list[dict[str, Any]], bool]:
     """What each rank's process told, and whether one waited for ever."""
     size = len(samples)
-    office = PostOffice(size)
+    office = MessageBroker(size)
     given: list[Any] = [
         {"spec": spec, "rank": rank, "size": size, "state": state, "samples": count}
         for rank, (state, count) in enumerate(zip(states, samples, strict=True))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from autograde.checks.compare import is_number, number, same_tensors, trusted
-from autograde.checks.registry import Ask, Findings, Later
+from autograde.checks.registry import Ask, DelayedReply, Findings
 from autograde.rubric.criteria import Finding
 
 __all__ = ["local_sgd", "psgd"]
@@ -141,17 +141,17 @@ def psgd(ask: Ask) -> Findings:
     asked: list[float] = []
     times: list[float] = []  # when batches and averagings were asked for
 
-    def barrier(rank: int) -> Later:
+    def barrier(rank: int) -> DelayedReply:
         asked.append(time.monotonic())
-        return Later(BARRIER, training.barrier(rank))
+        return DelayedReply(BARRIER, training.barrier(rank))
 
-    def batch(rank: int, epoch: Any, place: Any) -> Later:
+    def batch(rank: int, epoch: Any, place: Any) -> DelayedReply:
         times.append(time.monotonic())
-        return Later(next(pauses, 0.0), training.batch(rank, epoch, place))
+        return DelayedReply(next(pauses, 0.0), training.batch(rank, epoch, place))
 
-    def average(rank: int, parameters: Any) -> Later:
+    def average(rank: int, parameters: Any) -> DelayedReply:
         times.append(time.monotonic())
-        return Later(averaging, training.average(rank, parameters))
+        return DelayedReply(averaging, training.average(rank, parameters))
 
     answer = training.run(ask, "psgd", {"barrier": barrier, "batch": batch, "average": average})
     training_time = times[-1] - times[0] if times else 0.0  # lies within what a right clock tells

@@ -16,15 +16,15 @@ import numpy as np
 import course_lib
 from autograde.rubric.criteria import Finding
 from autograde.sandbox.inside.wire import Opaque
-from autograde.sandbox.talk import Later
+from autograde.sandbox.rank_channel import DelayedReply
 from autograde.submission.quoting import quote
 
 __all__ = [
     "AnswerError",
     "Ask",
+    "DelayedReply",
     "Findings",
     "HiddenCheck",
-    "Later",
     "driver_source",
     "find_check",
     "known_checks",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _HERE = Path(__file__).parent
-_GROUP = Path(course_lib.__file__).parent / "exercises" / "post_office_group.py"  # beside every driver
+_GROUP = Path(course_lib.__file__).parent / "exercises" / "broker_process_group.py"  # beside every driver
 
 Findings = dict[str, Finding]
 
@@ -65,7 +65,7 @@ class Ask(Protocol):
             Plain data: numbers, strings, lists, dicts, arrays, tensors. With several ranks, a list of one item each.
         answers : mapping of str to callable
             What the driver may ask by ``outside(name, *args)``; called in the grader as ``answer(rank, *args)``. It
-            must not wait, which would hold up all ranks: `Later` is an answer that comes after a while.
+            must not wait, which would hold up all ranks: `DelayedReply` is an answer that comes after a while.
 
         Returns
         -------

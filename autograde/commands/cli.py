@@ -11,7 +11,7 @@ from autograde.batch.grade_lab import grade_lab, is_student_id
 from autograde.batch.slurm import slurm_option
 from autograde.commands.progress import Progress
 from autograde.gradebook.scores import CourseError, source_path
-from autograde.grading.bench import source_notebook
+from autograde.grading.grading_context import source_notebook
 from autograde.grading.rubric_check import rubric_problems
 from autograde.reports.report import ReportError, write_report
 from autograde.rubric.schema import RUBRICS, RubricError, find_rubric, rubric_names

@@ -18,7 +18,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 
 from autograde.gradebook.autograded import show_verdict, submitted_at
 from autograde.gradebook.scores import record_verdict
-from autograde.grading.bench import Bench, course_secret, source_notebook
+from autograde.grading.grading_context import GradingContext, course_secret, source_notebook
 from autograde.grading.one_submission import failed_verdict, grade_submission, submission_digest
 from autograde.reports.reading.feedback import rubric_of
 from autograde.rubric.schema import Rubric, find_rubric
@@ -56,12 +56,12 @@ class KeepVerdict(NbGraderPreprocessor):
         try:
             source = directories.format_path(directories.source_directory, ".", rubric.lab)
             course = Path(directories.root, directories.submitted_directory).resolve().parent
-            bench = _bench(rubric.lab, course, Path(source) / f"{rubric.lab}.ipynb")
+            context = _context(rubric.lab, course, Path(source) / f"{rubric.lab}.ipynb")
             saved = _saved(course, student, rubric)
-            digests = {"submission": submission_digest(submission, rubric), **bench.digests}
+            digests = {"submission": submission_digest(submission, rubric), **context.digests}
             if saved is not None and digests.items() <= saved.digests.items():
                 return saved
-            verdict = grade_submission(bench, submission, student).verdict
+            verdict = grade_submission(context, submission, student).verdict
         except Exception as error:
             verdict = failed_verdict(rubric, student, f"the submission could not be graded ({type(error).__name__})")
         return verdict
@@ -75,12 +75,12 @@ def _saved(course: Path, student: str, rubric: Rubric) -> Verdict | None:
 
 
 @cache
-def _bench(lab: str, course: Path, source: Path) -> Bench:
+def _context(lab: str, course: Path, source: Path) -> GradingContext:
     missing = missing_sandbox()
-    bench = Bench(
+    context = GradingContext(
         find_rubric(lab), source_notebook(source), course_secret(course), None if missing else WarmInterpreter()
     )
     if missing:
-        bench.rubric = replace(bench.rubric, exercises=())
-    atexit.register(bench.close)
-    return bench
+        context.rubric = replace(context.rubric, exercises=())
+    atexit.register(context.close)
+    return context

@@ -35,7 +35,7 @@ from autograde.submission.run_folder import EvidenceError
 from autograde.submission.submitted_notebook import read_notebook
 
 if TYPE_CHECKING:
-    from autograde.grading.bench import Bench
+    from autograde.grading.grading_context import GradingContext
 
 __all__ = ["Graded", "failed_verdict", "grade_submission", "submission_digest"]
 
@@ -69,12 +69,12 @@ def submission_digest(submission: Path, rubric: Rubric) -> str:
     return _read(submission, rubric).digest
 
 
-def grade_submission(bench: Bench, submission: Path, student: str) -> Graded:
+def grade_submission(context: GradingContext, submission: Path, student: str) -> Graded:
     """Grade one submission.
 
     Parameters
     ----------
-    bench : Bench
+    context : GradingContext
     submission : Path
         ``submitted/STUDENT/LAB``; need not exist.
     student : str
@@ -91,11 +91,11 @@ def grade_submission(bench: Bench, submission: Path, student: str) -> Graded:
         There is no sandbox to execute anything in.
     """
     started = time.monotonic()
-    rubric = bench.rubric
+    rubric = context.rubric
     try:
         handed_in = _read(submission, rubric)
-        digests = {"submission": handed_in.digest, **bench.digests}
-        verdict, notebook = _grade(bench, handed_in, student, digests)
+        digests = {"submission": handed_in.digest, **context.digests}
+        verdict, notebook = _grade(context, handed_in, student, digests)
     except SandboxError:
         raise
     except Exception as error:
@@ -106,10 +106,10 @@ def grade_submission(bench: Bench, submission: Path, student: str) -> Graded:
 
 
 def _grade(
-    bench: Bench, handed_in: _Submission, student: str, digests: dict[str, str]
+    context: GradingContext, handed_in: _Submission, student: str, digests: dict[str, str]
 ) -> tuple[Verdict, NotebookNode | None]:
-    rubric, flags = bench.rubric, []
-    seed = bench.seed(student, digests["submission"])
+    rubric, flags = context.rubric, []
+    seed = context.seed(student, digests["submission"])
     results: list[CriterionResult] = []
     repaired, cells, notebook, unanswered = None, [], None, ()
     if isinstance(handed_in.notebook, EvidenceError):
@@ -117,23 +117,23 @@ def _grade(
         lost = Finding(False, str(handed_in.notebook))
         results += [result for each in rubric.exercises for result in exercise_results(each, {}, lost)]
         # What a person sees then is the lab as it was given out, with the reasons.
-        notebook = repair(new_notebook(), bench.source).notebook
+        notebook = repair(new_notebook(), context.source).notebook
         # What is not there is no answer; in what cannot be read there may be some, which a person must look for.
-        unanswered = tuple(bench.starter) if handed_in.absent else ()
+        unanswered = tuple(context.starter) if handed_in.absent else ()
     else:
-        repaired = repair(handed_in.notebook, bench.source)
+        repaired = repair(handed_in.notebook, context.source)
         if left_out := handed_in.notebook.metadata.get("left_out"):
             flags.append(Flag("limit", left_out))
         flags += _repair_flags(repaired)
         cells = cells_to_run(repaired, rubric.execution)
         notebook = autograded_notebook(handed_in.notebook, repaired)
-        unanswered = _unanswered(repaired, bench)
-        if bench.warm is not None:
-            data = bench.data(rubric.execution.data)
-            judge = ExerciseJudge(bench.warm, rubric.execution, data, cells, seed, flags)
+        unanswered = _unanswered(repaired, context)
+        if context.warm is not None:
+            data = context.data(rubric.execution.data)
+            judge = ExerciseJudge(context.warm, rubric.execution, data, cells, seed, flags)
             results += [result for exercise in rubric.exercises for result in judge.judge(exercise)]
             cells = judge.cells  # without those that never return: a network of the notebook's needs the others
-    judged = [(each, *_judge_run(bench, each, handed_in, repaired, cells, seed, flags)) for each in rubric.runs]
+    judged = [(each, *_judge_run(context, each, handed_in, repaired, cells, seed, flags)) for each in rubric.runs]
     results += [result for each in count_once(judged) for result in each]
     runs = [summary for _, _, summary in judged]
     flags += repeated_weights(runs)
@@ -144,8 +144,8 @@ def _grade(
         graded_at=_now(),
         results=tuple(results),
         runs=tuple(runs),
-        flags=tuple(flags) + ((Flag("unsandboxed", "--no-sandbox was given"),) if bench.sandbox == "none" else ()),
-        sandbox=bench.sandbox,
+        flags=tuple(flags) + ((Flag("unsandboxed", "--no-sandbox was given"),) if context.sandbox == "none" else ()),
+        sandbox=context.sandbox,
         digests=digests,
         unanswered=unanswered,
     )
@@ -173,7 +173,7 @@ def _read(submission: Path, rubric: Rubric) -> _Submission:
 
 
 def _judge_run(
-    bench: Bench,
+    context: GradingContext,
     rules: RunEvidence,
     handed_in: _Submission,
     repaired: RepairedNotebook | None,
@@ -181,18 +181,18 @@ def _judge_run(
     seed: Sequence[int],
     flags: list[Flag],
 ) -> tuple[list[CriterionResult], RunSummary]:
-    lab, files, clock = bench.rubric.lab, handed_in.runs[rules.id], None
+    lab, files, clock = context.rubric.lab, handed_in.runs[rules.id], None
     weights = files[WEIGHTS]
     digest = hashlib.sha256(weights).hexdigest() if isinstance(weights, bytes) else None
-    if bench.rubric.mode == "rerun":
-        if repaired is None or bench.warm is None:
+    if context.rubric.mode == "rerun":
+        if repaired is None or context.warm is None:
             missing = EvidenceError("the notebook could not be run again, so there is no evidence of a run")
             files = dict.fromkeys(files, missing)
         else:
-            ran = rerun(bench, repaired)
+            ran = rerun(context, repaired)
             files, clock = ran.files, ran.seconds
             flags += ran.flags
-    evidence = with_weights(bench, rules, parse_evidence(lab, files), files, cells, seed)
+    evidence = with_weights(context, rules, parse_evidence(lab, files), files, cells, seed)
     results = judge_run(rules, evidence, flags, clock)
     return results, summarise(evidence, id=rules.id, weights=digest)
 
@@ -212,9 +212,9 @@ def _repair_flags(repaired: RepairedNotebook) -> list[Flag]:
 _TAMPERING = ("restored-locked", "metadata")
 
 
-def _unanswered(repaired: RepairedNotebook, bench: Bench) -> tuple[str, ...]:
+def _unanswered(repaired: RepairedNotebook, context: GradingContext) -> tuple[str, ...]:
     answers = {grade_id(cell): cell.source for cell in repaired.notebook.cells}
-    return tuple(name for name, text in bench.starter.items() if answers.get(name, "").strip() == text.strip())
+    return tuple(name for name, text in context.starter.items() if answers.get(name, "").strip() == text.strip())
 
 
 def _now() -> str:

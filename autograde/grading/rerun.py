@@ -22,7 +22,7 @@ from autograde.submission.run_folder import EvidenceError
 from course_lib.system.hardware import available_cores
 
 if TYPE_CHECKING:
-    from autograde.grading.bench import Bench
+    from autograde.grading.grading_context import GradingContext
     from autograde.submission.notebook_repair import RepairedNotebook
 
 __all__ = ["Ran", "rerun"]
@@ -39,9 +39,9 @@ class Ran:
     flags: list[Flag]
 
 
-def rerun(bench: Bench, repaired: RepairedNotebook) -> Ran:
+def rerun(context: GradingContext, repaired: RepairedNotebook) -> Ran:
     """Run a repaired notebook from its top to its end; never raises for what a student wrote."""
-    rules = bench.rubric.rerun
+    rules = context.rubric.rerun
     everything = tuple(cell.id for cell in repaired.notebook.cells if cell.cell_type == "code")
     parameters: dict[str, Any] = {**rules.parameters, "output_dir": FOLDER}
     cells = cells_to_run(repaired, ExecutionRules(run=everything, parameters=parameters))
@@ -58,8 +58,8 @@ def rerun(bench: Bench, repaired: RepairedNotebook) -> Ran:
 
     def once(share: float) -> tuple[list[dict[str, Any]], float, dict[str, bytes | None]]:
         begun = time.monotonic()
-        with bench.warm.execute(
-            limits, data=bench.data(rules.data), threads=bench.threads, fork_server=True
+        with context.warm.execute(
+            limits, data=context.data(rules.data), threads=context.threads, fork_server=True
         ) as execution:
             outcomes = execution.cells(cells)[0]
             took = time.monotonic() - begun

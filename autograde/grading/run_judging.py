@@ -18,19 +18,24 @@ from autograde.submission.quoting import quote
 from autograde.submission.run_folder import EvidenceError
 
 if TYPE_CHECKING:
-    from autograde.grading.bench import Bench
+    from autograde.grading.grading_context import GradingContext
 
 __all__ = ["count_once", "judge_run", "lost_run", "with_weights"]
 
 
 def with_weights(
-    bench: Bench, rules: RunEvidence, evidence: Evidence, files: RunFiles, cells: list[dict], seed: Sequence[int]
+    context: GradingContext,
+    rules: RunEvidence,
+    evidence: Evidence,
+    files: RunFiles,
+    cells: list[dict],
+    seed: Sequence[int],
 ) -> Evidence:
     """The evidence with what its weights score; the same where the rubric does not have them tried.
 
     Parameters
     ----------
-    bench : Bench
+    context : GradingContext
     rules : RunEvidence
     evidence : Evidence
     files : mapping
@@ -50,16 +55,16 @@ def with_weights(
         tried = EvidenceError(other)
     elif isinstance(weights, EvidenceError):
         tried = weights
-    elif bench.warm is None:
+    elif context.warm is None:
         tried = EvidenceError("the weights were not tried: there is no sandbox on the grader's machine")
     else:
         random = np.random.default_rng([*seed, *b"held-out", *rules.id.encode()])
-        execution = bench.rubric.execution
+        execution = context.rubric.execution
         own = rules.model
         limits = Limits.of(own.seconds or execution.seconds, own.memory_gib or execution.memory_gib)
         try:
-            data = bench.data(execution.data)
-            tried = try_weights(rules.model, evidence, weights, bench.warm, random, limits, cells, data)
+            data = context.data(execution.data)
+            tried = try_weights(rules.model, evidence, weights, context.warm, random, limits, cells, data)
         except EvidenceError as error:
             tried = error
     return replace(evidence, held_out_or_error=tried)

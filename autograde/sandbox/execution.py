@@ -22,7 +22,7 @@ from autograde.sandbox.bubblewrap import Sandbox, SandboxError
 from autograde.sandbox.cgroup import ControlGroup
 from autograde.sandbox.inside import wire
 from autograde.sandbox.limits import WALL, Exceeded, Limits, Watch, out_of_memory
-from autograde.sandbox.talk import Later, Rank
+from autograde.sandbox.rank_channel import DelayedReply, RankChannel
 from data_prep.root import data_root
 
 __all__ = ["Execution", "NoSandbox"]
@@ -85,17 +85,17 @@ class Execution:
 
     Attributes
     ----------
-    ranks : list of Rank
+    ranks : list of RankChannel
     output : bytes
         The beginning of what they printed.
     """
 
     def __init__(self, place: Sandbox | NoSandbox, limits: Limits, group: ControlGroup | None = None) -> None:
         self.place, self.limits, self.group = place, limits, group
-        self.ranks: list[Rank] = []
+        self.ranks: list[RankChannel] = []
         self.output = bytearray()
         self._grace_ends: float | None = None
-        self._later: list[tuple[float, Rank, bytes]] = []
+        self._later: list[tuple[float, RankChannel, bytes]] = []
         self._watch = Watch(place.pid, limits, group) if place.pidfd >= 0 else None
         self._next_look = 0.0
         self._allowances: list[_Allowance] = []
@@ -170,7 +170,7 @@ class Execution:
             Plain data; where it is a list as long as there are ranks and ranks > 1, each rank gets its own item.
         answers : mapping of str to callable
             What the driver may ask outside, called here as ``answer(rank, *args)`` with plain data. It must not wait,
-            which would stop all ranks: it returns a `Later` instead.
+            which would stop all ranks: it returns a `DelayedReply` instead.
 
         Returns
         -------
@@ -193,7 +193,7 @@ class Execution:
                     reply = answers[name](rank, *arguments)
                 except (TypeError, ValueError, AttributeError, IndexError, KeyError):
                     raise Exceeded("protocol", "the answer is not in the format") from None
-                if isinstance(reply, Later):
+                if isinstance(reply, DelayedReply):
                     self._later.append((time.monotonic() + reply.seconds, self.ranks[rank], wire.encode(reply.value)))
                 else:
                     self.ranks[rank].queue(wire.encode(reply))
@@ -313,7 +313,7 @@ class Execution:
             if rank.output in readable:
                 self._take_output(rank)
 
-    def _take_output(self, rank: Rank) -> None:
+    def _take_output(self, rank: RankChannel) -> None:
         piece = os.read(rank.output, 1 << 16)
         if not piece:
             rank.close_output()
@@ -326,7 +326,7 @@ class Execution:
             while rank.output >= 0 and select.select([rank.output], [], [], 0)[0]:
                 self._take_output(rank)
 
-    def _how_it_ended(self, rank: Rank) -> str:
+    def _how_it_ended(self, rank: RankChannel) -> str:
         try:
             code = rank.process.wait(1.0)
         except subprocess.TimeoutExpired:

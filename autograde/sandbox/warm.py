@@ -20,7 +20,7 @@ from autograde.sandbox.bubblewrap import DATA, Sandbox, SandboxError
 from autograde.sandbox.cgroup import control_group
 from autograde.sandbox.execution import Execution, NoSandbox
 from autograde.sandbox.limits import Limits
-from autograde.sandbox.talk import Rank
+from autograde.sandbox.rank_channel import RankChannel
 from autograde.sandbox.withheld import hidden_packages, withheld_modules
 from course_lib.system.prefork import ForkServer, ForkServerError
 
@@ -203,7 +203,7 @@ class WarmInterpreter:
         self.close()
 
 
-def _fork(branch: ForkServer, request: Mapping[str, Any], descriptors: Sequence[int]) -> Rank:
+def _fork(branch: ForkServer, request: Mapping[str, Any], descriptors: Sequence[int]) -> RankChannel:
     channel, theirs = socket.socketpair()
     output, writer = os.pipe()
     try:
@@ -217,4 +217,4 @@ def _fork(branch: ForkServer, request: Mapping[str, Any], descriptors: Sequence[
     finally:
         theirs.close()
         os.close(writer)
-    return Rank(channel, output, process)
+    return RankChannel(channel, output, process)

@@ -1,4 +1,4 @@
-"""The visible check's ranks: processes of `launch`, whose traced messages are the evidence that `PostOffice` gives."""
+"""The visible check's ranks: processes of `launch`, whose traced messages are the evidence that `MessageBroker` gives."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _observe(exercise: Exercise, case: Any, functions: Sequence[Callable[..., An
 
 
 def _evidence(traces: Sequence[MessageTrace]) -> dict[str, Any]:
-    """As `PostOffice.evidence`. A receive that nobody waited for has no end."""
+    """As `MessageBroker.evidence`. A receive that nobody waited for has no end."""
     for trace in traces:
         if trace.collectives:
             raise CheckFailed(

@@ -13,8 +13,8 @@ from fake_runs import HONEST_RUN, LAB, REPOSITORY, Run, lab_path, solved_noteboo
 import autograde.batch.worker
 from autograde.batch.pool import GradingResult
 from autograde.gradebook.scores import ensure_assignment, nbgrader_settings
-from autograde.grading.bench import Bench, course_secret
-from autograde.grading.bench import source_notebook as read_source
+from autograde.grading.grading_context import GradingContext, course_secret
+from autograde.grading.grading_context import source_notebook as read_source
 from autograde.rubric.criteria import NEEDS_MODEL
 from autograde.rubric.schema import find_rubric
 
@@ -116,11 +116,11 @@ def hand_in(tmp_path):
 
 @pytest.fixture
 def bench_of(warm):
-    """A worker's bench for a course folder, on this session's warm interpreter."""
+    """A worker's context for a course folder, on this session's warm interpreter."""
 
-    def bench_of(course: Path, rubric=None) -> Bench:
+    def bench_of(course: Path, rubric=None) -> GradingContext:
         source = read_source(course.parent / "labs" / LAB / f"{LAB}.ipynb")
-        return Bench(rubric or find_rubric(LAB), source, course_secret(course), warm)
+        return GradingContext(rubric or find_rubric(LAB), source, course_secret(course), warm)
 
     return bench_of
 
@@ -131,8 +131,8 @@ def graded_here(bench_of, monkeypatch) -> list[str]:
     graded: list[str] = []
 
     def run_here(job, students, workers, timeout):
-        bench = bench_of(job.course, find_rubric(job.lab, job.rubrics))
-        monkeypatch.setattr(autograde.batch.worker, "_bench", bench)
+        context = bench_of(job.course, find_rubric(job.lab, job.rubrics))
+        monkeypatch.setattr(autograde.batch.worker, "_context", context)
         for student in students:
             graded.append(student)
             yield GradingResult(student, autograde.batch.worker.grade_one(job, student))

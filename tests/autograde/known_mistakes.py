@@ -27,7 +27,7 @@ from fake_runs import REPOSITORY
 from autograde.checks import AnswerError, find_check
 from autograde.checks.compare import _driver
 from autograde.rubric.schema import find_rubric
-from autograde.sandbox.talk import Later
+from autograde.sandbox.rank_channel import DelayedReply
 from course_lib.distributed import launch
 
 sys.path.append(str(Path(__file__).parents[1] / "course_lib"))  # the visible checks' tests
@@ -52,7 +52,7 @@ class _Here:
     def call(self, function: str, given: Any, answers: dict[str, Callable[..., Any]] | None = None) -> Any:
         def outside(name: str, *arguments: Any) -> Any:
             answer = answers[name](0, *arguments)
-            if isinstance(answer, Later):
+            if isinstance(answer, DelayedReply):
                 time.sleep(answer.seconds)
                 return answer.value
             return answer

@@ -5,7 +5,7 @@ import torch
 from graded_lab import GradedLab, loses
 from known_mistakes import lost_over, namespace_of
 
-from course_lib.exercises.post_office import PostOffice
+from course_lib.exercises.message_broker import MessageBroker
 
 LAB = "08_parallel_sgd_mpi"
 POINTS = {"averaging": 8, "psgd": 8, "local-sgd": 8, "speedup-table": 6, "interpolate": 4}
@@ -348,7 +348,7 @@ def psgd_worker(comm, model, batches, lr, epochs, average):
 
 
 def test_a_receive_of_any_tag_takes_no_part_of_a_collective():
-    office = PostOffice(3)
+    office = MessageBroker(3)
     collective, number = torch.zeros(1), torch.ones(1)
     office.post(1, 0, -3, collective)
     first = office.expect(0, -2, -1)
@@ -359,7 +359,7 @@ def test_a_receive_of_any_tag_takes_no_part_of_a_collective():
 
 
 def test_a_rank_whom_all_others_have_left_waits_for_ever():
-    office = PostOffice(3)
+    office = MessageBroker(3)
     number = office.expect(0, 1, 0)
     office.answers["left"](1)
     assert office.collect(0, number) is None and not office.stuck

@@ -8,7 +8,7 @@ import threading
 import pytest
 from fake_runs import LAB, lab_path
 
-from autograde.grading.bench import Bench, source_notebook
+from autograde.grading.grading_context import GradingContext, source_notebook
 from autograde.grading.one_submission import grade_submission
 
 
@@ -22,13 +22,13 @@ def submission(tmp_path, make_run):
 @pytest.fixture
 def grade(submission, folder_rubric):
     """Judges the run folder alone, whose files are worth 18 points; nothing of it is executed."""
-    bench = Bench(folder_rubric(), source_notebook(lab_path()), b"secret", None)
+    context = GradingContext(folder_rubric(), source_notebook(lab_path()), b"secret", None)
 
     def grade():
         """The verdict, which must come within seconds."""
         found = []
         thread = threading.Thread(
-            target=lambda: found.append(grade_submission(bench, submission, "mallory").verdict), daemon=True
+            target=lambda: found.append(grade_submission(context, submission, "mallory").verdict), daemon=True
         )
         thread.start()
         thread.join(20)

@@ -247,7 +247,7 @@ def test_either_order_gives_the_same_scores_and_the_pages_tell_why(short_course,
 
 def test_nbgrader_alone_gives_the_same_scores(short_course, hand_in, bench_of, autograde_again, monkeypatch):
     course = short_course
-    monkeypatch.setattr(nbgrader_hooks, "_bench", lambda lab, course, source: bench_of(course))
+    monkeypatch.setattr(nbgrader_hooks, "_context", lambda lab, course, source: bench_of(course))
     folder = hand_in("bob", hostile_notebook())
     (folder / "timestamp.txt").write_text("2026-11-20 22:30:00 UTC")
     (folder / "run" / "model.safetensors").unlink()

@@ -60,15 +60,15 @@ def rubric(tmp_path):
 def judge(lab_course, hand_in, bench_of, rubric):
     def judge(notebook, short=True, run=None):
         """The verdict; `short` leaves the measurements out of the lab, which take most of the time."""
-        bench = bench_of(lab_course, rubric)
+        context = bench_of(lab_course, rubric)
         if short:
-            bench.source.cells = [
+            context.source.cells = [
                 cell
-                for cell in bench.source.cells
+                for cell in context.source.cells
                 if cell.id in QUICK or ("nbgrader" in cell.metadata and not cell.metadata.nbgrader.get("grade"))
             ]
         folder = hand_in("ada", notebook, run)
-        return grade_submission(bench, folder, "ada").verdict
+        return grade_submission(context, folder, "ada").verdict
 
     return judge
 

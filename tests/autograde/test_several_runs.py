@@ -13,7 +13,7 @@ from three_runs import FILES_ONLY, PROGRAMS, RUBRIC, hand_in_run, notebook_of_th
 
 from autograde.batch.grade_lab import _timeout, grade_lab
 from autograde.gradebook.scores import CourseError, lab_points, nbgrader_settings, open_gradebook
-from autograde.grading.bench import Bench
+from autograde.grading.grading_context import GradingContext
 from autograde.grading.held_out import try_weights
 from autograde.grading.one_submission import grade_submission, submission_digest
 from autograde.grading.rubric_check import rubric_problems
@@ -41,7 +41,7 @@ def grade(rubric, submission):
     """Grades with no sandbox at hand unless one is given: then weights are not tried, and files still are."""
 
     def grade(warm: WarmInterpreter | None = None, rubric=rubric):
-        return grade_submission(Bench(rubric, notebook_of_three(), b"secret", warm), submission, "ada").verdict
+        return grade_submission(GradingContext(rubric, notebook_of_three(), b"secret", warm), submission, "ada").verdict
 
     return grade
 

@@ -16,13 +16,13 @@ def setting(lab_course, hand_in):
     hand_in("ada")
     lab = "01_single_gpu"
     yield worker.GradingJob(lab, lab_course, lab_course.parent / "labs" / lab / f"{lab}.ipynb")
-    worker.close_bench()
+    worker.close_context()
 
 
 def test_a_warm_interpreter_that_was_ended_is_started_again(setting):
     first = worker.grade_one(setting, "ada")
     assert first.score == 40
-    os.kill(worker._bench.warm.pid, signal.SIGKILL)
+    os.kill(worker._context.warm.pid, signal.SIGKILL)
     again = worker.grade_one(setting, "ada")
     assert again.score == first.score and [r.reason for r in again.results] == [r.reason for r in first.results]
 

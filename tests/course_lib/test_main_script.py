@@ -16,7 +16,7 @@ print(process.exitcode, sys.modules["__main__"] is main)
 """
 GRADING = """
 from autograde.batch import pool
-pool.open_bench, pool.grade_one = len, max  # a worker imports nothing for these
+pool.open_context, pool.grade_one = len, max  # a worker imports nothing for these
 print([finished.verdict for finished in pool.run_local("a", ["b"], 1, 300.0)])
 """
 

@@ -11,7 +11,7 @@ import torch
 from autograde.checks import described
 from autograde.checks.described import observer_source
 from course_lib.checks import CheckFailed
-from course_lib.exercises import exercises_of, post_office
+from course_lib.exercises import exercises_of, message_broker
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 generic = importlib.import_module("test_generic")
@@ -68,15 +68,15 @@ def test_what_passes_beside_the_messages_is_not_counted():
 
 def test_ranks_that_begin_late_are_no_deadlock(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(post_office.time, "monotonic", lambda: now[0])
-    answers = post_office.PostOffice(2).answers
+    monkeypatch.setattr(message_broker.time, "monotonic", lambda: now[0])
+    answers = message_broker.MessageBroker(2).answers
     answers["here"](1)
     number = answers["expect"](1, 0, 0)
     now[0] = 100.0
     assert answers["collect"](1, number) is None  # the other is not there yet
     answers["here"](0)
     assert answers["collect"](1, number) is None
-    now[0] = 101.0 + post_office.STUCK
+    now[0] = 101.0 + message_broker.STUCK
     assert answers["collect"](1, number) == "stuck"
     answers["post"](0, 1, 0, torch.ones(3))
     assert answers["collect"](1, number).tolist() == [1, 1, 1]
@@ -84,8 +84,8 @@ def test_ranks_that_begin_late_are_no_deadlock(monkeypatch):
 
 @pytest.mark.parametrize("tag", [1 << 31, -(1 << 31) - 1, int.from_bytes(b"data beside the message"), True, 1.0, None])
 def test_a_tag_has_32_bits_and_carries_no_data(tag):
-    office = post_office.PostOffice(2)
+    broker = message_broker.MessageBroker(2)
     refused = "a tag is a whole number of 32 bits"
-    assert office.post(0, 1, tag, torch.ones(3)) == office.expect(1, 0, tag) == refused
-    assert office.letters == []
-    assert [office.post(0, 1, known, torch.ones(3)) for known in ((1 << 31) - 1, 0, -(1 << 31))] == [0, 1, 2]
+    assert broker.post(0, 1, tag, torch.ones(3)) == broker.expect(1, 0, tag) == refused
+    assert broker.messages == []
+    assert [broker.post(0, 1, known, torch.ones(3)) for known in ((1 << 31) - 1, 0, -(1 << 31))] == [0, 1, 2]

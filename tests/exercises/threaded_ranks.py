@@ -18,7 +18,7 @@ from torch.testing._internal.distributed import multi_threaded_pg
 
 from autograde.checks import described
 from autograde.checks.registry import AnswerError
-from course_lib.exercises import Finding, exercises_of, post_office
+from course_lib.exercises import Finding, exercises_of, message_broker
 from course_lib.exercises.judging import plain
 
 TICK = 0.02  # seconds of the clock for each question
@@ -41,7 +41,7 @@ class Threads:
                 with asking:
                     return answers[name](rank, *map(plain, args))
 
-            _RANK.group = lambda store, rank, size, timeout: self.names["ByTheGrader"](rank, size, outside)
+            _RANK.group = lambda store, rank, size, timeout: self.names["BrokerProcessGroup"](rank, size, outside)
             return plain(self.names[function](self.functions.__getitem__, given[rank], outside))
 
         with groups_of_threads(), ThreadPoolExecutor(len(given)) as pool:
@@ -60,7 +60,7 @@ def groups_of_threads():
     multi_threaded_pg._install_threaded_pg()
     torch._C._distributed_c10d._set_thread_isolation_mode(True)
     try:
-        with mock.patch.object(post_office, "time", clock):
+        with mock.patch.object(message_broker, "time", clock):
             yield
     finally:
         torch._C._distributed_c10d._set_thread_isolation_mode(False)

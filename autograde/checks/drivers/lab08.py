@@ -1,4 +1,4 @@
-# Drivers of lab 08. Ranks are processes that reach each other through the grader (course_lib/exercises/post_office.py). A worker has
+# Drivers of lab 08. Ranks are processes that reach each other through the grader (course_lib/exercises/message_broker.py). A worker has
 # its batches and its averages from the grader, who counts them.
 import pickle
 import zlib
@@ -37,7 +37,7 @@ class GraderComm(Communicator):
 
     def _post_send(self, name, obj, dest, tag):
         self.calls.append(name)
-        return Request(Posted(self._post(obj, dest, tag), self.outside).wait)
+        return Request(SendWork(self._post(obj, dest, tag), self.outside).wait)
 
     def _post_receive(self, name, source, tag):
         self.calls.append(name)

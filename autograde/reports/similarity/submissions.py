@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autograde.gradebook.scores import source_path
-from autograde.grading.bench import source_notebook
+from autograde.grading.grading_context import source_notebook
 from autograde.reports.similarity.comparison import LibraryMatch, Similarity, compare, compare_with_library
 from autograde.rubric.verdict import Flag, Verdict
 from autograde.sandbox.withheld import original_sources

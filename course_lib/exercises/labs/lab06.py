@@ -7,11 +7,11 @@ import math
 import torch
 import torch.distributed as dist
 
+from course_lib.exercises.broker_process_group import message_group
 from course_lib.exercises.comparing import equal, short
 from course_lib.exercises.description import Exercise, Part
 from course_lib.exercises.launched_ranks import on_launched_ranks
-from course_lib.exercises.post_office import PostOffice
-from course_lib.exercises.post_office_group import message_group
+from course_lib.exercises.message_broker import MessageBroker
 
 __all__ = ["EXERCISES"]
 
@@ -50,7 +50,7 @@ _ON_RANKS = {
     "ranks": 6,
     "world": lambda case: len(case["tensors"]),
     "share": _share,
-    "watch": lambda case: PostOffice(len(case["tensors"]), case.get("buffered", False)),
+    "watch": lambda case: MessageBroker(len(case["tensors"]), case.get("buffered", False)),
     "transport": on_launched_ranks,
     "seconds": 40.0,
     "show": _counted,

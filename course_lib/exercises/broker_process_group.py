@@ -1,4 +1,4 @@
-"""A process group whose messages the grader counts and delivers (`post_office`): for ranks without a network.
+"""A process group whose messages the grader counts and delivers (`message_broker`): for ranks without a network.
 
 The source is sent to the sandbox, beside `observe` and before the drivers of `autograde/checks`.
 """
@@ -11,7 +11,7 @@ import torch.distributed as dist
 POLL = 0.003  # seconds between two questions to the grader
 
 
-class Posted:
+class SendWork:
     """A message on its way out; it has left when the grader says so."""
 
     def __init__(self, number, outside):
@@ -26,7 +26,7 @@ class Posted:
         return moved(self.outside("taken", self.number))
 
 
-class Awaited:
+class RecvWork:
     """A message on its way in; the buffer holds it when it has been waited for."""
 
     def __init__(self, tensor, number, outside):
@@ -65,7 +65,7 @@ def moved(answer):
     return answer
 
 
-class ByTheGrader(dist.ProcessGroup):
+class BrokerProcessGroup(dist.ProcessGroup):
     """Messages only: the collectives are what the student builds."""
 
     def __init__(self, rank, size, outside):
@@ -81,12 +81,12 @@ class ByTheGrader(dist.ProcessGroup):
     def send(self, tensors, destination, tag):
         if not tensors[0].is_contiguous():
             raise ValueError("Tensors must be contiguous")
-        return Posted(moved(self.outside("post", destination, tag, tensors[0].detach())), self.outside)
+        return SendWork(moved(self.outside("post", destination, tag, tensors[0].detach())), self.outside)
 
     def recv(self, tensors, source, tag):
         if not tensors[0].is_contiguous():
             raise ValueError("Tensors must be contiguous")
-        return Awaited(tensors[0], moved(self.outside("expect", source, tag)), self.outside)
+        return RecvWork(tensors[0], moved(self.outside("expect", source, tag)), self.outside)
 
     def recv_anysource(self, tensors, tag):
         return self.recv(tensors, -1, tag)
@@ -102,7 +102,7 @@ def joined(given, outside):
     """Make a process group of `size` ranks, of which this is `rank`."""
     dist.Backend.register_backend(
         "by_the_grader",
-        lambda store, rank, size, timeout: ByTheGrader(rank, size, outside),
+        lambda store, rank, size, timeout: BrokerProcessGroup(rank, size, outside),
         devices=["cpu"],
     ) if "by_the_grader" not in dist.Backend.backend_list else None
     dist.init_process_group("by_the_grader", store=dist.HashStore(), rank=given["rank"], world_size=given["size"])

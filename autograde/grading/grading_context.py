@@ -1,6 +1,6 @@
 """What grading a lab needs besides the submission: the rubric, the source notebook, the warm interpreter, a secret.
 
-A `Bench` belongs to one worker. It holds nothing of any submission, so that the next one is graded as the first was.
+A `GradingContext` belongs to one worker. It holds nothing of any submission, so that the next one is graded as the first was.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from data_prep.errors import DataError
 from data_prep.root import data_root
 from data_prep.staged import read
 
-__all__ = ["Bench", "course_secret", "grader_digest", "source_notebook"]
+__all__ = ["GradingContext", "course_secret", "grader_digest", "source_notebook"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SECRET = "grading_secret"
 
 
 @dataclass
-class Bench:
+class GradingContext:
     """A worker's tools for one lab.
 
     Attributes
@@ -70,8 +70,8 @@ class Bench:
     @classmethod
     def open(
         cls, rubric: Rubric, course: Path, source: Path, slot: int = 0, sandboxed: bool = True, threads: int = 1
-    ) -> Bench:
-        """Make a worker's bench; the warm interpreter starts in the background.
+    ) -> GradingContext:
+        """Make a worker's context; the warm interpreter starts in the background.
 
         Raises
         ------

@@ -1,6 +1,6 @@
 """Messages between ranks that share no network pass through here, in the grader: counted and delivered out of their reach.
 
-The ranks' half is `post_office_group`, for MPI `autograde/checks/drivers/lab08.py`. The grader may play a rank itself: `post` and
+The ranks' half is `broker_process_group`, for MPI `autograde/checks/drivers/lab08.py`. The grader may play a rank itself: `post` and
 `collect` are then its own.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["ANY", "Letter", "PostOffice"]
+__all__ = ["ANY", "Message", "MessageBroker"]
 
 ANY = -1  # for a receive from the rank that sends first
 WILD = (-1, -2)  # MPI's any source and any tag, in Open MPI and MPICH; a tag below these is matched by itself alone
@@ -24,7 +24,7 @@ TAGS = range(-(1 << 31), 1 << 31)  # 32 bits, as in MPI and Gloo: a larger numbe
 
 
 @dataclass
-class Letter:
+class Message:
     """A message that was posted.
 
     Attributes
@@ -46,7 +46,7 @@ class Letter:
     taken: bool = False
 
 
-class PostOffice:
+class MessageBroker:
     """Delivers messages between `size` ranks, in the order in which they were posted.
 
     Parameters
@@ -57,18 +57,18 @@ class PostOffice:
 
     Attributes
     ----------
-    letters : list of Letter
+    messages : list of Message
     stuck : bool
         A rank waited for what nobody sends or takes.
     """
 
     def __init__(self, size: int, buffered: bool = False) -> None:
         self.size, self.buffered, self.stuck = size, buffered, False
-        self.letters: list[Letter] = []
-        self._waiting: list[tuple[Letter, torch.Tensor]] = []  # posted and not yet asked for
+        self.messages: list[Message] = []
+        self._waiting: list[tuple[Message, torch.Tensor]] = []  # posted and not yet asked for
         # Number, source, destination and tag of each receive without a message.
         self._asking: list[tuple[int, int, int, int]] = []
-        self._delivered: dict[int, tuple[Letter, torch.Tensor]] = {}
+        self._delivered: dict[int, tuple[Message, torch.Tensor]] = {}
         self._sources: dict[int, int] = {}  # of what was collected, by the number of the receive
         self._receivers: list[int] = []  # rank, by the number of the receive
         self._clock = [0] * size
@@ -83,8 +83,8 @@ class PostOffice:
 
     def evidence(self) -> dict[str, Any]:
         """For an observation: ``(source, destination, bytes)`` of each message, their rounds, and whether all arrived."""
-        letters = [(letter.source, letter.destination, letter.nbytes) for letter in self.letters]
-        return {"messages": letters, "rounds": self.rounds(), "taken": self.all_taken()}
+        messages = [(message.source, message.destination, message.nbytes) for message in self.messages]
+        return {"messages": messages, "rounds": self.rounds(), "taken": self.all_taken()}
 
     @property
     def answers(self) -> Mapping[str, Callable[..., Any]]:
@@ -101,15 +101,15 @@ class PostOffice:
 
     def sent(self) -> list[int]:
         """Bytes that each rank sent."""
-        return [sum(letter.nbytes for letter in self.letters if letter.source == rank) for rank in range(self.size)]
+        return [sum(message.nbytes for message in self.messages if message.source == rank) for rank in range(self.size)]
 
     def rounds(self) -> int:
         """Steps that the whole took."""
-        return max((letter.round for letter in self.letters), default=0)
+        return max((message.round for message in self.messages), default=0)
 
     def all_taken(self) -> bool:
         """Whether every message has been received."""
-        return all(letter.taken for letter in self.letters)
+        return all(message.taken for message in self.messages)
 
     def arrive(self, rank: int) -> None:
         """A rank is there."""
@@ -124,19 +124,19 @@ class PostOffice:
             return "a message is a tensor"
         nbytes = tensor.numel() * tensor.element_size()
         self._bytes += nbytes
-        if len(self.letters) >= MOST or self._bytes > MOST_BYTES:
+        if len(self.messages) >= MOST or self._bytes > MOST_BYTES:
             return "far too many messages"
         self._clock[rank] += 1
-        letter = Letter(rank, destination, tag, nbytes, self._clock[rank], len(self.letters))
-        self.letters.append(letter)
+        message = Message(rank, destination, tag, nbytes, self._clock[rank], len(self.messages))
+        self.messages.append(message)
         self._moved = time.monotonic()
-        asking = next((one for one in self._asking if _fits(one, letter)), None)
+        asking = next((one for one in self._asking if _fits(one, message)), None)
         if asking is None:
-            self._waiting.append((letter, tensor))
+            self._waiting.append((message, tensor))
         else:
             self._asking.remove(asking)
-            self._deliver(asking[0], letter, tensor)
-        return len(self.letters) - 1
+            self._deliver(asking[0], message, tensor)
+        return len(self.messages) - 1
 
     def expect(self, rank: int, source: Any, tag: Any) -> int | str:
         """A rank is ready to receive, from one source or any; the number of the receive, or what is wrong with it."""
@@ -148,23 +148,23 @@ class PostOffice:
         self._receivers.append(rank)
         number = len(self._receivers) - 1
         asking = (number, source, rank, tag)
-        place = next((place for place, (letter, _) in enumerate(self._waiting) if _fits(asking, letter)), None)
+        place = next((place for place, (message, _) in enumerate(self._waiting) if _fits(asking, message)), None)
         if place is None:
             self._asking.append(asking)
         else:
             self._deliver(number, *self._waiting.pop(place))
         return number
 
-    def _deliver(self, number: int, letter: Letter, tensor: torch.Tensor) -> None:
+    def _deliver(self, number: int, message: Message, tensor: torch.Tensor) -> None:
         """Once both ends are there the message moves, whether or not anybody waits for it already."""
-        letter.taken = True
-        self._delivered[number] = (letter, tensor)
+        message.taken = True
+        self._delivered[number] = (message, tensor)
         self._moved = time.monotonic()
 
     def _taken(self, rank: int, number: Any) -> bool | str:
-        if type(number) is not int or not 0 <= number < len(self.letters):
+        if type(number) is not int or not 0 <= number < len(self.messages):
             return "there is no such message"
-        return self.buffered or self.letters[number].taken or self._stuck()
+        return self.buffered or self.messages[number].taken or self._stuck()
 
     def collect(self, rank: int, number: Any) -> torch.Tensor | str | None:
         """The message that came for a receive, once; None while there is none."""
@@ -172,9 +172,9 @@ class PostOffice:
             return "there is no such message"
         if number not in self._delivered:
             return self._stuck() or None
-        letter, tensor = self._delivered.pop(number)
-        self._clock[rank] = max(self._clock[rank], letter.round)
-        self._sources[number] = letter.source
+        message, tensor = self._delivered.pop(number)
+        self._clock[rank] = max(self._clock[rank], message.round)
+        self._sources[number] = message.source
         self._moved = time.monotonic()
         return tensor
 
@@ -200,10 +200,10 @@ class PostOffice:
         return type(rank) is int and 0 <= rank < self.size
 
 
-def _fits(asking: tuple[int, int, int, int], letter: Letter) -> bool:
+def _fits(asking: tuple[int, int, int, int], message: Message) -> bool:
     _, source, destination, tag = asking
     return (
-        destination == letter.destination
-        and (source == letter.source or source in WILD)
-        and (tag == letter.tag or (tag in WILD and letter.tag >= 0))
+        destination == message.destination
+        and (source == message.source or source in WILD)
+        and (tag == message.tag or (tag in WILD and message.tag >= 0))
     )

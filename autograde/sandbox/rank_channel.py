@@ -12,20 +12,20 @@ from autograde.sandbox.inside import wire
 from autograde.sandbox.limits import Exceeded
 from course_lib.system.prefork import ForkedProcess
 
-__all__ = ["Later", "Rank"]
+__all__ = ["DelayedReply", "RankChannel"]
 
 CONFINED_SECONDS = 300.0  # a machine may be busy; a process that fails ends at once
 
 
 @dataclass(frozen=True)
-class Later:
+class DelayedReply:
     """A reply that is sent after `seconds`, while the other ranks go on."""
 
     seconds: float
     value: Any = None
 
 
-class Rank:
+class RankChannel:
     """A runner's process, its socket and its output pipe. Only `wait_until_confined` waits.
 
     Attributes
