@@ -49,7 +49,7 @@ def main() -> int:
         tests = sorted({test for mutant in chosen for test in mutant["tests"]})
         print(f"{len(chosen)} breakages; first {len(tests)} tests without one", flush=True)
         intact = copies.get()
-        if (failure := run_tests(intact, tests)) != "passed":
+        if (failure := run_tests(intact, tests, options.jobs)) != "passed":
             print(failure)
             return "without a breakage the tests must pass"
         copies.put(intact)
@@ -60,7 +60,7 @@ def main() -> int:
             whole = path.read_text()
             try:
                 path.write_text(whole.replace(mutant["old"], mutant["new"]))
-                killed = run_tests(copy, mutant["tests"], first_only=True) != "passed"
+                killed = run_tests(copy, mutant["tests"]) != "passed"
             finally:
                 path.write_text(whole)
                 copies.put(copy)
@@ -91,18 +91,22 @@ def copy_of_tree(folder: Path) -> Path:
     return folder
 
 
-def run_tests(copy: Path, tests: list[str], first_only: bool = False) -> str:
-    """``passed``, or the end of pytest's output. The copy's packages come before the installed ones, in every process."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", "-n", "0"]
+def run_tests(copy: Path, tests: list[str], processes: int = 0) -> str:
+    """``passed``, or the end of pytest's output; without several processes the first failure is enough.
+
+    The copy's packages come before the installed ones, in every process. Slow tests are left out.
+    """
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not (slow or gpu or slurm or browser)"]
+    command += ["-p", "no:cacheprovider", "-n", str(processes), "--dist", "loadfile"]
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
-            [*command, *(["-x"] if first_only else []), *tests],
+            [*command, *([] if processes else ["-x"]), *tests],
             cwd=copy,
             env=environment,
             capture_output=True,
             text=True,
-            timeout=SECONDS if first_only else None,
+            timeout=None if processes else SECONDS,
         )
     except subprocess.TimeoutExpired:
         return "it hung"
