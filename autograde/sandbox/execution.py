@@ -339,7 +339,8 @@ class Execution:
             if code == -9 and self._watch and self._watch.peak_bytes > 0.8 * self.limits.memory_bytes:
                 raise Exceeded("memory", out_of_memory(self.limits))
             return f"the process was ended by signal {-code}"
-        return f"the process ended itself with exit code {code}"
+        said = f": {self._last_line()}" if code == 70 else ""  # the runner's own last word
+        return f"the process ended itself with exit code {code}{said}"
 
     @property
     def place_alive(self) -> bool:

@@ -347,7 +347,7 @@ def _write_curve(run, accuracies: list[float]) -> None:
     (run / "assessment.out").write_text("\n".join([*lines, f"Early stopping after epoch {len(accuracies)}"]) + "\n")
 
 
-FORGED = "the learning curve ends at 0.95.*, the submitted weights score 0"
+FORGED = "the learning curve ends at 0.99.*, the submitted weights score 0"
 
 
 @exhibit(flags="forged", reason="the learning curve ends at 0.99")
@@ -362,8 +362,8 @@ def forged_curve(submission: Submission, world: World) -> None:
 
 @exhibit(flags="forged", reason=FORGED)
 def forged_together(submission: Submission, world: World) -> None:
-    """CSV, transcript and run record all agree on 0.95; the weights are those of an honest run that did not get there."""
-    _write_curve(submission.run(), [0.8, 0.95, 0.95])
+    """CSV, transcript and run record all agree on 0.99; the weights are those of an honest run that did not get there."""
+    _write_curve(submission.run(), [0.8, 0.99, 0.99])
 
 
 @exhibit(flags="missing", reason="nothing backs up .*model.safetensors is missing")

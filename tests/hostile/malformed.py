@@ -146,7 +146,7 @@ def cells_of_other_types(submission: Submission, world: World) -> None:
 
 
 @exhibit(
-    train_step=0, flags="crash", reason="SyntaxError|did not execute|null bytes|there is no function|could not start"
+    train_step=0, flags="crash", reason="SyntaxError|did not execute|null bytes|there is no function|exit code 70: "
 )
 def code_that_hurts_the_parser(submission: Submission, world: World) -> None:
     """Code with zero bytes, a hundred thousand brackets, and an expression nested as deep as it gets."""

@@ -52,7 +52,7 @@ pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
 THEMES = (escape, exhaustion, forgery, injection, library, malformed, programs)
 HONEST_STUDENTS = ("ada", "mia", "zoe")
-SECONDS, MEMORY_GIB = 5, 1
+SECONDS, MEMORY_GIB = 8, 1
 IMAGES = 500  # on which weights are tried
 BINARIES = Path(sys.executable).parent
 

@@ -77,6 +77,7 @@ def lab(repository, tmp_path):
     ]  # fmt: skip
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     (folder := tmp_path / "labs" / "15_mean").mkdir(parents=True)
+    shutil.copy(repository / "labs" / "sources.md", tmp_path / "labs")
     nbformat.write(new_notebook(cells=cells, metadata=kernel), folder / "15_mean.ipynb")
     (folder / "profiles.yaml").write_text("laptop: {}\nsmoke:\n  epochs: 1\n")
     (tmp_path / "course_lib/exercises/labs/lab15.py").write_text(EXERCISE)
