@@ -6,9 +6,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import nbformat
 import pytest
-from fake_runs import HONEST_RUN, LAB, REPOSITORY, Run, lab_path, solved_notebook, source_notebook
+from fake_runs import LAB, Run, hand_in_to, lay_out, source_notebook
 
 import autograde.batch.worker
 from autograde.batch.pool import GradingResult
@@ -22,19 +21,6 @@ from autograde.rubric.schema import find_rubric
 @pytest.fixture
 def make_run():
     return Run
-
-
-def lay_out(root: Path, notebook: nbformat.NotebookNode | None = None) -> Path:
-    """A repository of one lab, the real one unless another notebook is given; its course folder."""
-    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
-    source = root / "labs" / LAB
-    source.mkdir(parents=True)
-    if notebook is None:
-        shutil.copy(lab_path(), source)
-    else:
-        nbformat.write(notebook, source / f"{LAB}.ipynb")
-    (root / "course" / "submitted").mkdir(parents=True)
-    return root / "course"
 
 
 def only_what_a_folder_tells(rubric):
@@ -93,19 +79,6 @@ def lab_course(new_lab_course, known_lab_01) -> Path:
     """The same, once ``nbgrader generate_assignment`` has run."""
     shutil.copy(known_lab_01, new_lab_course)
     return new_lab_course
-
-
-def hand_in_to(course: Path, student: str, notebook=None, run: Path | Run | None = HONEST_RUN, lab: str = LAB) -> Path:
-    """Hand in a notebook (by default solved; False: none) and a run folder (None: none); the submission's folder."""
-    folder = course / "submitted" / student / lab
-    folder.mkdir(parents=True)
-    if notebook is not False:
-        nbformat.write(solved_notebook() if notebook is None else notebook, folder / f"{lab}.ipynb")
-    if isinstance(run, Run):
-        run.write(folder)
-    elif run is not None:
-        shutil.copytree(run, folder / "run")
-    return folder
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import copy
 import csv
 import io
 import json
+import shutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -151,3 +152,29 @@ def released_notebook(lab: str = LAB) -> nbformat.NotebookNode:
 def open_book(course: Path) -> Gradebook:
     """A course's gradebook, through nbgrader's own API."""
     return Gradebook(f"sqlite:///{course / 'gradebook.db'}", "distributed-training")
+
+
+def lay_out(root: Path, notebook: nbformat.NotebookNode | None = None) -> Path:
+    """A repository of one lab, the real one unless another notebook is given; its course folder."""
+    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
+    source = root / "labs" / LAB
+    source.mkdir(parents=True)
+    if notebook is None:
+        shutil.copy(lab_path(), source)
+    else:
+        nbformat.write(notebook, source / f"{LAB}.ipynb")
+    (root / "course" / "submitted").mkdir(parents=True)
+    return root / "course"
+
+
+def hand_in_to(course: Path, student: str, notebook=None, run: Path | Run | None = HONEST_RUN, lab: str = LAB) -> Path:
+    """Hand in a notebook (by default solved; False: none) and a run folder (None: none); the submission's folder."""
+    folder = course / "submitted" / student / lab
+    folder.mkdir(parents=True)
+    if notebook is not False:
+        nbformat.write(solved_notebook() if notebook is None else notebook, folder / f"{lab}.ipynb")
+    if isinstance(run, Run):
+        run.write(folder)
+    elif run is not None:
+        shutil.copytree(run, folder / "run")
+    return folder

@@ -18,8 +18,7 @@ import nbformat
 import psutil
 import pytest
 from click.testing import CliRunner
-from conftest import hand_in_to, lay_out
-from fake_runs import LAB, REPOSITORY, released_notebook, solved_notebook
+from fake_runs import LAB, REPOSITORY, hand_in_to, lay_out, released_notebook, solved_notebook
 from nbgrader.api import Gradebook
 
 from autograde.batch.grade_lab import grade_lab

@@ -5,9 +5,8 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
-from conftest import hand_in_to
 from fake_class import Page
-from fake_runs import LAB, REPOSITORY, open_book, released_notebook, source_notebook
+from fake_runs import LAB, REPOSITORY, hand_in_to, open_book, released_notebook, source_notebook
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from conftest import hand_in_to, lay_out
-from fake_runs import HONEST_RUN, LAB, REPOSITORY, lab_path, open_book, solved_notebook
+from fake_runs import HONEST_RUN, LAB, REPOSITORY, hand_in_to, lab_path, lay_out, open_book, solved_notebook
 from jupyter_client.provisioning import KernelProvisionerFactory
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.apps.api import NbGraderAPI

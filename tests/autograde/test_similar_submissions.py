@@ -4,8 +4,7 @@ import inspect
 import re
 
 import pytest
-from conftest import hand_in_to
-from fake_runs import LAB, solved_notebook
+from fake_runs import LAB, hand_in_to, solved_notebook
 
 from autograde.reports.similarity.submissions import (
     answers_like_the_library,

@@ -42,7 +42,9 @@ def main() -> int:
     for name in lost:
         print(f"{name}: lost; its text must occur in its file once")
     chosen = [mutant for mutant in chosen if mutant["name"] not in lost]
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+    place = REPOSITORY / "runs"  # ignored by Git; a copy below /tmp would not be as a checkout is
+    place.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="mutants-", dir=place) as folder:
         copies: SimpleQueue[Path] = SimpleQueue()
         for number in range(options.jobs):
             copies.put(copy_of_tree(Path(folder, str(number))))
