@@ -245,3 +245,11 @@ def test_what_a_checkpoint_holds_can_be_counted(tmp_path):
     kept.save(model, optimiser, schedule, [], [])
     weights = 4 * (3 * 2 + 2 + 2 + 2)
     assert kept.contents() == {"model": (7, weights + 4 * 4 + 8), "optimizer": (4, weights), "scheduler": (0, 0)}
+
+
+def test_each_epoch_draws_anew_and_again_alike(tmp_path):
+    checkpoint, draws = Checkpoint(tmp_path / "c.safetensors", seed=3), []
+    for epoch in (1, 2, 1):
+        checkpoint.seed_epoch(epoch)
+        draws.append(torch.rand(4).tolist())
+    assert draws[0] == draws[2] != draws[1]

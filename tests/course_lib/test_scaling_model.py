@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from course_lib.metrics import steady_throughput
 from course_lib.metrics.communication_cost import all_reduce_seconds
 from course_lib.metrics.published_runs import IMAGENET_EPOCHS, IMAGENET_IMAGES, PUBLISHED_RUNS
 from course_lib.metrics.scaling_model import (
@@ -196,3 +197,9 @@ def test_the_published_runs_are_the_slides_and_count_tpu_chips_not_cores():
     ]
     sony = PUBLISHED_RUNS[2]
     assert sony.images_per_sec_per_chip == pytest.approx(IMAGENET_EPOCHS * IMAGENET_IMAGES / 224 / 2176) == pytest.approx(240, abs=1)  # fmt: skip
+
+
+def test_steady_throughput_takes_the_slowest_rank_and_leaves_the_first_epoch_out():
+    assert steady_throughput(1000, [[10.0, 2.0, 4.0, 3.0], [9.0, 3.0, 3.0, 5.0]]) == 1000 / 4
+    with pytest.raises(ValueError, match="two epochs at least"):
+        steady_throughput(1000, [[1.0, 2.0], [1.0]])
