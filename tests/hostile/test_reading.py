@@ -28,7 +28,7 @@ from autograde.gradebook.autograded import write_autograded
 from autograde.gradebook.scores import ensure_assignment, nbgrader_settings, open_gradebook, record_verdict
 from autograde.grading.one_submission import failed_verdict
 from autograde.reports.reading.feedback import page_or_scores
-from autograde.reports.reading.inert_html import HANDLERS
+from autograde.reports.reading.inert_html import HANDLERS, clean_fragment, clean_page
 from autograde.reports.reading.page_process import PageServer
 from autograde.reports.reading.student_content import StudentContent
 from autograde.reports.report import write_report
@@ -226,6 +226,14 @@ def test_the_report_and_the_table(readers):
     assert done.returncode == 0, done.stderr
     table = (course.course / "exports" / f"{LAB}_nbgrader.csv").read_text()
     assert "<" not in table and table.count("\n") == len(STUDENTS) + 1
+
+
+@pytest.mark.parametrize("clean", [clean_fragment, clean_page])
+@pytest.mark.parametrize(
+    "address", ["https://192.0.2.1/x.png", "//192.0.2.1/x", "/files/x.png", "data:image/svg+xml;base64,PHN2Zz4="]
+)
+def test_the_sanitiser_alone_lets_no_picture_be_fetched(clean, address):
+    assert "src" not in clean(f'<p><img src="{address}" alt="a"></p>')
 
 
 def test_a_notebook_is_shown_alike_each_time():
