@@ -175,18 +175,18 @@ class WarmInterpreter:
             raise SandboxError(f"{error}; see that `{sys.executable}` imports torch") from None
         folder = Path(tempfile.mkdtemp(dir=self._home.name))
         folder.chmod(0o755)
-        redacted = []
+        stand_ins = []
         for module in withheld_modules(withheld):
             text = folder / f"{module.name}.py"
             text.write_text(module.text, encoding="utf-8")
             text.chmod(0o644)
-            redacted.append((module.name, str(module.path), str(text)))
+            stand_ins.append((module.name, str(module.path), str(text)))
         try:
-            branch = self._server.branch({"redacted": redacted}, folder)
+            branch = self._server.branch({"stand_ins": stand_ins}, folder)
             branch.wait_until_ready()
         except ForkServerError as error:
             raise SandboxError(f"the warm interpreter cannot import the course's library ({error})") from None
-        self._branches[withheld] = branch, {Path(path): Path(text) for _, path, text in redacted}
+        self._branches[withheld] = branch, {Path(path): Path(text) for _, path, text in stand_ins}
         return self._branches[withheld]
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 Started as ``python -I interpreter.py CONTROL FOLDER`` with a clean environment. It imports the labs' libraries once.
 *Branches* import the course's own library and torchvision: forks of it, one for each set of withheld solutions. A branch
-imports the redacted texts of those modules and never the others, and is a fork server in its turn. Its keepers join a
+imports stand-ins for those modules and never their own texts, and is a fork server in its turn. Its keepers join a
 sandbox's namespaces and control group. The process that a keeper forks gives up its privileges and becomes the student's
 interpreter. The request's descriptors are the socket of `runner` and, if there are any, the pidfd of the process whose
 namespaces to join and the ``cgroup.procs`` of control groups.
@@ -40,26 +40,26 @@ COURSE = [
 
 
 def branch(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Import the course's library with the redacted texts, and serve."""
-    import_course(request["redacted"])
+    """Import the course's library with the stand-ins, and serve."""
+    import_course(request["stand_ins"])
     serve(socket.socket(fileno=descriptors[0]), become_runner, join)
 
 
-def import_course(redacted: list[list[str]]) -> None:
-    """Import the course's library, some modules from their redacted texts; those look like any other module."""
-    texts = {name: text for name, _, text in redacted}
+def import_course(stand_ins: list[list[str]]) -> None:
+    """Import the course's library, some modules from stand-ins, which look like any other module."""
+    texts = {name: text for name, _, text in stand_ins}
     if early := [name for name in texts if name in sys.modules]:
         raise ImportError(f"{early[0]} cannot be withheld: it is imported before any lab is known")
     get_code = SourceFileLoader.get_code
 
-    def redacted_code(loader: SourceFileLoader, name: str) -> CodeType | None:
-        """Compile the redacted text; never read the module's own compiled file. The sandbox shows the same text."""
+    def stand_in_code(loader: SourceFileLoader, name: str) -> CodeType | None:
+        """Compile the stand-in; never read the module's own compiled file. The sandbox shows the same text."""
         if name not in texts:
             return get_code(loader, name)
         with open(texts[name], "rb") as file:
             return compile(file.read(), loader.path, "exec", dont_inherit=True)
 
-    with mock.patch.object(SourceFileLoader, "get_code", redacted_code):
+    with mock.patch.object(SourceFileLoader, "get_code", stand_in_code):
         from course_lib.system.torchvision_import import import_torchvision
 
         with contextlib.suppress(ImportError):
