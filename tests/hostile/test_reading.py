@@ -258,7 +258,7 @@ def test_a_page_that_needs_too_much_is_given_up(server, tmp_path, monkeypatch):
         "class Memory:\n    def __call__(self, nb, r):\n        return [bytearray(1 << 28) for _ in range(64)]\n"
         "class Death:\n    def __call__(self, nb, r):\n        import os; os._exit(3)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     nbformat.write(nbformat.v4.new_notebook(), path)
     one = PageServer(cpu_seconds=2)
     try:
