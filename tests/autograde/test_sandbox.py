@@ -614,6 +614,14 @@ def test_ranks_share_nothing_but_the_network(warm, network):
     assert len(processes) >= 5  # all of them are seen, and ended, by the grader
 
 
+@pytest.mark.parametrize("network", [True, False])
+def test_ranks_have_one_loopback_device_or_each_its_own(warm, network):
+    """That no socket can be opened is another wall; this one holds without it."""
+    with warm.execute(Limits(seconds=30.0), ranks=2, network=network) as execution:
+        replies = execution.call(probe("return os.readlink('/proc/self/ns/net')"), "probe", [None, None])
+    assert len({reply["value"] for reply in replies}) == (1 if network else 2)
+
+
 def test_the_end_of_a_rank_is_told_as_it_was(warm):
     for body, told in (
         ("os._exit(3)", "ended itself with exit code 3"),
