@@ -69,7 +69,7 @@ class Muon(torch.optim.Optimizer):
         state["V"] = momentum * state.get("V", 0) + (1 - momentum) * w.grad
         matrix = ((1 - momentum) * w.grad + momentum * state["V"]).flatten(1)
         longer = max(1.0, matrix.size(0) / matrix.size(1)) ** 0.5
-        w -= lr * longer * self.orthogonalise(matrix).view_as(w)
+        w -= lr * longer * self.orthogonalise(matrix).reshape(w.shape)
 
 
 def muon_groups(model: nn.Module) -> list[dict[str, Any]]:

@@ -121,10 +121,7 @@ def _draw_range_tests(random):
         first, ratio = 10 ** random.uniform(-4, -2), random.uniform(1.1, 2)
         rates = [float(first * ratio**n) for n in range(len(losses))]
         batches = int(random.integers(2, 5))  # fewer than there are learning rates
-        about = (
-            f"a training with the losses {losses}, {batches} batches and two parameter groups (moved: how far a weight "
-            "of each group went, divided by the first learning rate; the update after a diverged loss is left out)"
-        )
+        about = f"a training with the losses {losses}, {batches} batches, two parameter groups"
         diverges = kind != "steady"
         return {"rates": rates, "losses": losses, "batches": batches, "diverges": diverges, "about": about}
 
@@ -176,7 +173,9 @@ range_test = Exercise(("learning_rates", "lr_range_test"), _draw_range_tests, ob
         cases="trainings", keys="losses"),
     "steps": Part("Takes one step at each learning rate",
         "the weights did not move by one step at each learning rate: set lr in every parameter group, clear the "
-        "gradients, and begin again with the first batch after the last", cases="trainings",
+        "gradients, and begin again with the first batch after the last",
+        "here moved is how far the weight of each group went, divided by the first learning rate; an update after a "
+        "diverged loss does not count", cases="trainings",
         keys="moved order", needs="losses"),
     "choice": Part("Chooses a tenth of the learning rate with the lowest loss",
         "the chosen learning rate is wrong on some training: look for the lowest loss before the divergence",
