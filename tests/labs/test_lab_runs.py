@@ -56,7 +56,9 @@ def test_smoke(number, lab, ranks, tmp_path):
     assert f"done: {folder}" in done.stdout and "Epoch =  1: Cumulative Time" in done.stdout
     # The network in the folder is the one whose accuracy the curve ends with; lab 04's is that on validation images.
     near = 0.06 if lab.startswith("04") else 0.003
-    assert accuracy_of(folder / "model.safetensors", record) == pytest.approx(float(epochs[-1]["val_accuracy"]), abs=near)
+    assert accuracy_of(folder / "model.safetensors", record) == pytest.approx(
+        float(epochs[-1]["val_accuracy"]), abs=near
+    )
 
 
 @pytest.mark.slow
