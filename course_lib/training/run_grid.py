@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,7 +17,7 @@ from tqdm import tqdm
 from course_lib.distributed import launch
 from course_lib.system.hardware import available_cores
 
-__all__ = ["run_grid"]
+__all__ = ["run_grid", "write_curves"]
 
 
 def run_grid(
@@ -99,6 +101,28 @@ def run_grid(
                 future.cancel()
             raise
     return pd.DataFrame([{**parameters, **results[index]} for index, parameters in enumerate(runs)])
+
+
+def write_curves(table: pd.DataFrame, folder: str | Path) -> None:
+    """Write each training of a `run_grid` table as a CSV file with the multi-GPU tutorial's name.
+
+    The file is ``curves/OPTIMIZER/seed-N/1ranks-BATCHbs-LRlr-MOMENTUMm-WARMUPw.csv`` below `folder`, with the columns
+    ``time`` (seconds, one decimal) and ``val_accuracy`` (0 to 1), a row per epoch after a row of zeros.
+
+    Parameters
+    ----------
+    table : DataFrame
+        With the columns ``optimizer``, ``seed``, ``batch_size``, ``lr``, ``momentum``, ``warmup_epochs``, and the lists
+        ``time`` and ``val_accuracy``. Trials on one rank.
+    """
+    for row in table.itertuples():
+        name = f"1ranks-{row.batch_size}bs-{row.lr}lr-{row.momentum}m-{row.warmup_epochs}w.csv"
+        path = Path(folder, "curves", row.optimizer, f"seed-{row.seed}", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        points = [(0.0, 0.0), *zip(row.time, row.val_accuracy, strict=True)]
+        with open(path, "w", newline="") as file:
+            rows = [(round(time, 1), round(accuracy, 4)) for time, accuracy in points]
+            csv.writer(file).writerows([("time", "val_accuracy"), *rows])
 
 
 def _bar(total: int) -> tqdm:

@@ -5,13 +5,14 @@ import threading
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
 
 from course_lib.distributed import LaunchStoppedError, RankFailedError, launch
 from course_lib.runs.sweep import grid
-from course_lib.training.run_grid import run_grid
+from course_lib.training.run_grid import run_grid, write_curves
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -98,3 +99,11 @@ def test_threads_are_a_positive_whole_number(threads):
 
 def test_threads_can_be_chosen():
     assert launch(torch.get_num_threads, 2, threads=3) == [3, 3]
+
+
+def test_curves_have_the_tutorials_names(tmp_path):
+    settings = {"optimizer": "sgd", "seed": 3, "batch_size": 64, "lr": 0.1, "momentum": 0.9, "warmup_epochs": 2.0}
+    write_curves(pd.DataFrame([{**settings, "time": [1.26, 2.5], "val_accuracy": [0.5, 0.87654]}]), tmp_path)
+    (file,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert file == tmp_path / "curves/sgd/seed-3/1ranks-64bs-0.1lr-0.9m-2.0w.csv"
+    assert file.read_text().split() == ["time,val_accuracy", "0.0,0.0", "1.3,0.5", "2.5,0.8765"]

@@ -5,15 +5,15 @@ _NOVOGRAD = "first later saved frozen decay options"
 # Of the mistakes in `course_lib.exercises.answers.lab04`: parts that are lost → their names.
 LOSES = {
     "momentum": {
-        "heavy nesterov": "new tensor, uphill, no learning rate, no momentum, an average, of the first",
+        "heavy nesterov": "new tensor, uphill, no learning rate, no momentum, an average, of the first, the gradient itself",
         "heavy": "always nesterov",
         "nesterov": "never nesterov, half nesterov, twice the gradient",
     },
     "warmup": {
         "iteration epoch without": "nothing",
-        "iteration": "a step ahead, always per epoch",
+        "iteration": "a step ahead, always per epoch, whole epochs, a step short",
         "epoch": "an epoch ahead, always per iteration",
-        "iteration epoch": "no end, falls back, from zero, geometric, in steps",
+        "iteration epoch": "no end, falls back, from zero, waits, geometric, in steps",
         "without": "divides by zero, none starts low",
     },
     "range-test": {
@@ -25,24 +25,24 @@ LOSES = {
     },
     "adam": {
         "first later eps adamw lamb": "nothing, no bias of m, no bias of v, no bias, t from 0, t from 2, a norm, sums, no root",
-        "later eps adamw lamb": "t stays, betas turned",
+        "later eps adamw lamb": "t stays, betas turned, nothing kept, corrected kept",
         "eps": "eps in the root, no eps",
-        "adamw lamb": "no decay, decay's sign",
-        "adamw": "decay at the full rate",
-        "lamb": "no ratio, ratio upside down, weights' norm alone, decay outside",
+        "adamw lamb": "no decay, decay's sign, new weights, defaults",
+        "adamw": "decay at the full rate, decay in the gradient",
+        "lamb": "no ratio, ratio upside down, weights' norm alone, decay outside, direction twice",
     },
     "novograd": {
         f"{_NOVOGRAD} gradients": "new tensors",
-        _NOVOGRAD: "element-wise, one norm, mean, zero start, bias of m, no root, no division, upwards, always averaging",
+        _NOVOGRAD: "element-wise, one norm, mean, zero start, bias of m, no root, no division, upwards, always averaging, first weight alone",
         "later saved frozen decay options": "bias of v, old v, v not kept, norm, late division, forgets, betas turned",
         "saved": "state elsewhere",
         "frozen": "defaults",
-        "decay": "no decay, decay in the norm, decay twice, decay of the weights, decay's sign",
+        "decay": "no decay, decay in the norm, decay twice, decay of the weights, decay's sign, decay divided, decay after the step",
         "options": "eps in the root, no eps, no averaging, averaged later, decay not averaged",
     },
     "muon": {
         "wide tall kept": "nothing, not normalised, largest entry, spectral, one step less, one step more, cubic, "
-        "element-wise, sign, exact",
+        "element-wise, sign, exact, always five, normalised again",
         "tall": "not back",
     },
 }
@@ -86,6 +86,19 @@ def lr_range_test(model, optimizer, batches, loss_fn, learning_rates):
             n = len(losses) - 1
             break
     return losses, {chosen}
+"""
+
+
+LAST_UPDATE = """
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+"""
+NO_LAST_UPDATE = """
+        losses.append(float(loss.detach()))
+        if losses[-1] <= min(4 * min(losses), 1e300):
+            loss.backward()
+            optimizer.step()
 """
 
 
@@ -147,7 +160,11 @@ def orthogonalise(matrix, steps=5):
 RIGHT = {
     "momentum": [sgd()],
     "warmup": [warmup("round"), warmup("int")],
-    "range-test": [range_test(), range_test("torch.logspace(math.log10(low), math.log10(high), n)")],
+    "range-test": [
+        range_test(),
+        range_test().replace(LAST_UPDATE, NO_LAST_UPDATE),
+        range_test("torch.logspace(math.log10(low), math.log10(high), n)"),
+    ],
     "adam": [adam()],
     "novograd": [novograd()],
     "muon": [muon()],
@@ -157,7 +174,7 @@ RIGHT = {
 WRONG = {
     "one velocity for all": ("momentum", "kept = {}\n" + sgd().replace("state", "kept").replace("g, kept", "g, state"), "heavy nesterov", "a v for each tensor"),
     "a new weight": ("momentum", sgd(move="w = w - lr * v"), "heavy nesterov", "did not move"),
-    "too few iterations": ("warmup", warmup("0.5 * "), "iteration", "past the end"),
+    "too few iterations": ("warmup", warmup("0.5 * "), "iteration", "finished share"),
     "first ratio alone": ("range-test", range_test("[low, low * (high / low) ** (1 / (n - 1)), *[high] * (n - 2)]"), "rates", "geometric sequence"),
     "one rate": ("range-test", range_test("low"), "rates", "should return a list"),
     "no choice": ("range-test", range_test(chosen="None"), "choice", "is there a return?"),

@@ -33,7 +33,15 @@ def _sgd(
     return step
 
 
+def _kept_gradient(w, g, state, lr, momentum=0.0, nesterov=False):
+    v = state.setdefault("v", g)
+    v.mul_(momentum).add_(g)
+    w.sub_(lr * (g + momentum * v) if nesterov else lr * v)
+
+
 momentum = Answers((_by_torch,), {
+    "the gradient itself": Mistake("state keeps the gradient's own tensor, and the gradient changes with v: start with a "
+        "copy, g.clone()", _kept_gradient),
     "new tensor": Mistake("the weights did not move: w -= … changes the tensor that was given, w = w - … makes a new "
         "one that nobody else sees", _sgd(move=lambda w, d, lr: None)),
     "uphill": Mistake("the step goes down: w ← w − lr v", _sgd(move=lambda w, d, lr: w.add_(lr * d))),
@@ -75,6 +83,18 @@ def _warmup(
     return factor
 
 
+def _warmup_of(length):
+    """With another number of iterations."""
+
+    def factor(step, n, epochs, start, per="iteration"):
+        if per == "epoch":
+            return _warmup()(step, n, epochs, start, per)
+        iterations = length(n, epochs)
+        return start + (1 - start) * min(1.0, step / iterations) if iterations > 0 else 1.0
+
+    return factor
+
+
 def _by_linear_lr(step, n, epochs, start, per="iteration"):
     return _linear_lr(n, epochs, start, per)[step] if epochs else 1.0
 
@@ -91,6 +111,12 @@ warmup = Answers((_by_linear_lr,), {
         _warmup(lambda step, n: step // n)),
     "no end": Mistake("after the warm-up it must stay 1: yours goes on rising",
         _warmup(rise=lambda share, start: start + (1 - start) * share)),
+    "waits": Mistake("it rises from the first step on; yours stays at the starting factor until a line from 0 reaches it",
+        _warmup(rise=lambda share, start: max(start, min(1.0, share)))),
+    "whole epochs": Mistake("warmup_epochs may be a fraction, and yours takes only whole epochs of it",
+        _warmup_of(lambda n, epochs: int(epochs) * n)),
+    "a step short": Mistake("the factor is 1 after warmup_epochs · steps_per_epoch iterations; yours is 1 a step earlier",
+        _warmup_of(lambda n, epochs: epochs * n - 1)),
     "falls back": Mistake("after the warm-up it must stay 1: yours falls back",
         _warmup(rise=lambda share, start: start + (1 - start) * share if share < 1 else start)),
     "from zero": Mistake("it should rise from the starting factor, not from 0",
@@ -209,26 +235,64 @@ def _adamw_by_torch(w, g, state, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=
 
 _DIRECTION, _, _LAMB = _adams()
 
+
+def _corrected_kept(g, state, betas=(0.9, 0.999), eps=1e-8):
+    t = state["t"] = state.get("t", 0) + 1
+    for name, new, b in (("m", g, betas[0]), ("v", g * g, betas[1])):
+        state[name] = (b * state.get(name, 0) + (1 - b) * new) / (1 - b**t)
+    return state["m"] / (state["v"].sqrt() + eps)
+
+
+def _adamw_by_defaults(w, g, state, lr, betas, eps, weight_decay):
+    w.sub_(lr * (_DIRECTION(g, state) + weight_decay * w))
+
+
+def _lamb_by_defaults(w, g, state, lr, betas, eps, weight_decay):
+    u = _DIRECTION(g, state) + weight_decay * w
+    w.sub_(lr * w.norm() / u.norm() * u)
+
+
+def _lamb_twice(w, g, state, lr, betas, eps, weight_decay):
+    _DIRECTION(g, state, betas, eps)
+    _LAMB(w, g, state, lr, betas, eps, weight_decay)
+
+
 adam = Answers((_DIRECTION, _adamw_by_torch, _LAMB), {
     "nothing": Mistake("return the direction, a tensor: is there a return?", lambda *_, **__: None, None, None),
-    "no bias of m": Mistake("m̂ is m/(1 − β1ᵗ): without the correction the first direction is ten times too short",
+    "no bias of m": Mistake("the corrected m̂ is m/(1 − β1ᵗ): without the correction the first direction is ten times too short",
         *_adams(m_hat=lambda m, b, t: m)),
-    "no bias of v": Mistake("v̂ is v/(1 − β2ᵗ): without the correction the first direction is far too long",
+    "no bias of v": Mistake("the corrected v̂ is v/(1 − β2ᵗ): without the correction the first direction is far too long",
         *_adams(v_hat=lambda v, b, t: v)),
     "no bias": Mistake("both averages start at 0 and are too small at first: divide them by 1 − βᵗ",
         *_adams(m_hat=lambda m, b, t: m, v_hat=lambda v, b, t: v)),
     "t from 0": Mistake("the first step is t = 1: with t = 0 the correction divides by 0", *_adams(count=0)),
     "t from 2": Mistake("the first step is t = 1; yours begins at 2", *_adams(count=2)),
-    "t stays": Mistake("t counts the steps: yours stays 1", *_adams(
+    "t stays": Mistake("the number t counts the steps, and yours stays 1", *_adams(
         m_hat=lambda m, b, t: m / (1 - b), v_hat=lambda v, b, t: v / (1 - b))),
-    "a norm": Mistake("v is a number for each weight, g * g; yours is one for the whole tensor, which is NovoGrad",
+    "a norm": Mistake("the average v is a number for each weight, of g * g; yours is one for the whole tensor, which is NovoGrad",
         *_adams(v=lambda v, g, b: b * v + (1 - b) * (g * g).sum())),
+    "nothing kept": Mistake("the averages start anew at every step: keep m and v in state",
+        *_adams(lambda m, g, b: (1 - b) * g, lambda v, g, b: (1 - b) * g * g)),
+    "corrected kept": Mistake("keep m and v as they are in state; yours keeps the corrected ones, m̂ and v̂, and corrects "
+        "them again", _corrected_kept, lambda w, g, state, lr, betas, eps, weight_decay: w.sub_(
+            lr * (_corrected_kept(g, state, betas, eps) + weight_decay * w)),
+        lambda w, g, state, lr, betas, eps, weight_decay: w.sub_(
+            lr * w.norm() * (u := _corrected_kept(g, state, betas, eps) + weight_decay * w) / u.norm())),
     "sums": Mistake("the averages weigh what is new by 1 − β", *_adams(lambda m, g, b: b * m + g)),
     "no root": Mistake("divide by √v̂ + eps; yours divides by v̂ + eps", *_adams(quotient=lambda m, v, e: m / (v + e))),
     "eps in the root": Mistake("add eps to the root, √v̂ + eps, and not under it",
         *_adams(quotient=lambda m, v, e: m / (v + e).sqrt())),
     "no eps": Mistake("the eps is missing: divide by √v̂ + eps", *_adams(quotient=lambda m, v, e: m / v.sqrt())),
     "betas turned": Mistake("the betas are (β1, β2): the first is the momentum's, the second v's", *_adams(turned=True)),
+    "new weights": Mistake("the weights did not move: w -= … changes the tensor that was given, w = w - … makes a new "
+        "one that nobody else sees", None, *[lambda *_, **__: None] * 2),
+    "defaults": Mistake("hand betas and eps on to adam_direction; yours takes its defaults",
+        None, _adamw_by_defaults, _lamb_by_defaults),
+    "decay in the gradient": Mistake("the decay is added to the gradient there, which is Adam with an L2 penalty; AdamW "
+        "adds it to the direction, after the division", None, lambda w, g, state, lr, betas, eps, weight_decay: w.sub_(
+            lr * _DIRECTION(g + weight_decay * w, state, betas, eps)), None),
+    "direction twice": Mistake("each call of adam_direction is a step of m, v and t: call it once in lamb_step",
+        None, None, _lamb_twice),
     "no decay": Mistake("the option weight_decay has no effect",
         None, *_adams(adamw=lambda w, u, d: u, lamb=lambda w, u, d: u)[1:]),
     "decay's sign": Mistake("the decay pulls towards 0: add weight_decay * w to the direction",
@@ -241,7 +305,7 @@ adam = Answers((_DIRECTION, _adamw_by_torch, _LAMB), {
         None, None, _adams(ratio=lambda w, u: u.norm() / w.norm())[2]),
     "weights' norm alone": Mistake("divide by ‖u‖: the step is then lr ‖w‖ long",
         None, None, _adams(ratio=lambda w, u: w.norm())[2]),
-    "decay outside": Mistake("u holds the decay: the ratio is of the whole bracket and multiplies the whole bracket",
+    "decay outside": Mistake("the bracket u holds the decay: the ratio is of the whole bracket and multiplies the whole bracket",
         None, None, lambda w, g, state, lr, betas, eps, weight_decay: w.sub_(lr * (
             (u := _DIRECTION(g, state, betas, eps)) * (w.norm() / u.norm()) + weight_decay * w))),
 })  # fmt: skip
@@ -344,6 +408,12 @@ novograd = Answers((NovoGrad,), {
         _made(bracket=lambda s: s.unit)),
     "decay in the norm": Mistake("the decay d·w is added after the division (“decoupled”); yours is in the gradient, "
         "and so is divided too", _made(g=lambda s: s.g + s.d * s.w, bracket=lambda s: s.unit)),
+    "decay divided": Mistake("the decay d·w is added after the division by √v + eps; yours is divided, too",
+        _made(bracket=lambda s: (s.g + s.d * s.w) / (s.v.sqrt() + s.eps))),
+    "decay after the step": Mistake("the decay d·w enters m, beside the normalised gradient; yours shrinks the weights "
+        "after the step", _made(bracket=lambda s: s.unit, move=lambda s: s.w.sub_(s.lr * s.m).mul_(1 - s.lr * s.d))),
+    "first weight alone": Mistake("only the first weight moved: is there a return inside the loop?",
+        _made(move=lambda s: s.w.sub_(s.lr * s.m) if s.g is s.gradients[0] else s.w)),
     "decay twice": Mistake("the decay is in the gradient and in the bracket", _made(g=lambda s: s.g + s.d * s.w)),
     "decay of the weights": Mistake("the decay enters m; yours shrinks the weights outside of it, as AdamW does",
         _made(bracket=lambda s: s.unit, move=lambda s: s.w.mul_(1 - s.lr * s.d).sub_(s.lr * s.m))),
@@ -383,6 +453,12 @@ def _polar(matrix, steps=5):
     return u @ v
 
 
+def _again(matrix, steps=5):
+    for _ in range(steps):
+        matrix = _steps_of()(matrix, 1)
+    return matrix
+
+
 muon = Answers((_steps_of(),), {
     "nothing": Mistake("return the matrix: is there a return?", lambda *_: None),
     "not normalised": Mistake("divide the matrix by its norm first: the steps converge only for singular values up to "
@@ -391,6 +467,9 @@ muon = Answers((_steps_of(),), {
         _steps_of(start=lambda m: m / m.abs().max())),
     "spectral": Mistake("divide by the Frobenius norm, m.norm(), which costs nothing; yours is the spectral norm",
         _steps_of(start=lambda m: m / torch.linalg.matrix_norm(m, 2))),
+    "always five": Mistake("the number of steps is an argument, and yours always takes 5",
+        lambda matrix, steps=5: _steps_of()(matrix)),
+    "normalised again": Mistake("divide by the norm once, before the first step", _again),
     "one step less": Mistake("that is one step less", _steps_of(fewer=1)),
     "one step more": Mistake("that is one step more", _steps_of(fewer=-1)),
     "cubic": Mistake("the last term is missing: c (X Xᵀ)² X", _steps_of(c=0.0)),

@@ -28,7 +28,7 @@ def _draw_momenta(random):
         options = {"lr": lr, "momentum": momentum, "nesterov": nesterov}
         weights = [torch.from_numpy(random.normal(0, 1, 5)) for _ in range(2)]
         named = ", ".join(f"{name}={value}" for name, value in options.items())
-        about = f"two tensors, 6 steps each, {named}; how far each went after steps 1, 2 and 6, divided by lr (indices)"
+        about = f"two tensors, 6 steps each, {named}; how far each went, divided by lr"
         return {"weights": weights, "gradients": torch.from_numpy(tensors), "options": options, "about": about}
 
     m = [round(float(value), 2) for value in random.uniform(0.5, 0.95, 3)]
@@ -41,13 +41,13 @@ def _draw_momenta(random):
 
 def observe_sgd(case, sgd_step):
     weights, states = [w.clone() for w in case["weights"]], [{} for _ in case["weights"]]
-    moves = []
+    moves = {}
     for step in range(6):
         for w, state, gradients in zip(weights, states, case["gradients"], strict=True):
             sgd_step(w, gradients[step].clone(), state, **case["options"])
         if step in (0, 1, 5):
-            pairs = zip(weights, case["weights"], strict=True)
-            moves += [(after.detach() - before) / case["options"]["lr"] for after, before in pairs]
+            for number, (after, before) in enumerate(zip(weights, case["weights"], strict=True), 1):
+                moves[f"after step {step + 1}, tensor {number}"] = (after.detach() - before) / case["options"]["lr"]
     return moves
 
 
@@ -55,9 +55,9 @@ momentum = Exercise(("sgd_step",), _draw_momenta, observe_sgd, {
     "plain": Part("", "without momentum the step is not w − lr g, in place"),
     "heavy": Part("Heavy-ball momentum",
         "with momentum the steps are wrong: v ← m v + g, then w ← w − lr v, with a v for each tensor", needs="plain"),
-    "nesterov": Part("Nesterov's variant",
+    "nesterov": Part("A step of Nesterov's variant",
         "with nesterov=True the steps are wrong: v as before, then w ← w − lr (g + m v)", needs="plain"),
-}, "set a weight's gradient to 1 by hand, and compare three steps with torch.optim.SGD's")  # fmt: skip
+}, "take one weight, set its gradient to 1 by hand, and compare three steps with torch.optim.SGD's")  # fmt: skip
 
 # --- warmup_factor
 
@@ -66,7 +66,7 @@ def _draw_warmups(random):
     start = round(float(random.uniform(0.02, 0.5)), 3)
 
     def case(n, epochs, per):
-        about = f"{n} steps an epoch, {epochs:g} epochs of warm-up from {start}, per={per!r}, at steps 0, 1, … (places)"
+        about = f"{n} steps per epoch, {epochs:g} epochs of warm-up from {start}, per={per!r}"
         return {"question": (n, epochs, start, per), "steps": math.ceil(n * (epochs + 2)), "about": about}
 
     # A whole number of iterations, though no whole epochs: what becomes of a part of one is nowhere said.
@@ -83,14 +83,14 @@ def _draw_warmups(random):
 def observe_factors(case, warmup_factor):
     n, epochs, start, per = case["question"]
     try:
-        return [warmup_factor(step, n, epochs, start, per=per) for step in range(case["steps"])]
+        return {f"step {step}": warmup_factor(step, n, epochs, start, per=per) for step in range(case["steps"])}
     except ArithmeticError:
         if epochs:
             raise
         return "divided by zero"
 
 
-_SOMEWHERE = "is wrong somewhere between the first step and past the end"
+_SOMEWHERE = "is wrong: it is start + (1 − start) · (the finished share of the warm-up, at most 1)"
 
 warmup = Exercise(("warmup_factor",), _draw_warmups, observe_factors, {
     "iteration": Part("The factor that rises at every step", f"the factor per iteration {_SOMEWHERE}"),
@@ -121,7 +121,9 @@ def _draw_range_tests(random):
         first, ratio = 10 ** random.uniform(-4, -2), random.uniform(1.1, 2)
         rates = [float(first * ratio**n) for n in range(len(losses))]
         batches = int(random.integers(2, 5))  # fewer than there are learning rates
-        return {"rates": rates, "losses": losses, "batches": batches, "about": f"a training with the losses {losses}"}
+        about = f"a training with the losses {losses}, {batches} batches, two parameter groups"
+        diverges = kind != "steady"
+        return {"rates": rates, "losses": losses, "batches": batches, "diverges": diverges, "about": about}
 
     kinds = ("nan", "inf", "explodes", "recovers", "steady")
     return {"rates": [rates() for _ in range(3)], "trainings": [training(kind) for kind in kinds]}
@@ -143,18 +145,21 @@ def observe_range_test(case, learning_rates, lr_range_test):
     if "ends" in case:
         rates = learning_rates(*case["ends"])
         return rates.tolist() if isinstance(rates, torch.Tensor | np.ndarray) else rates
-    model, seen = Line(), []
+    model, seen, ways = Line(), [], []
     groups = [{"params": [model.a], "lr": 1.0}, {"params": [model.b], "lr": 2.0}]
 
     def loss_fn(logits, labels):
         seen.append(int(labels[0]))
+        ways.append((model.a.item(), model.b.item()))
         if len(seen) > 2 * len(case["losses"]):
             raise RuntimeError("lr_range_test goes on training after the last learning rate")
         return logits.mean() - logits.mean().detach() + case["losses"][(len(seen) - 1) % len(case["losses"])]
 
     batches = [(torch.zeros(2, 1), torch.full((2,), n)) for n in range(case["batches"])]
     found = lr_range_test(model, torch.optim.SGD(groups), batches, loss_fn, list(case["rates"]))
-    moved = [-model.a.item() / case["rates"][0], -model.b.item() / case["rates"][0]]
+    # Whether the diverged loss is followed by an update is left open.
+    way = ways[-1] if case["diverges"] and ways else (model.a.item(), model.b.item())
+    moved = [-way[0] / case["rates"][0], -way[1] / case["rates"][0]]
     order = all(n == place % case["batches"] for place, n in enumerate(seen))
     return pair(found, "losses", "chosen") | {"moved": moved, "order": order}
 
@@ -168,7 +173,9 @@ range_test = Exercise(("learning_rates", "lr_range_test"), _draw_range_tests, ob
         cases="trainings", keys="losses"),
     "steps": Part("Takes one step at each learning rate",
         "the weights did not move by one step at each learning rate: set lr in every parameter group, clear the "
-        "gradients, and begin again with the first batch after the last", cases="trainings",
+        "gradients, and begin again with the first batch after the last",
+        "here moved is how far the weight of each group went, divided by the first learning rate; an update after a "
+        "diverged loss does not count", cases="trainings",
         keys="moved order", needs="losses"),
     "choice": Part("Chooses a tenth of the learning rate with the lowest loss",
         "the chosen learning rate is wrong on some training: look for the lowest loss before the divergence",
@@ -188,7 +195,8 @@ def _draw_adams(random):
                      for _ in range(steps)]  # fmt: skip
         lr = round(float(random.uniform(0.005, 0.05)), 4)
         named = ", ".join(f"{name}={value}" for name, value in options.items())
-        about = f"{kind}, two tensors, {steps} step(s), {named}; what it returned, or how far each tensor went, divided by lr"
+        what = "the last direction" if kind == "adam_direction" else "how far each went, divided by lr"
+        about = f"{kind}, two tensors, {steps} step(s), {named}; {what}"
         return {"kind": kind, "weights": weights, "gradients": gradients, "lr": lr, "options": options, "about": about}
 
     decay = {"weight_decay": round(float(random.uniform(0.05, 0.3)), 3)}
@@ -213,17 +221,18 @@ def observe_adam(case, adam_direction, adamw_step, lamb_step):
                 step = adamw_step if case["kind"] == "adamw_step" else lamb_step
                 step(w, g.clone(), state, lr=case["lr"], **case["options"])
     if case["kind"] == "adam_direction":
-        return last
-    return [(after.detach() - before) / case["lr"] for after, before in zip(weights, case["weights"], strict=True)]
+        return {"tensor 1": last[0], "tensor 2": last[1]}
+    first, second = ((w.detach() - before) / case["lr"] for w, before in zip(weights, case["weights"], strict=True))
+    return {"tensor 1": first, "tensor 2": second}
 
 
 adam = Exercise(("adam_direction", "adamw_step", "lamb_step"), _draw_adams, observe_adam, {
-    "first": Part("Adam's first direction", "the first direction is not m̂/(√v̂ + eps), which is nearly ±1 everywhere"),
-    "later": Part("Adam's later directions", "later directions are wrong: running averages of g and g², each corrected",
+    "first": Part("The first direction of Adam", "the first direction is not m̂/(√v̂ + eps), which is nearly ±1 everywhere"),
+    "later": Part("Later directions of Adam", "later directions are wrong: running averages of g and g², each corrected",
         needs="first"),
-    "eps": Part("Adam's eps", "wrong with a large eps: it is added to √v̂, after the correction", needs="first"),
-    "adamw": Part("AdamW", "the step is not w ← w − lr (direction + weight_decay · w), in place", needs="later"),
-    "lamb": Part("LAMB", "the step is not AdamW's bracket u, times lr ‖w‖/‖u‖, in place", needs="later"),
+    "eps": Part("The eps of Adam", "wrong with a large eps: it is added to √v̂, after the correction", needs="first"),
+    "adamw": Part("Steps of AdamW", "the step is not w ← w − lr (direction + weight_decay · w), in place", needs="later"),
+    "lamb": Part("Steps of LAMB", "the step is not AdamW's bracket u, times lr ‖w‖/‖u‖, in place", needs="later"),
 }, "compare two steps on one weight with torch.optim.AdamW's")  # fmt: skip
 
 # --- HandmadeNovoGrad
@@ -253,7 +262,7 @@ def _draw_trainings(random):
         how = {"saved": ", saved and loaded after step {saved}", "without": ", the first {without} step(s) without a gradient in layer 1",
                "slow": ", layer 2 in a group of its own with lr/{slow}"}  # fmt: skip
         how = "".join(text.format(**more) for name, text in how.items() if name in more)
-        about = f"{steps} step(s), {named}{how}; how far each weight went, divided by lr (indices are layers)"
+        about = f"{steps} step(s), {named}{how}; how far each weight went, divided by lr (place: the layer, from 0)"
         given = {"weights": weights, "gradients": gradients[:steps], "options": options}
         return given | {"saved": 0, "without": 0, "slow": 1} | more | {"about": about}
 
@@ -320,7 +329,8 @@ novograd = Exercise(("HandmadeNovoGrad",), _draw_trainings, observe_training, {
         "one weight, one step, weight_decay = 0.1: do it by hand", keys="moves", needs="later"),
     "options": Part("Gradient averaging and eps", "wrong with grad_averaging, or with a large eps",
         "one weight, two steps, with and without the option: do it by hand", cases="averaging eps", keys="moves",
-        needs="later", forgives="no decay, decay in the norm, decay twice, decay of the weights, decay's sign"),
+        needs="later", forgives="no decay, decay in the norm, decay twice, decay of the weights, decay's sign, "
+        "decay divided, decay after the step"),
     "gradients": Part("Leaves the gradients alone", "the gradients were changed, or nothing was done",
         "compare a gradient before and after the step: g /= … changes it, g / … does not",
         cases="first steps decay averaging eps", judge=_gradients_kept),
@@ -336,7 +346,7 @@ def _draw_matrices(random):
         return {
             "matrix": matrix,
             "steps": steps,
-            "about": f"a {rows} × {columns} matrix, {steps} step(s) (indices are entries)",
+            "about": f"a {rows} × {columns} matrix, {steps} step(s)",
         }
 
     sizes = sorted(random.choice(np.arange(2, 12), 2, replace=False).tolist())
