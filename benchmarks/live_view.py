@@ -11,7 +11,7 @@ import json
 import os
 
 import torch
-from harness import alternate, conditions, parse_options, ratios, spread
+from harness import alternate, conditions, parse_options, ratios, summary
 from jupyter_client import KernelManager
 
 from course_lib.data.batches import load
@@ -90,11 +90,11 @@ def main() -> None:
         measured = alternate(candidates, options.pairs)
     finally:
         notebook.close()
-    print(f"live: {spread([pictures for _, pictures in measured['live']], 0)} pictures")
+    print(f"live: {summary([pictures for _, pictures in measured['live']], 0)} pictures")
     for index, clock in enumerate(("wall clock", "processor time")):
         live, plain = ([seconds[index] for seconds, _ in measured[name]] for name in ("live", "plain"))
         print(
-            f"{clock}: live {spread(live, 2)} s, plain {spread(plain, 2)} s, live / plain {spread(ratios(live, plain))}"
+            f"{clock}: live {summary(live, 2)} s, plain {summary(plain, 2)} s, live / plain {summary(ratios(live, plain))}"
         )
 
 

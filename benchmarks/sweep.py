@@ -21,7 +21,7 @@ from pathlib import Path
 
 import nbformat
 import papermill
-from harness import conditions, parse_options, seconds, spread
+from harness import conditions, parse_options, seconds, summary
 
 from course_lib.runs.labs import Lab
 from course_lib.runs.sweep.run_sweep import Sweep
@@ -117,8 +117,8 @@ def main() -> None:
         training = sum(alone) / options.runs
         theirs = sum(looped) / options.runs - training
         ours = (many - once) / options.runs - training
-        print(f"the training itself: {spread(alone, 2)} s, mean {training:.2f}")
-        print(f"papermill in a loop: {spread(looped, 2)} s; overhead {theirs:.2f} s a run")
+        print(f"the training itself: {summary(alone, 2)} s, mean {training:.2f}")
+        print(f"papermill in a loop: {summary(looped, 2)} s; overhead {theirs:.2f} s a run")
         print(
             f"lab sweep: {(many - once) / options.runs:.2f} s a run (and {once - training:.1f} s once); overhead {ours:.2f} s a run"
         )

@@ -65,7 +65,7 @@ def receive(
     if gzipped:
         stream = gzip.GzipFile(fileobj=stream)
     digest, received, remark = hashlib.sha256(), 0, ""
-    # Reading goes on a little past the expected end so that an over-long file still gets its hash, but not for ever:
+    # Reading continues a little past the expected end so that an over-long file still gets its hash, but not for ever:
     # a small gzip file may hold terabytes.
     while received <= 2 * file.limit + _CHUNK:
         try:

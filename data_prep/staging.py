@@ -86,11 +86,11 @@ def synthesize(
 
 
 def synthesizable(name: str) -> Entry:
-    """The entry called `name`. Raises `UnknownDataset` when no made-up set can stand in for it."""
+    """The entry called `name`. Raises `UnknownDataset` if it has no synthetic set."""
     entry = catalogue.CATALOGUE.get(name)
     if entry is None or entry.synthesize is None:
         names = ", ".join(item.name for item in catalogue.CATALOGUE.values() if item.synthesize)
-        raise UnknownDataset(f"no synthetic set stands in for {name!r}; there are {names}")
+        raise UnknownDataset(f"there is no synthetic set for {name!r}; there are {names}")
     return entry
 
 
@@ -242,7 +242,7 @@ def _collect(
     raise DataError(
         f"{entry.name}: none of {len(sources)} sources gave it{f' ({corrupt})' if corrupt else ''}: "
         "fetch where one can be reached, give --mirror DIR with the official files, "
-        + (f"make a synthetic stand-in by `lab data synth {entry.name}`, " if entry.synthesize else "")
+        + (f"make a synthetic set by `lab data synth {entry.name}`, " if entry.synthesize else "")
         + f"or use {_always_there(entry)}"
     ) from corrupt
 

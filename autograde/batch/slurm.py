@@ -81,7 +81,7 @@ def run_slurm(
     with _only_batch(folder):
         if alive := cancel_left(folder, log):
             raise SlurmError(
-                f"Slurm does not confirm that jobs {alive[0].name} are over; once it does, the same command goes on"
+                f"Slurm does not confirm that jobs {alive[0].name} are over; once it does, the same command continues"
             )
         for attempt in range(ATTEMPTS):
             count = len(students) if attempt else min(workers, len(students))

@@ -139,7 +139,7 @@ def ensure_assignment(config: Config, rubric: Rubric) -> None:
         source = Path(directories.format_path(directories.source_directory, ".", rubric.lab))
         notebook = source / f"{rubric.lab}.ipynb"
         if not notebook.is_file():
-            raise CourseError(f"no source notebook {notebook}; it tells nbgrader the lab's cells and points")
+            raise CourseError(f"no source notebook {notebook}; nbgrader reads the lab's cells and points from it")
         # force: the gradebook lacks the assignment, so what is in release/ cannot be in use.
         api = NbGraderAPI(config=config, log_level=logging.ERROR)
         answer = api.generate_assignment(rubric.lab, force=True)

@@ -134,7 +134,7 @@ def source_notebook(path: Path) -> NotebookNode:
     except Exception as error:
         what = type(error).__name__
         raise CourseError(
-            f"source notebook {path} cannot be read ({what}); it tells the lab's cells and points"
+            f"source notebook {path} cannot be read ({what}); it holds the lab's cells and points"
         ) from None
 
 

@@ -158,7 +158,7 @@ def _refused(rules: RunEvidence, evidence: Evidence, clock: float | None) -> tup
         return "missing", f"nothing says that this is a run of {rules.writer}: {evidence.record_or_error}"
     claimed, seconds = evidence.curve.accuracies[-1], evidence.curve.rows[-1].time
     if clock is not None and seconds > clock:
-        return "forged", f"the learning curve tells of {seconds:.0f} s of training in a run that took {clock:.0f} s"
+        return "forged", f"the learning curve claims {seconds:.0f} s of training in a run that took {clock:.0f} s"
     if isinstance(tried, EvidenceError):
         return "missing", f"nothing backs up the learning curve: {tried}"
     if tried is not None and not abs(tried.accuracy - claimed) <= rules.model.tolerance + tried.uncertainty:

@@ -2,7 +2,7 @@
 
 Time has three clocks. *Its own* is the wall clock without what its processes waited for a processor: what other
 processes of the machine do costs a student nothing. *Processor time* bounds an execution that is busy in many
-processes, whose own clock may stand still. The *wall clock* bounds what both overlook.
+processes, whose own clock may stop. The *wall clock* bounds what both overlook.
 
 The kernel bounds a single process (`autograde.sandbox.inside.confine`); a `Watch` looks at all processes of a sandbox together,
 several times a second, through the process table *of the sandbox*: a child that detaches itself is still in it.
@@ -51,7 +51,7 @@ class Limits:
     files : int
         In each of ``/tmp`` and ``/dev/shm``: an empty one takes no disk, and a kilobyte of the kernel's memory.
     sockets : int
-        All of them together: what lies in their buffers is no process's memory.
+        All of them together: data in their buffers belongs to no process's memory.
     """
 
     seconds: float = 60.0

@@ -227,7 +227,9 @@ def autograded_notebook(submitted: NotebookNode, repaired: RepairedNotebook) -> 
 
 def _missing(cell: NotebookNode) -> list[Repair]:
     if utils.is_solution(cell):
-        return [Repair("missing-answer", _name(cell), "the submission lacks this answer; the starter's text stands in")]
+        return [
+            Repair("missing-answer", _name(cell), "the submission lacks this answer; the starter's text replaces it")
+        ]
     locked = utils.is_locked(cell) or utils.is_task(cell)
     if locked or cell.cell_type == "code":
         kind = "restored-locked" if locked else "restored-plain"
@@ -270,7 +272,7 @@ def _moved(cells: list[NotebookNode], chosen: dict[int, int]) -> list[Repair]:
             furthest = max(furthest, index)
     if not moved:
         return []
-    return [Repair("moved", moved[0], f"{len(moved)} code cells stood in another order; the source's is back")]
+    return [Repair("moved", moved[0], f"{len(moved)} code cells were in another order; the source's order is restored")]
 
 
 def _take_answer(cell: NotebookNode, theirs: NotebookNode) -> None:

@@ -2,7 +2,7 @@
 
 The file is opened as a run folder's files are (`autograde.submission.run_folder`), and what comes out is built anew from the few
 fields that grading uses: a cell's type, text, id, nbgrader fields, pictures pasted into it, and outputs that show
-nothing but text and PNG. Whatever else the JSON holds is left behind, so no later step meets it.
+nothing but text and PNG. All else in the JSON is dropped here, so no later step sees it.
 """
 
 from __future__ import annotations

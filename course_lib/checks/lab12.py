@@ -142,7 +142,7 @@ _NUMBERS = (
 
 
 def metrics(answer: Callable[..., Any]) -> None:
-    told = "rank 0 trained (500, 400, 1000) in 2 s and validated (50, 90, 100), rank 1 (450, 90, 600) in 4 s and (40, 6, 20)"
+    given = "rank 0 trained (500, 400, 1000) in 2 s and validated (50, 90, 100), rank 1 (450, 90, 600) in 4 s and (40, 6, 20)"
     for rank, result in enumerate(on_two_ranks(_try_metrics, answer)):
         if not isinstance(result, tuple | list) or len(result) != 6:
             raise CheckFailed(f"return six numbers, in the docstring's order; rank {rank} returned {result!r}")
@@ -152,17 +152,17 @@ def metrics(answer: Callable[..., Any]) -> None:
                 continue
             why = next((why for wrong, why in mistakes.items() if math.isclose(found, wrong, rel_tol=1e-5)), "")
             raise CheckFailed(
-                f"{told}. The {what} should be {wanted:g}, rank {rank} says {found:g}" + (f": {why}" if why else "")
+                f"{given}. The {what} should be {wanted:g}, rank {rank} says {found:g}" + (f": {why}" if why else "")
             )
     print("reduce_epoch: 1,600 images in the slowest rank's 4 s, 96 of 120 right, on both ranks")
 
 
-def _try_report(report: Callable[..., Any], folder: str, told: tuple[Any, ...]) -> tuple[list[str] | None, str]:
+def _try_report(report: Callable[..., Any], folder: str, given: tuple[Any, ...]) -> tuple[list[str] | None, str]:
     path = Path(folder) / f"rank{dist.get_rank()}.out"
     os.environ["ASSESSMENT_OUT"] = str(path)
     dist.barrier()  # nothing else here waits for the other rank, and one must not leave while the other still connects
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        report(*told)
+        report(*given)
     return path.read_text().splitlines() if path.exists() else None, printed.getvalue()
 
 
@@ -170,9 +170,9 @@ def report(answer: Callable[..., Any]) -> None:
     line = ("Epoch =  7: Cumulative Time = 84.127, Epoch Time = 12.018, Images/sec = 4160.5, Training Accuracy = 0.801, "
             "Validation Loss = 0.432, Validation Accuracy = 0.850")  # fmt: skip
     for stopped in (False, True):
-        told = (7, 84.1268, 12.0181, 4160.5, 0.80149, 0.43151, 0.8503, stopped)
+        given = (7, 84.1268, 12.0181, 4160.5, 0.80149, 0.43151, 0.8503, stopped)
         with tempfile.TemporaryDirectory() as folder:
-            (first, printed), (second, _) = on_two_ranks(_try_report, answer, folder, told)
+            (first, printed), (second, _) = on_two_ranks(_try_report, answer, folder, given)
         if second:
             raise CheckFailed("rank 1 reported too: the transcript would hold every epoch once a rank. Ask for rank 0")
         if not first:

@@ -294,7 +294,7 @@ def _filter_system_calls(apart: bool, network: bool) -> None:
         program += [jump_if_at_least(0x40000000, 0, 1), refuse]
     for numbers in (_DENIED | (_DENIED_APART if apart else {})).values():
         program += [jump_if_equal(numbers[column], 0, 1), refuse]
-    if not network:  # what lies in sockets' buffers is seen in the sandbox's network only
+    if not network:  # data in sockets' buffers is seen only in the sandbox's network
         program += [jump_if_equal(socket, 1, 0), jump_if_equal(socketpair, 0, 1), refuse]
     if apart:
         allowed = [jump_if_equal(command, len(_FCNTL_COMMANDS) - i, 0) for i, command in enumerate(_FCNTL_COMMANDS)]

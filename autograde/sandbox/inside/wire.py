@@ -1,6 +1,6 @@
 """Plain data over a socket: JSON for structure, ``.npy`` for arrays, nothing that is unpickled.
 
-A message is two lengths (8 bytes each, big-endian), a JSON text and the arrays' bytes. JSON's own types stand for
+A message is two lengths (8 bytes each, big-endian), a JSON text and the arrays' bytes. JSON's own types represent
 themselves; what JSON lacks is an object with one key that begins with ``$``:
 
 ``{"$array": [offset, length]}``
@@ -89,7 +89,7 @@ def decode(text: bytes, blob: bytes) -> Any:
 
 
 def _plain(value: Any, blobs: list[bytes], depth: int) -> Any:
-    if depth >= MAX_DEPTH:  # the decoder refuses what lies deeper
+    if depth >= MAX_DEPTH:  # the decoder refuses anything deeper
         return {"$object": "too deeply nested"}
     if value is None or isinstance(value, bool):
         return value

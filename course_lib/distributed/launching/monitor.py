@@ -143,7 +143,7 @@ def _first_failure(ranks: Ranks, folder: LaunchFolder) -> RankFailedError | None
             )
         return RankFailedError(rank, folder.world_size, errors[rank]["reason"], text)
     for rank in sorted(exits):
-        return RankFailedError(rank, folder.world_size, "the process ended without a word before it was done")
+        return RankFailedError(rank, folder.world_size, "the process ended without a report before it was done")
     return None
 
 

@@ -141,7 +141,7 @@ class ParameterServerWorker:
         """
         if not self.active:
             raise RuntimeError(
-                "the server has told this worker to stop, or finish() was called: no further exchange is possible"
+                "the server has stopped this worker, or finish() was called: no further exchange is possible"
             )
         if self.delay:
             time.sleep(self.delay)

@@ -149,7 +149,7 @@ class JobQueue:
         left = JobArray.left_in(self.folder)
         states = tasks_by_name([array.name for array in left])
         if states is None:
-            raise _SilentError("squeue does not answer; once Slurm is back, the same command goes on")
+            raise _SilentError("squeue does not answer; once Slurm is back, the same command continues")
         for array in left:
             live = sorted(index for index, state in states[array.name].items() if state.live)
             mine = [WatchedTask(array, index) for index in live if wanted(array.labels[index])]

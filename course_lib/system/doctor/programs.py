@@ -72,7 +72,7 @@ def slurm() -> Iterator[Finding]:
     code, up = _ask(["sinfo", "--noheader", "--states=idle,mixed,allocated", "--format=%P"])
     job = os.environ.get("SLURM_JOB_ID")
     if code or not up or up.startswith("exit code"):
-        yield problem("slurm", "no partition has a node that is up", "sinfo -R tells why nodes are down")
+        yield problem("slurm", "no partition has a node that is up", "sinfo -R says why nodes are down")
     else:
         yield fine("slurm", f"partitions answer ({up.strip()}…)" + (f"; this is job {job}" if job else ""))
 
