@@ -44,7 +44,7 @@ class GradingContext:
         The instructor's notebook.
     secret : bytes
         Of the course; hidden inputs are drawn from it and the submission, so that grading a submission again asks the
-        same, and nobody without it can tell what that is.
+        same, and nobody without it can predict them.
     warm : WarmInterpreter or None
         None where nothing can be executed: exercises are then left out, and weights are not tried.
     threads : int

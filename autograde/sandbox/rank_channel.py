@@ -19,7 +19,7 @@ CONFINED_SECONDS = 300.0  # a machine may be busy; a process that fails ends at 
 
 @dataclass(frozen=True)
 class DelayedReply:
-    """A reply that is sent after `seconds`, while the other ranks go on."""
+    """A reply that is sent after `seconds`, while the other ranks continue."""
 
     seconds: float
     value: Any = None

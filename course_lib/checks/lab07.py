@@ -72,7 +72,7 @@ def _try_average(average: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _try_lying(average: Callable[..., Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]] | str:
-    """A convolution whose weight lies channels-last, every gradient another number: what is expected, and what comes."""
+    """A convolution with channels-last weight, every gradient another number: what is expected, and the result."""
     convolution = nn.Conv2d(2, 4, 3).to(memory_format=torch.channels_last)
     expected = []
     for p in convolution.parameters():
@@ -121,7 +121,7 @@ def average(answer: Callable[..., Any]) -> None:
 
 
 def _judge_lying(rank: int, found: tuple[list[torch.Tensor], list[torch.Tensor]] | str) -> None:
-    given = "a convolution whose weight lies channels-last in memory, as the networks' do"
+    given = "a convolution whose weight is channels-last in memory, as the networks' are"
     if isinstance(found, str):
         raise CheckFailed(
             f"{given}: rank {rank} raised {found!r}. p.grad.flatten() or reshape(-1) works on every order in memory"

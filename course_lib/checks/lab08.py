@@ -44,7 +44,9 @@ def averaging(answer: Callable[..., Any]) -> None:
                               + _likely_average(after[0], before, plain, weighed))  # fmt: skip
         for rank in (1, 2):
             if not _same(after[rank], weighed):
-                likely = "rank 0 alone averages, and nobody tells the others: bcast, or allreduce in place of reduce"
+                likely = (
+                    "rank 0 alone averages, and the others do not get the mean: bcast, or allreduce instead of reduce"
+                )
                 if not _same(after[rank], before[rank]):
                     likely = "its model is neither the old one nor the mean"
                 raise CheckFailed(f"{given}: rank 0 holds the mean, rank {rank} does not: {likely}")

@@ -27,7 +27,7 @@ from course_lib.data.batches import ImageData, Split
 
 __all__ = ["CHECKS"]
 
-SIDE, BATCH = 8, 8  # of the images that are told apart after a crop, and how many of them
+SIDE, BATCH = 8, 8  # side and number of the images, which differ enough to be recognised after a crop
 MEAN, STD = (0.3, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 
@@ -60,7 +60,7 @@ def batches(answer: Callable[..., Any]) -> None:
         if len(result[0]) != 4:
             raise CheckFailed(
                 f"66 images on 2 ranks in batches of 8 are 4 full batches a rank, yours has {len(result[0])}: "
-                "batch_size is a rank's own, Batches is told world_size, and training is shuffled"
+                "batch_size is per rank, Batches needs world_size, and training is shuffled"
             )
     _check_shares([epochs[0][1] for epochs in trained])
     if torch.equal(trained[0][0][1], trained[0][1][1]):

@@ -110,7 +110,7 @@ class Checkpoint:
             why = str(error).strip().splitlines()
             raise CheckpointError(
                 f"{self.path} does not fit this training ({why[0] if why else type(error).__name__}); "
-                "go on with the program that wrote it, or remove it to train anew"
+                "continue with the program that wrote it, or remove it to start again"
             ) from None
         records = [EpochRecord(**record) for record in state["records"]]
         return records, [float(seconds) for seconds in state["epoch_times"]]

@@ -180,7 +180,7 @@ def test_an_exception_cancels_and_silence_does_not(slurm, queue, monkeypatch):
     assert queue.lines[1:] == ["cancelling 1 trial that Slurm has"]
     before = slurm.cancelled()
     monkeypatch.setattr(job_queue, "SILENCE_SECONDS", -1.0)
-    with pytest.raises(SlurmError, match="squeue does not answer; the jobs go on"), successor(queue) as again:
+    with pytest.raises(SlurmError, match="squeue does not answer; the jobs continue"), successor(queue) as again:
         submit(again, "a")
         (slurm.folder / "states").unlink()
         list(again.poll())

@@ -32,7 +32,7 @@ __all__ = ["fill_moodle"]
 
 IDS = ("Username", "ID number", "Email address")
 SHOWN = ("Full name", "Email address", "Online text")
-# Without one of these Moodle refuses the file, or we cannot tell what may be changed.
+# Without one of these Moodle refuses the file, or we do not know what may be changed.
 NEEDED = ("Identifier", "Grade", "Grade can be changed", "Last modified (grade)")
 COMMENTS = "Feedback comments"
 _OURS = "Graded from the files handed in: "

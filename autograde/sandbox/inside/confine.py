@@ -299,7 +299,7 @@ def _filter_system_calls(apart: bool, network: bool) -> None:
     if apart:
         allowed = [jump_if_equal(command, len(_FCNTL_COMMANDS) - i, 0) for i, command in enumerate(_FCNTL_COMMANDS)]
         program += [jump_if_equal(fcntl, 0, len(allowed) + 3), load(24), *allowed, refuse, allow]
-    # clone3's flags lie in memory, where a filter cannot look: libraries fall back to clone.
+    # clone3's flags are in memory, where a filter cannot look: libraries fall back to clone.
     program += [jump_if_equal(clone3, 0, 1), unknown]
     program += [jump_if_equal(clone, 0, 4), load(16), jump_if_any_bit(_NEW_NAMESPACES, 0, 1), refuse, allow]
     # Sockets with a name, in the file system or beside it, reach another rank uncounted; so does netlink between users.

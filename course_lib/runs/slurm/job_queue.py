@@ -1,7 +1,7 @@
 """Job arrays from their submission to the end of every task, for grading and for sweeps on Slurm.
 
 This process reads the tasks' reports, and regularly asks squeue which tasks still live, because a task that was killed
-reports nothing. When this process is killed the jobs go on: the next one adopts them (`JobQueue.adopt`) or cancels
+reports nothing. When this process is killed the jobs continue: the next one adopts them (`JobQueue.adopt`) or cancels
 them (`course_lib.runs.slurm.job_array.cancel_left`). An exception, such as that of Ctrl-C, cancels them.
 """
 
@@ -31,7 +31,7 @@ LONGEST_ARRAY = 1000  # Slurm's own default, less one
 
 
 class _SilentError(SlurmError):
-    """squeue does not answer; the jobs may go on."""
+    """squeue does not answer; the jobs may continue."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class JobQueue:
         Raises
         ------
         SlurmError
-            sbatch refuses even one task, or squeue does not answer. In the second case the jobs go on.
+            sbatch refuses even one task, or squeue does not answer. In the second case the jobs continue.
         """
         while work or self.tasks:
             while taken := self.submit(function, work[: max(0, most - len(self.tasks)) if most else None]):
@@ -222,7 +222,9 @@ class JobQueue:
                 self._answered = now
                 self._compare(states, now)
             elif now - self._answered > SILENCE_SECONDS:
-                raise _SilentError("squeue does not answer; the jobs go on: once Slurm is back, give the same command")
+                raise _SilentError(
+                    "squeue does not answer; the jobs continue: once Slurm is back, give the same command"
+                )
         for task in [task for task in self.tasks if task.over is not None]:
             since, state = task.over
             visible = self._finished(task)

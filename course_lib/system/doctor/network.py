@@ -39,7 +39,7 @@ def loopback() -> Iterator[Finding]:
 
 
 def rendezvous() -> Iterator[Finding]:
-    """MASTER_ADDR and MASTER_PORT left in the environment decide where ranks meet, unless a launcher sets them."""
+    """MASTER_ADDR and MASTER_PORT left in the environment set the ranks' address, unless a launcher sets it."""
     port = os.environ.get("MASTER_PORT")
     if port is None:
         return

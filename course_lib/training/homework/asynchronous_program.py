@@ -121,7 +121,7 @@ def _serve(
     records, epoch_times = checkpoint.restore(model, recipe.optimizer, recipe.scheduler)
     if records:
         run.restore(records, epoch_times)
-        print(f"going on from {checkpoint.path}", flush=True)
+        print(f"continuing from {checkpoint.path}", flush=True)
     earlier = records[-1].time if records else 0.0
     epoch: list[Update] = []
     staleness: list[int] = []

@@ -59,7 +59,7 @@ def program_options(
         description=description,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         epilog=f"Several ranks: torchrun --standalone --nproc-per-node=N {name}.py … "
-        "The state is kept after every epoch: give the same command again to go on after an interruption.",
+        "The state is kept after every epoch: give the same command again to continue after an interruption.",
     )
     for option, default in {**defaults, "train_samples": 0, "test_samples": 0, "seed": 0}.items():
         kind, _, meaning = _OPTIONS[option]
