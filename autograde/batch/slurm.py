@@ -50,8 +50,8 @@ def run_slurm(
 ) -> Iterator[GradingResult]:
     """Grade students by a job array, in the order in which they are done.
 
-    A task that fails, is cancelled, reaches its time limit or loses its node loses what it had not finished. Those
-    students get one more try, each in a task of its own, so that one who ends a task does not affect the others.
+    A task may fail, be cancelled, reach its time limit or lose its node. Its unfinished students get one more try, each
+    in a separate task, so that a submission that ends its task does not affect the others.
 
     Parameters
     ----------
@@ -59,14 +59,14 @@ def run_slurm(
         The compute nodes see its course folder, and this Python environment, under the same paths.
     students : list of str
     workers : int
-        Tasks that run at a time, at most; also the length of the first array.
+        The most tasks that run at a time; also the length of the first array.
     timeout : float
-        Seconds after which a student is given up. A task's time limit is that times its students, unless `options`
-        has another.
+        Seconds after which a student is given up. A task's time limit is this times its number of students, unless
+        `options` has another.
     options : mapping
         For sbatch, as `slurm_option` reads them.
     log : callable
-        Called with each line about the jobs, such as what they wait for.
+        Called with each line about the jobs, such as the reason why they wait.
 
     Raises
     ------
