@@ -1,4 +1,4 @@
-"""A file as its publisher made it, and receiving one from somewhere that is not trusted."""
+"""A publisher's file, and receiving one from an untrusted source."""
 
 import gzip
 import hashlib
@@ -37,7 +37,7 @@ class RawFile:
 
     @property
     def limit(self) -> int:
-        """The most bytes that are ever kept: a re-encoded copy may be somewhat longer than the original."""
+        """The most bytes that are kept: a re-encoded copy may be somewhat longer than the original."""
         return self.size if self.sha256 else 2 * self.size + _CHUNK
 
 

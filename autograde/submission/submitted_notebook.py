@@ -66,7 +66,7 @@ def read_notebook(submission: Path, lab: str) -> NotebookNode:
     Raises
     ------
     EvidenceError
-        Whatever is wrong, in one line; nothing else is raised.
+        For every problem, in one line. Nothing else is raised.
     """
     shown = f"{lab}.ipynb"
     try:
@@ -89,7 +89,7 @@ def read_notebook(submission: Path, lab: str) -> NotebookNode:
         raise
     except FileNotFoundError:
         raise EvidenceError(f"no submission: expected a folder with {shown}; hand in the notebook") from None
-    except Exception as error:  # fails closed: what we did not think of is no notebook and stops nothing
+    except Exception as error:  # fails closed: an unexpected error means "no notebook" and does not stop the grading
         raise EvidenceError(f"{shown} could not be read ({type(error).__name__}): {REMEDY}") from None
 
 

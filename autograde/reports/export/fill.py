@@ -4,7 +4,7 @@ One column of the file decides who is who for everybody: the one in which most s
 consulted for the rest, a platform's internal number could equal another student's id, and a grade go to the wrong person.
 
 In that column a cell means a student if it is the id; else if it is the id or the gradebook's e-mail address but for
-capitals; else if one of the two is an e-mail address and the other its local part. A rule counts only where exactly one
+capitals; else if one of the two is an e-mail address and the other its local part. A rule counts only if exactly one
 row and exactly one student fit.
 """
 
