@@ -221,7 +221,7 @@ def grade_lab(
     if without_penalty:
         raise CourseError(
             f"{len(without_penalty)} of {len(wanted)} late penalties could not be computed, their scores are written "
-            f"without a new one: {'; '.join(without_penalty[:3])}; mend the plugin, then grade again (nothing is executed anew)"
+            f"without a new one: {'; '.join(without_penalty[:3])}; repair the plugin, then grade again (nothing is executed again)"
         )
     return [verdicts[student] for student in wanted]
 

@@ -108,7 +108,7 @@ def _only_batch(folder: Path) -> Iterator[None]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = open(folder.parent / f".{folder.name}.lock", "w")  # noqa: SIM115 (held until the batch is over)
     except OSError as error:
-        raise SlurmError(f"{folder} cannot be used ({error.strerror}); see that it is yours and writable") from None
+        raise SlurmError(f"{folder} cannot be used ({error.strerror}); it must be yours and writable") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

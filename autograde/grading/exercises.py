@@ -206,7 +206,7 @@ def _raised(error: Mapping[str, Any], what: str, flag: str) -> AnswerError:
         return AnswerError("not answered: the exercise still has its blank", flag="missing")
     if "Connection closed by peer" in message or "Connection reset by peer" in message:
         return AnswerError(
-            f"a rank left while another waited for it: {what}", "do all ranks make the same calls?", flag
+            f"a rank ended while another waited for it: {what}", "do all ranks make the same calls?", flag
         )
     place = ""
     if isinstance(error.get("cell"), str) and isinstance(error.get("line"), int):
@@ -219,9 +219,9 @@ def _ended(error: Exceeded, when: str = "") -> AnswerError:
     flag = {"ended": "crash", "protocol": "escape"}.get(error.kind, "limit")
     remedy = {
         "time": "does a loop end, and do all ranks make the same calls?",
-        "memory": "how large are the tensors that it makes, and are they let go?",
-        "answer": "how large is what it returns?",
-        "output": "print less: a line an epoch, not a line a step",
+        "memory": "how large are the tensors that it makes, and are they freed?",
+        "answer": "how large is the returned value?",
+        "output": "print less: one line per epoch, not per step",
         "ended": "a function that is graded must return; it must not end its process",
     }.get(error.kind, "")
     return AnswerError(f"{error}{' ' + when if when else ''}", remedy, flag)

@@ -161,7 +161,7 @@ def course_secret(course: Path) -> bytes:
                 temporary.unlink()
         return path.read_bytes()
     except OSError as error:
-        raise CourseError(f"{path} cannot be used ({error.strerror}); see that {course} can be written") from None
+        raise CourseError(f"{path} cannot be used ({error.strerror}); make {course} writable") from None
 
 
 @cache

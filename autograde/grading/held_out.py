@@ -48,7 +48,7 @@ def check_data(rules: ModelEvidence) -> None:
             return
         except DataError as error:
             problems.append(str(error))
-    raise ValueError(f"submitted weights cannot be tried: {problems[0]}")
+    raise ValueError(f"submitted weights cannot be tested: {problems[0]}")
 
 
 def try_weights(
@@ -89,7 +89,7 @@ def try_weights(
         staged = read(rules.held_out or record.data_name)
     except DataError as error:
         raise EvidenceError(
-            f"the grader has no such data to try the weights on ({error}); ask your instructor"
+            f"the grader has no such data to test the weights on ({error}); ask your instructor"
         ) from None
     chosen = random.permutation(len(staged.arrays["test_labels"]))[: rules.images]
     images = augment(staged.arrays["test_images"][chosen], random)
@@ -120,7 +120,7 @@ def try_weights(
     try:
         reply = in_turn(predict)
     except Exceeded as error:
-        raise EvidenceError(f"the weights could not be tried: {error}") from None
+        raise EvidenceError(f"the weights could not be tested: {error}") from None
     predicted = reply.get("value")
     if not isinstance(predicted, torch.Tensor) or predicted.shape != labels.shape or predicted.is_floating_point():
         error = reply.get("error") if isinstance(reply.get("error"), dict) else {}

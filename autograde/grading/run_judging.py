@@ -56,7 +56,7 @@ def with_weights(
     elif isinstance(weights, EvidenceError):
         tried = weights
     elif context.warm is None:
-        tried = EvidenceError("the weights were not tried: there is no sandbox on the grader's machine")
+        tried = EvidenceError("the weights were not tested: there is no sandbox on the grader's machine")
     else:
         random = np.random.default_rng([*seed, *b"held-out", *rules.id.encode()])
         execution = context.rubric.execution

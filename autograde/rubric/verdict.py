@@ -19,7 +19,7 @@ FOLDER = "autograded_evidence"
 FLAGS = {
     "unsandboxed": "graded without the sandbox",
     "tampered": "cells that nbgrader locks were changed",
-    "forged": "evidence that does not hold together",
+    "forged": "evidence that contradicts itself",
     "escape": "tried what the sandbox forbids",
     "limit": "ended at a limit (time, memory, processes, output)",
     "crash": "raised an error or ended its process",

@@ -201,7 +201,7 @@ class Batches:
         share = len(split) // world_size
         if shuffle and share < batch_size:
             raise ValueError(
-                f"batch_size {batch_size} a rank × {world_size} ranks exceeds the {len(split)} training images; "
+                f"batch_size {batch_size} per rank × {world_size} ranks exceeds the {len(split)} training images; "
                 "use a smaller batch_size or more train_samples"
             )
         if resident is None:

@@ -92,11 +92,11 @@ class Checkpoint:
                 header = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
             if header.get("format") != _FORMAT:
-                raise CheckpointError(f"{self.path} is not a checkpoint of this version; remove it to train anew")
+                raise CheckpointError(f"{self.path} is not a checkpoint of this version; remove it to start again")
             state = json.loads(header["state"])
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise CheckpointError(
-                f"{self.path} cannot be read ({' '.join(str(error).split())}); remove it to train anew"
+                f"{self.path} cannot be read ({' '.join(str(error).split())}); remove it to start again"
             ) from None
         try:
             model.load_state_dict(_unpack(state["model"], tensors))

@@ -93,7 +93,7 @@ def fill_scores(
     absent = [student for student in grades.scores if student not in {*matched.values(), *ambiguous}]
     lines += [
         f"{len(written)} filled in column {file.header[column]!a}, students found by {name}",
-        *naming("more than one could be meant, fill by hand", filter(grades.scores.__contains__, ambiguous)),
+        *naming("several match, fill by hand", filter(grades.scores.__contains__, ambiguous)),
         *naming("not in the file", absent),
         *naming(f"no score for {len(without)} in the file", without),
     ]

@@ -150,7 +150,7 @@ def _first_failure(ranks: Ranks, folder: LaunchFolder) -> RankFailedError | None
 def _describe_exit(code: int) -> str:
     if code >= 0:
         return f"the process exited with code {code} before it was done"
-    hint = "; the system kills so when memory runs out" if -code == signal.SIGKILL else ""
+    hint = "; the system does this when memory runs out" if -code == signal.SIGKILL else ""
     return f"the process was ended by {signal.Signals(-code).name}{hint}"
 
 

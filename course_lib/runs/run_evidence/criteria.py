@@ -186,9 +186,9 @@ def early_stop(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     if due is None and last < asked:
         return Finding(False, f"ended after epoch {last} of {asked}, though there were not yet {rule}")
     if due is None:
-        return Finding(True, f"never {rule}, and the run went on to its last epoch")
+        return Finding(True, f"never {rule}, and the run continued to its last epoch")
     if last > due:
-        return Finding(False, f"should have stopped after epoch {due} ({rule}) and went on to epoch {last}")
+        return Finding(False, f"should have stopped after epoch {due} ({rule}) and continued to epoch {last}")
     if due < asked and not record.stopped_early:
         return Finding(False, f"ended after epoch {due} as the rule asks, but run.json records no early stop")
     return Finding(True, f"stopped after epoch {due}: {rule}")

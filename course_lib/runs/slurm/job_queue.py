@@ -267,7 +267,7 @@ class JobQueue:
             if reason in FOR_EVER:
                 number = self._count([each for each in reasons if each == reason])
                 self.log_once(
-                    f"{number} will wait for ever: {reason} ({FOR_EVER[reason]}); Ctrl-C, and give the command anew"
+                    f"{number} will wait for ever: {reason} ({FOR_EVER[reason]}); Ctrl-C,  and give the command again"
                 )
             elif not running and reason != "None":
                 self.log_once(f"jobs wait: {reason}")

@@ -192,14 +192,12 @@ def already_finished(folder: RunFolder, checkpoint: Checkpoint, ranks: int, rest
         if other := differences(unfinished, now):
             raise RunMismatchError(
                 f"{folder.path} holds an interrupted run with {', '.join(other)}; give its options to continue it, "
-                "another --output-dir, or --restart to train anew"
+                "another --output-dir, or --restart to start again"
             )
     elif finished is not None and not differences(finished, now):
         if rank == 0:
             checkpoint.remove()  # where the kill came after its last epoch
-            print(
-                f"{folder.path} holds this run, finished at {finished['ended']}; --restart trains it anew", flush=True
-            )
+            print(f"{folder.path} holds this run, finished at {finished['ended']}; --restart runs it again", flush=True)
         return True
     elif rank == 0:
         checkpoint.remove()  # it belongs to no run that is known

@@ -175,7 +175,7 @@ def _accuracy(done: pd.DataFrame, about: str) -> Figure | None:
     small, large = means.index.min(), means.index.max()
     change = 100 * (means[large] - means[small])
     finding = f"{abs(change):.1f} points of accuracy {'lost' if change < 0 else 'gained'}"
-    figure, (axes,) = _figure(1, f"From {small} to {large} images a step: {finding}", about)
+    figure, (axes,) = _figure(1, f"From {small} to {large} images per step: {finding}", about)
     several = done["ranks"].nunique() > 1
     for index, ((variant, ranks), series) in enumerate(groups := list(done.groupby(["variant", "ranks"]))):
         means = _mean(series, "effective_batch", "final_accuracy")
