@@ -126,7 +126,7 @@ def augmentation(data: ImageData, repeats: int, seconds: float, device: str) -> 
 
 
 def shares(data: ImageData, repeats: int, steps: int, device: str) -> None:
-    print(f"share of a training step's time spent waiting for input, batch {BATCH}, {steps} steps a run")
+    print(f"share of a training step's time spent waiting for input, batch {BATCH}, {steps} steps per run")
     for model_name, make in MODELS.items():
         torch.manual_seed(0)
         model = accelerate_model(make(), device)

@@ -232,7 +232,7 @@ def measure_costs(options: argparse.Namespace) -> None:
             print(f"{name}: {times:,}")
             continue
         print(
-            f"{name}: {summary(times['wall'], 1)} ms a step, processor {summary(times['processor'], 1)} ms; "
+            f"{name}: {summary(times['wall'], 1)} ms per step, processor {summary(times['processor'], 1)} ms; "
             f"processor / SGD's {summary(ratios(times['processor'], costs['SGD']['processor']), 2)}"
         )
     if options.output:

@@ -1,7 +1,7 @@
 """What the live view costs a training in a notebook's kernel.
 
 The same training runs in one kernel again and again, by turns as JupyterLab asks for a cell (bar and curves, two
-updates a second) and as papermill does (plain lines); the ratio is taken pair by pair. The kernel has one core of its
+updates per second) and as papermill does (plain lines); the ratio is taken pair by pair. The kernel has one core of its
 own where there are two, so that the program which takes its messages does not share it. Target: at most 1.03.
 
     python benchmarks/live_view.py [--pairs 10] [--epochs 6]

@@ -47,7 +47,7 @@ def main() -> None:
             print(
                 f"pair {pair + 1}: ada {result['ada']:g}, hog {result['hog']:g}, {result['seconds']:.0f} s", flush=True
             )
-    print(f"every point kept in {kept} of {options.pairs} pairs; {summary(seconds, 0)} s a pair")
+    print(f"every point kept in {kept} of {options.pairs} pairs; {summary(seconds, 0)} s per pair")
 
 
 def grade(root: Path, students: dict[str, str]) -> dict[str, float]:

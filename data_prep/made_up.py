@@ -54,7 +54,7 @@ MADE_UP = {
 
 @cache
 def arrays(name: str) -> dict[str, np.ndarray]:
-    """The arrays of the set `name`, made once a process; read-only, as staged ones are."""
+    """The arrays of the set `name`, made once per process; read-only, as staged ones are."""
     made = MADE_UP[name].make()
     for array in made.values():
         array.setflags(write=False)

@@ -59,7 +59,7 @@ def batches(answer: Callable[..., Any]) -> None:
         tested.append(_epochs(result[1], (0,))[0])
         if len(result[0]) != 4:
             raise CheckFailed(
-                f"66 images on 2 ranks in batches of 8 are 4 full batches a rank, yours has {len(result[0])}: "
+                f"66 images on 2 ranks in batches of 8 are 4 full batches per rank, yours has {len(result[0])}: "
                 "batch_size is per rank, Batches needs world_size, and training is shuffled"
             )
     _check_shares([epochs[0][1] for epochs in trained])
@@ -174,7 +174,9 @@ def report(answer: Callable[..., Any]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             (first, printed), (second, _) = on_two_ranks(_try_report, answer, folder, given)
         if second:
-            raise CheckFailed("rank 1 reported too: the transcript would hold every epoch once a rank. Ask for rank 0")
+            raise CheckFailed(
+                "rank 1 reported too: the transcript would hold every epoch once per rank. Ask for rank 0"
+            )
         if not first:
             why = (
                 "what it printed did not go through assessment_print, which writes the transcript"
@@ -205,7 +207,7 @@ def worker(answer: Callable[..., Any], args: argparse.Namespace | None = None) -
     if len(first["accuracies"]) != args.epochs:
         raise CheckFailed(
             f"{args.epochs} epochs were asked for, yours recorded {len(first['accuracies'])} accuracies: append the "
-            "epoch's validation accuracy once an epoch"
+            "epoch's validation accuracy once per epoch"
         )
     if first["accuracies"] != second["accuracies"]:
         raise CheckFailed(
@@ -217,7 +219,7 @@ def worker(answer: Callable[..., Any], args: argparse.Namespace | None = None) -
     epochs = [text for text in lines if text.startswith("Epoch = ")]
     if other or len(epochs) != args.epochs:
         raise CheckFailed(
-            f"the transcript should hold {args.epochs} epochs, from rank 0; it holds {len(epochs) + len(other)}: call report once an epoch"
+            f"the transcript should hold {args.epochs} epochs, from rank 0; it holds {len(epochs) + len(other)}: call report once per epoch"
         )
     total = float(re.search(r"Cumulative Time = ([\d.]+)", epochs[-1])[1])
     parts = sum(float(re.search(r"Epoch Time = ([\d.]+)", text)[1]) for text in epochs)

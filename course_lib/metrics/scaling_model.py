@@ -1,6 +1,6 @@
 """What more ranks bring: Amdahl's and Gustafson's laws, and a model of a training step fitted to measured times.
 
-A synchronous step computes, then sums the gradient. With b images a rank, n bytes of gradient and N ranks on a ring,
+A synchronous step computes, then sums the gradient. With b images per rank, n bytes of gradient and N ranks on a ring,
 
     T(N, b) = t₀ + c·b + 2(N − 1)·(α + β·n/N),
 

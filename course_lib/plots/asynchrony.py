@@ -88,7 +88,7 @@ def worker_timelines(
     seconds: float,
     skip: float = 0.1,
 ) -> Figure:
-    """When each worker was computing, for several ways to train: a bar a step, white where it waited.
+    """When each worker was computing, for several ways to train: one bar per step, white where it waited.
 
     Parameters
     ----------

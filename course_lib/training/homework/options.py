@@ -16,7 +16,7 @@ _NOT_THE_RUN = ("output_dir", "root", "restart", "ranks")  # where and how it ru
 _OPTIONS: dict[str, tuple[type, str, str]] = {  # type, rule (see course_lib.runs.parameters), meaning
     "dataset": (str, "{data}", "staged data set (`lab data list`)"),
     "epochs": (int, "[1, 10000]", "passes over the training images"),
-    "batch_size": (int, "[1, 1000000]", "images a rank and step"),
+    "batch_size": (int, "[1, 1000000]", "images per rank and step"),
     "base_lr": (float, "(0.0, 1e6]", "highest learning rate of the one-cycle schedule for 128 images per step; scaled linearly with "
                        "batch size × ranks"),
     "momentum": (float, "[0.0, 1.0)", "Nesterov momentum of SGD"),
