@@ -42,7 +42,7 @@ class PortInUseError(OSError):
 
 
 class StaleFileError(RuntimeError):
-    """The file is left from ranks that met before."""
+    """The file remains from an earlier group."""
 
 
 class RanksMissingError(TimeoutError):
@@ -151,7 +151,7 @@ def file_group(
     FileNotFoundError
         The folder is missing.
     StaleFileError
-        Ranks have met at this file before.
+        An earlier group has used this file.
     RanksMissingError
         Not all ranks came in time.
     """
