@@ -1,4 +1,4 @@
-"""Data parallelism, third step: average the gradients in buckets.
+"""Data parallelism, third version: average the gradients in buckets.
 
 A message takes a latency and a time per byte. Many small gradients in one message pay the latency once. Buckets
 that are too large leave nothing to overlap with backward. torch.nn.parallel.DistributedDataParallel works this way (Li
