@@ -10,12 +10,12 @@ CI_TESTS := (exhibits or (labs or thorough) and not quick) and not (slow or gpu 
 
 help:
 	@echo "make demo      stage FashionMNIST, run labs 01 and 02, grade them, write the report"
-	@echo "make test      the quick tests: every exercise, every command, a sample of the rest (7 minutes, two cores)"
+	@echo "make test      the quick tests: every exercise, every command, a sample of the rest (7 minutes on two cores)"
 	@echo "make test-ci   what continuous integration adds: every hostile submission, every lab (13 minutes more)"
-	@echo "make test-all  everything, also what needs Slurm, a browser or a GPU (hours)"
-	@echo "make mutants   break the library on purpose, line by line, and see a test fail each time (an hour)"
+	@echo "make test-all  all tests, also those that need Slurm, a browser or a GPU (hours)"
+	@echo "make mutants   break the library on purpose, one line at a time; a test must fail each time (one hour)"
 	@echo "make jupyter   JupyterLab on copies of the labs to fill in, in $(MY_LABS)/"
-	@echo "make authors   JupyterLab on the labs' sources, which hold the solutions"
+	@echo "make authors   JupyterLab on the labs' sources, which contain the solutions"
 	@echo "make hub       a JupyterHub on this machine, with two students and an instructor (as root)"
 	@echo "make hub-clean remove that hub's accounts, homes and submissions"
 	@echo "make clean     remove the environment and everything that was generated"
@@ -33,8 +33,8 @@ $(STAMP): pyproject.toml autograde/pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/python demo.py
 
-# The classes of tests: tests/cost_classes.py. Their files are shared by more processes than most machines have cores to
-# spare, because tests wait: for limits, for processes that start, for a disk.
+# tests/cost_classes.py defines the classes of tests. More processes than cores share the files, because tests wait: for
+# limits, for processes that start, for a disk.
 unexport PYTHONDONTWRITEBYTECODE  # every process would compile the tests anew
 SHARED := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -53,7 +53,7 @@ test-all: $(STAMP)
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants/run.py
 
-# A student's copies; what is in the folder already stays. The terminals of JupyterLab find `lab` on the PATH.
+# A student's copies; existing files stay. The terminals of JupyterLab find `lab` on the PATH.
 MY_LABS ?= my_labs
 WITH_PATH := PATH="$(CURDIR)/$(BIN):$$PATH"
 

@@ -37,7 +37,7 @@ def stage() -> tuple[str, dict[str, int]]:
         return fetch("fashion-mnist", report=print).name, {}
     except DataError as error:
         print(error)
-        print("going on with the 5,000 + 1,000 real images that ship with the project (fashion-mnist-small)")
+        print("continuing with the 5,000 + 1,000 real images that ship with the project (fashion-mnist-small)")
         return "fashion-mnist-small", SMALL
 
 

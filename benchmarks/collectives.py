@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from harness import alternate, conditions, parse_options, ratios, spread
+from harness import alternate, conditions, parse_options, ratios, summary
 
 from course_lib.distributed import launch, ring_all_reduce, trace_messages, whole_tensor_all_reduce
 from course_lib.metrics.communication_cost import bus_bandwidth
@@ -62,9 +62,9 @@ def main() -> None:
             busiest = max(sent[name] for _, sent in results)
             moved = f"{busiest / 2**20:.3f} MiB sent, " if busiest else ""
             print(
-                f"  {name}: {spread([1000 * t for t in times])} ms, "
+                f"  {name}: {summary([1000 * t for t in times])} ms, "
                 f"{bus_bandwidth(nbytes, min(times), options.ranks) / 1e9:.2f} GB/s at best, "
-                f"{moved}time / backend's: {spread(ratios(times, seconds[BACKEND]), 2)}",
+                f"{moved}time / backend's: {summary(ratios(times, seconds[BACKEND]), 2)}",
                 flush=True,
             )
 

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from harness import alternate, conditions, parse_options, ratios, spread
+from harness import alternate, conditions, parse_options, ratios, summary
 from torch import nn
 
 from course_lib.distributed import launch, threads_per_rank
@@ -72,7 +72,7 @@ def main() -> None:
     arguments = (options.layers, options.width, options.batch_size, options.rounds, options.steps)
     seconds = launch(measure, options.ranks, arguments, threads=options.threads)[0]
     for name, values in seconds.items():
-        faster = spread(ratios(seconds["naive"], values), 2)
+        faster = summary(ratios(seconds["naive"], values), 2)
         print(f"{name:10s} {1e3 * statistics.median(values):6.2f} ms per step; faster than naive × {faster}")
 
 

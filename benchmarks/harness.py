@@ -67,7 +67,7 @@ def conditions(**facts: object) -> str:
     )
 
 
-def spread(values: Sequence[float], digits: int = 3) -> str:
+def summary(values: Sequence[float], digits: int = 3) -> str:
     """Median, least and greatest of several runs."""
     return (
         f"{statistics.median(values):.{digits}f} (least {min(values):.{digits}f}, greatest {max(values):.{digits}f}, "

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable
 
 import torch
-from harness import alternate, conditions, parse_options, ratios, spread
+from harness import alternate, conditions, parse_options, ratios, summary
 
 from course_lib.data.batches import Batches, load
 from course_lib.distributed.shared_memory.hogwild_sgd import SharedRun, train_hogwild, train_serial
@@ -80,7 +80,7 @@ def report(name: str, run: Runner, processes: int, rounds: int) -> None:
     for key, values in results.items():
         print(
             f"  {key:12s} {statistics.median(seconds[key]):.2f} s; "
-            f"speed-up {spread(ratios(seconds['serial'], seconds[key]), 2)}; "
+            f"speed-up {summary(ratios(seconds['serial'], seconds[key]), 2)}; "
             f"processor time × {statistics.median(ratios(processor[key], processor['serial'])):.2f}; "
             f"accuracy {statistics.median(accuracy for _, accuracy in values):.3f}; "
             f"updates lost {candidates[key](True)[0].lost.fraction:.1e}",

@@ -176,7 +176,7 @@ def run(students: int, every: float) -> dict[str, Any]:
     finally:
         try:
             hub.stop()
-        except AssertionError as error:  # something was left behind; the figures stand
+        except AssertionError as error:  # something was left behind; the figures stay valid
             if not results:
                 raise
             results["summary"]["failures"]["the hub's end"] = " ".join(str(error).split())[:300]

@@ -12,7 +12,7 @@ _IN_USE = re.compile(r"address (is )?already in use|EADDRINUSE|port \d+ is (alre
 
 
 def collisions(lines: Iterable[str]) -> list[str]:
-    """The lines that tell of a port which somebody else had."""
+    """The lines that report a port in use."""
     return [line.strip() for line in lines if _IN_USE.search(line)]
 
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from harness import alternate, conditions, parse_options, ratios, spread
+from harness import alternate, conditions, parse_options, ratios, summary
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -120,13 +120,13 @@ def augmentation(data: ImageData, repeats: int, seconds: float, device: str) -> 
         rates = alternate(candidates, repeats)
         print(f"{kind} augmentation, {data.channels}×32×32, batch {BATCH}")
         for name, values in rates.items():
-            print(f"  {name}: {spread(values, 0)} images/s")
+            print(f"  {name}: {summary(values, 0)} images/s")
         for name in list(rates)[1:]:
-            print(f"  ours / {name}: {spread(ratios(rates['ours'], rates[name]), 1)}", flush=True)
+            print(f"  ours / {name}: {summary(ratios(rates['ours'], rates[name]), 1)}", flush=True)
 
 
 def shares(data: ImageData, repeats: int, steps: int, device: str) -> None:
-    print(f"share of a training step's time spent waiting for input, batch {BATCH}, {steps} steps a run")
+    print(f"share of a training step's time spent waiting for input, batch {BATCH}, {steps} steps per run")
     for model_name, make in MODELS.items():
         torch.manual_seed(0)
         model = accelerate_model(make(), device)
@@ -138,7 +138,7 @@ def shares(data: ImageData, repeats: int, steps: int, device: str) -> None:
                 for name in ("ours", "torchvision, DataLoader")
             }
             for name, percent in alternate(candidates, repeats).items():
-                print(f"  {model_name}, {kind}, {name}: {spread(percent, 1)} %", flush=True)
+                print(f"  {model_name}, {kind}, {name}: {summary(percent, 1)} %", flush=True)
 
 
 def waiting_percent(
@@ -187,9 +187,9 @@ def files_against_arrays(repeats: int, seconds: float, device: str) -> None:
         rates = {}
         for name, pairs in results.items():
             first, rates[name] = zip(*pairs, strict=True)
-            print(f"  {name}: first batch after {spread(first, 1)} ms, {spread(rates[name], 0)} images/s")
+            print(f"  {name}: first batch after {summary(first, 1)} ms, {summary(rates[name], 0)} images/s")
         for name in list(rates)[1:]:
-            print(f"  {name} / ImageFolder: {spread(ratios(rates[name], rates['ImageFolder']), 1)} in images/s")
+            print(f"  {name} / ImageFolder: {summary(ratios(rates[name], rates['ImageFolder']), 1)} in images/s")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ reaches the accuracy in the fewest epochs on average over the seeds. Momentum, w
     python benchmarks/kfac.py table                                the table of what there is
     python benchmarks/kfac.py cost [--rounds 3] [--ranks 1]        a step at update intervals 1, 10, 100
 
-Target: at most 0.75 of SGD's epochs. The runs are JSON files, one each, in --output; the same command goes on.
+Target: at most 0.75 of SGD's epochs. The runs are JSON files, one each, in --output; the same command continues.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import alternate, conditions, parse_options, ratios, spread
+from harness import alternate, conditions, parse_options, ratios, summary
 from torch import nn
 
 from course_lib.data.batches import Batches, ImageData, load
@@ -124,7 +124,7 @@ def measure_epochs(options: argparse.Namespace) -> None:
         if (number + number // shards) % shards != shard or file.exists():  # a K-FAC run costs more: mix them
             continue
         if time.monotonic() > end:
-            print("time is up; the same command goes on")
+            print("time is up; the same command continues")
             break
         result = run(data, *cell, options.batch)
         write_atomically(file, json.dumps(result | facts | {"conditions": conditions(ranks=1)}))
@@ -157,7 +157,7 @@ def print_table(options: argparse.Namespace) -> None:
             epochs, wall, processor = zip(*reached, strict=True)
             print(
                 f"{target:.1%} {method}: lr {lr:g}, schedule of {length}: {mean:.2f} epochs {list(epochs)}; "
-                f"{spread(wall, 1)} s of training, processor {spread(processor, 1)} s"
+                f"{summary(wall, 1)} s of training, processor {summary(processor, 1)} s"
             )
         if len(best) == 2:
             kfac, plain = (best[name] for name in ("K-FAC", "SGD"))
@@ -232,8 +232,8 @@ def measure_costs(options: argparse.Namespace) -> None:
             print(f"{name}: {times:,}")
             continue
         print(
-            f"{name}: {spread(times['wall'], 1)} ms a step, processor {spread(times['processor'], 1)} ms; "
-            f"processor / SGD's {spread(ratios(times['processor'], costs['SGD']['processor']), 2)}"
+            f"{name}: {summary(times['wall'], 1)} ms per step, processor {summary(times['processor'], 1)} ms; "
+            f"processor / SGD's {summary(ratios(times['processor'], costs['SGD']['processor']), 2)}"
         )
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from harness import conditions, parse_options, seconds, spread
+from harness import conditions, parse_options, seconds, summary
 
 from course_lib.distributed import launch, threads_per_rank
 
@@ -39,7 +39,7 @@ def main() -> None:
 
     print(conditions(ranks=ranks, repeats=options.repeats))
     print(f"first launch (the fork server imports PyTorch): {seconds(launched):.2f} s")
-    print(f"later launches: {spread([seconds(launched) for _ in range(options.repeats)])} s")
+    print(f"later launches: {summary([seconds(launched) for _ in range(options.repeats)])} s")
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "one_sum.py"
         script.write_text(SCRIPT)
@@ -49,7 +49,7 @@ def main() -> None:
         def torchrun() -> None:
             subprocess.run(command, check=True, capture_output=True, env=environment)
 
-        print(f"torchrun: {spread([seconds(torchrun) for _ in range(3)])} s")
+        print(f"torchrun: {summary([seconds(torchrun) for _ in range(3)])} s")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What the live view costs a training in a notebook's kernel.
 
 The same training runs in one kernel again and again, by turns as JupyterLab asks for a cell (bar and curves, two
-updates a second) and as papermill does (plain lines); the ratio is taken pair by pair. The kernel has one core of its
+updates per second) and as papermill does (plain lines); the ratio is taken pair by pair. The kernel has one core of its
 own where there are two, so that the program which takes its messages does not share it. Target: at most 1.03.
 
     python benchmarks/live_view.py [--pairs 10] [--epochs 6]
@@ -11,7 +11,7 @@ import json
 import os
 
 import torch
-from harness import alternate, conditions, parse_options, ratios, spread
+from harness import alternate, conditions, parse_options, ratios, summary
 from jupyter_client import KernelManager
 
 from course_lib.data.batches import load
@@ -90,11 +90,11 @@ def main() -> None:
         measured = alternate(candidates, options.pairs)
     finally:
         notebook.close()
-    print(f"live: {spread([pictures for _, pictures in measured['live']], 0)} pictures")
+    print(f"live: {summary([pictures for _, pictures in measured['live']], 0)} pictures")
     for index, clock in enumerate(("wall clock", "processor time")):
         live, plain = ([seconds[index] for seconds, _ in measured[name]] for name in ("live", "plain"))
         print(
-            f"{clock}: live {spread(live, 2)} s, plain {spread(plain, 2)} s, live / plain {spread(ratios(live, plain))}"
+            f"{clock}: live {summary(live, 2)} s, plain {summary(plain, 2)} s, live / plain {summary(ratios(live, plain))}"
         )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import nbformat
 from grading import BIN, LAB, REPOSITORY, environment, kind_of, submission
-from harness import conditions, parse_options, spread
+from harness import conditions, parse_options, summary
 
 from autograde.rubric.verdict import load_verdict, verdict_path
 
@@ -47,7 +47,7 @@ def main() -> None:
             print(
                 f"pair {pair + 1}: ada {result['ada']:g}, hog {result['hog']:g}, {result['seconds']:.0f} s", flush=True
             )
-    print(f"every point kept in {kept} of {options.pairs} pairs; {spread(seconds, 0)} s a pair")
+    print(f"every point kept in {kept} of {options.pairs} pairs; {summary(seconds, 0)} s per pair")
 
 
 def grade(root: Path, students: dict[str, str]) -> dict[str, float]:

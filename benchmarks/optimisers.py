@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from harness import alternate, conditions, parse_options, ratios, spread
+from harness import alternate, conditions, parse_options, ratios, summary
 
 from course_lib.optim import NovoGrad
 
@@ -59,9 +59,9 @@ def main() -> None:
         times = alternate(candidates, options.pairs)
         print(f"{len(shapes)} tensors of {case}, {weights / 1e6:.2f} M weights, {steps} steps per timing")
         for name, milliseconds in times.items():
-            print(f"  {name}: {spread(milliseconds)} ms per step")
+            print(f"  {name}: {summary(milliseconds)} ms per step")
         for name in ("NovoGrad", "NovoGrad, loop"):
-            print(f"  {name} / AdamW: {spread(ratios(times[name], times['AdamW']))}", flush=True)
+            print(f"  {name} / AdamW: {summary(ratios(times[name], times['AdamW']))}", flush=True)
 
 
 if __name__ == "__main__":

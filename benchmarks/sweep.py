@@ -10,7 +10,7 @@ one after another, in one go of this script:
   time);
 - *sweep*: `Sweep.run`. The start of the warm process, paid once, is reported separately: a sweep of one run is subtracted.
 
-Overhead is seconds a run less the bare ones.
+Overhead is seconds per run minus the bare ones.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import nbformat
 import papermill
-from harness import conditions, parse_options, seconds, spread
+from harness import conditions, parse_options, seconds, summary
 
 from course_lib.runs.labs import Lab
 from course_lib.runs.sweep.run_sweep import Sweep
@@ -117,10 +117,10 @@ def main() -> None:
         training = sum(alone) / options.runs
         theirs = sum(looped) / options.runs - training
         ours = (many - once) / options.runs - training
-        print(f"the training itself: {spread(alone, 2)} s, mean {training:.2f}")
-        print(f"papermill in a loop: {spread(looped, 2)} s; overhead {theirs:.2f} s a run")
+        print(f"the training itself: {summary(alone, 2)} s, mean {training:.2f}")
+        print(f"papermill in a loop: {summary(looped, 2)} s; overhead {theirs:.2f} s per run")
         print(
-            f"lab sweep: {(many - once) / options.runs:.2f} s a run (and {once - training:.1f} s once); overhead {ours:.2f} s a run"
+            f"lab sweep: {(many - once) / options.runs:.2f} s per run (and {once - training:.1f} s once); overhead {ours:.2f} s per run"
         )
         print(f"papermill's overhead is {theirs / ours:.1f} times ours")
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 
 import torch
-from harness import conditions, parse_options, spread
+from harness import conditions, parse_options, summary
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -96,7 +96,7 @@ def main() -> None:
         print(
             f"seed {seed}: source {source:.1f} s, lab {ours:.1f} s: {ratios[-1]:.1f}× in training time, {whole[-1]:.1f}× in all"
         )
-    print(f"source / lab, training time: {spread(ratios, 1)}; validation included: {spread(whole, 1)}")
+    print(f"source / lab, training time: {summary(ratios, 1)}; validation included: {summary(whole, 1)}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ ratio is taken pair by pair. Target: at most 1.03.
 import time
 
 import torch
-from harness import alternate, conditions, parse_options, ratios, spread
+from harness import alternate, conditions, parse_options, ratios, summary
 from torch import nn
 
 from course_lib.data.batches import Batches, ImageData, load
@@ -62,8 +62,8 @@ def main() -> None:
     alternate(candidates, 1)  # a warm-up
     seconds = alternate(candidates, options.pairs)
     for name, times in seconds.items():
-        print(f"{name}: {spread(times, 2)} s")
-    print(f"fit / bare: {spread(ratios(seconds['fit'], seconds['bare']))}")
+        print(f"{name}: {summary(times, 2)} s")
+    print(f"fit / bare: {summary(ratios(seconds['fit'], seconds['bare']))}")
 
 
 if __name__ == "__main__":

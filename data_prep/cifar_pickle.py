@@ -1,9 +1,9 @@
 """Reading CIFAR's pickles without trusting them.
 
-A pickle names the functions that rebuild its objects, so loading one from a stranger runs what the stranger chose.
-The official files name three of NumPy's, and Python 3 adds one for bytes. Here each of those names stands for a small
-class of our own that only takes the values down; every other name is refused. Nothing of NumPy's is ever called with
-a value out of the file before it has been checked.
+A pickle names the functions that rebuild its objects, so a pickle from a stranger can run any function. The official
+files name three of NumPy's functions, and Python 3 adds one for bytes. Here each of these names means a small class of
+our own that only stores the values. Every other name is refused. No function of NumPy gets a value from the file before
+it has been checked.
 """
 
 import math
@@ -16,7 +16,7 @@ from data_prep.errors import DataError
 
 
 class _Inert:
-    """What a name in the file stands for. The file can neither change it nor have it do anything."""
+    """The meaning of a name in the file. The file can neither change it nor call it."""
 
     __slots__ = ()
 

@@ -26,7 +26,7 @@ def data() -> None:
 @data.command("list")
 @_root
 def list_command(root: Path | None) -> None:
-    """Show what is staged, where from, and with which provenance."""
+    """Show which sets are staged, their sources and their provenance."""
     root = data_root(root)
     click.echo(f"data root: {root}")
     for name in _known(root):
@@ -44,7 +44,7 @@ def list_command(root: Path | None) -> None:
     help="A folder with the official files, plain or gzipped; tried first.",
 )
 def fetch(names: tuple[str, ...], root: Path | None, mirror: Path | None) -> None:
-    """Stage the data sets NAME..., unless they are."""
+    """Stage the data sets NAME... that are not staged yet."""
     with _bad_names():
         for name in names:
             catalogue.entry(name)
@@ -59,7 +59,7 @@ def verify(names: tuple[str, ...], root: Path | None) -> None:
 
     def check(name: str) -> None:
         files = staged.verify(name, root)
-        click.echo(f"{name}: {len(files)} files are as they were staged")
+        click.echo(f"{name}: {len(files)} files have not changed since they were staged")
 
     with _bad_names():
         _each(names, check)
@@ -71,10 +71,10 @@ def verify(names: tuple[str, ...], root: Path | None) -> None:
 @click.option(
     "--files",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write the set's files, in the official layout, into this folder, and stage nothing.",
+    help="Write the set's files, in the official layout, into this folder; stage nothing.",
 )
 def synth(name: str, root: Path | None, files: Path | None) -> None:
-    """Make a small synthetic set that stands in for NAME, for tests and for machines without data."""
+    """Make a small synthetic set in place of NAME, for tests and for machines without data."""
 
     def make(name: str) -> None:
         if files is None:

@@ -1,4 +1,4 @@
-"""What can go wrong while data sets are staged or read; every message is one line that ends in a remedy."""
+"""The errors of staging and reading data sets; every message is one line that ends in a remedy."""
 
 
 class DataError(RuntimeError):

@@ -1,7 +1,7 @@
-"""The made-up sets that are always there: made in memory when they are read, never staged, never taken for the real.
+"""The synthetic sets that are always available: made in memory when they are read, never staged.
 
-They are the pictures of `data_prep.synthetic` under names of their own, ``cifar10-synthetic`` beside ``cifar10``, so
-that nothing has to be downloaded, written or cleaned away where a run only has to show that it runs.
+They are the pictures of `data_prep.synthetic` under separate names, ``cifar10-synthetic`` beside ``cifar10``. A test run
+then has nothing to download, to write or to remove.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ MADE_UP = {
 
 @cache
 def arrays(name: str) -> dict[str, np.ndarray]:
-    """The arrays of the set `name`, made once a process; read-only, as staged ones are."""
+    """The arrays of the set `name`, made once per process; read-only, as staged ones are."""
     made = MADE_UP[name].make()
     for array in made.values():
         array.setflags(write=False)

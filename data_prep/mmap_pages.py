@@ -1,4 +1,4 @@
-"""Working through an array that is mapped from a file and larger than the memory one would like to use."""
+"""Processing an array that is mapped from a file and too large for the memory."""
 
 import mmap
 
@@ -6,10 +6,10 @@ import numpy as np
 
 
 def drop_pages(array: np.ndarray) -> None:
-    """Give back the memory that the pages of a mapped array take in this process.
+    """Release the memory that the pages of a mapped array take in this process.
 
-    What was written stays: the pages are the file's, and are read again when they are used again. Does nothing to an
-    array that is not mapped, or where the system cannot.
+    Written data stays: the pages belong to the file, and are read again at the next use. The function does nothing to an
+    array that is not mapped, or on a system without this call.
     """
     pages = getattr(array, "_mmap", None)
     if pages is not None and hasattr(mmap, "MADV_DONTNEED"):

@@ -1,4 +1,4 @@
-"""How far long work is: a bar on a terminal, and in a log a plain line now and then."""
+"""The progress of long work: a bar on a terminal, or a plain line from time to time in a log."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ SECONDS = 10.0  # between two lines of a log
 
 
 def counted(items: Sequence, what: str, report: Callable[[str], object]) -> Iterator:
-    """The items; `report` is given a line where standard error is no terminal, which else has a bar."""
+    """The items. A terminal on standard error shows a bar; otherwise `report` gets a line from time to time."""
     if sys.stderr.isatty():
         yield from tqdm(items, desc=what, leave=False)
         return

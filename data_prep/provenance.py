@@ -1,8 +1,8 @@
 """Whether files are the publisher's own, where the publisher gives only MD5 sums.
 
-A data set that is passed on re-encoded (as JPEG, report) trains as the original does, and its bytes are others: it is
-taken, under the provenance ``copy``. That must not let a damaged original pass for a copy, so a mixture of official
-and other image files is refused.
+A re-encoded data set (for example as JPEG) trains as the original does, but its bytes differ. It is accepted with the
+provenance ``copy``. A damaged original must not pass for a copy, so a mixture of official and other image files is
+refused.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""A file as its publisher made it, and receiving one from somewhere that is not trusted."""
+"""A publisher's file, and receiving one from an untrusted source."""
 
 import gzip
 import hashlib
@@ -37,7 +37,7 @@ class RawFile:
 
     @property
     def limit(self) -> int:
-        """The most bytes that are ever kept: a re-encoded copy may be somewhat longer than the original."""
+        """The most bytes that are kept: a re-encoded copy may be somewhat longer than the original."""
         return self.size if self.sha256 else 2 * self.size + _CHUNK
 
 
@@ -65,7 +65,7 @@ def receive(
     if gzipped:
         stream = gzip.GzipFile(fileobj=stream)
     digest, received, remark = hashlib.sha256(), 0, ""
-    # Reading goes on a little past the expected end so that an over-long file still gets its hash, but not for ever:
+    # Reading continues a little past the expected end so that an over-long file still gets its hash, but not for ever:
     # a small gzip file may hold terabytes.
     while received <= 2 * file.limit + _CHUNK:
         try:

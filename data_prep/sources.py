@@ -1,10 +1,9 @@
-"""Where a data set's files can come from.
+"""The sources of a data set's files.
 
-Each source has a `label`, shown to the user and written into ``dataset.json``, and a
-``deliver(files, into, progress)`` that puts the uncompressed, checked files into the folder `into`. It raises
-`Unavailable`, with the reason in one line, when it cannot give the files from this machine, and `Corrupt` when what
-it gives is not what the catalogue says. A source is not trusted: archives are streamed, members that were not asked
-for are skipped, and no member's path is ever used to write.
+Each source has a `label`, shown to the user and written into ``dataset.json``. Its ``deliver(files, into, progress)``
+puts the uncompressed, checked files into the folder `into`. It raises `Unavailable`, with a one-line reason, if this
+machine cannot get the files, and `Corrupt` if they differ from the catalogue. A source is not trusted: archives are
+streamed, other members are skipped, and no member's path is used to write.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Bringing a data set under the data root, once for everybody.
 
-All work is done in a hidden folder beside the final place, which one rename then fills: at no moment does a half
-data set have its final name. A lock that the kernel drops with its process keeps two fetches apart, so a folder that
-a fetch finds when it holds the lock was left by one that was killed, and is removed.
+All work is done in a hidden folder beside the final place. One rename then gives it its final name, so no incomplete
+data set ever has this name. A lock keeps two fetches apart; the kernel releases it when its process ends. If a fetch
+holds the lock and finds a hidden folder, a killed fetch has left it, and the folder is removed.
 """
 
 import os
@@ -63,9 +63,9 @@ def fetch(
 def synthesize(
     name: str, root: str | os.PathLike | None = None, *, report: Callable[[str], object] = print
 ) -> StagedDataset:
-    """Stage a small made-up set in the place of the data set `name`, with the provenance ``synthetic``.
+    """Stage a small synthetic set in place of the data set `name`, with the provenance ``synthetic``.
 
-    It never takes the place of a real set, and the next `fetch` that finds the real one replaces it.
+    It never replaces a real set. The next `fetch` that finds the real one replaces it.
 
     Raises
     ------
@@ -86,11 +86,11 @@ def synthesize(
 
 
 def synthesizable(name: str) -> Entry:
-    """The entry called `name`. Raises `UnknownDataset` when no made-up set can stand in for it."""
+    """The entry called `name`. Raises `UnknownDataset` if it has no synthetic set."""
     entry = catalogue.CATALOGUE.get(name)
     if entry is None or entry.synthesize is None:
         names = ", ".join(item.name for item in catalogue.CATALOGUE.values() if item.synthesize)
-        raise UnknownDataset(f"no synthetic set stands in for {name!r}; there are {names}")
+        raise UnknownDataset(f"there is no synthetic set for {name!r}; there are {names}")
     return entry
 
 
@@ -201,7 +201,7 @@ def _leftovers(root: Path, name: str) -> list[Path]:
 
 
 def _tidy(root: Path, name: str) -> None:
-    """Remove what a fetch left that was killed after its rename, unless one is at work."""
+    """Remove the remains of a fetch that was killed after its rename, unless another fetch is running."""
     if _leftovers(root, name):
         # A reader of somebody else's root need not be able to.
         with suppress(Timeout, OSError, NotImplementedError), FileLock(_lock(root, name), mode=0o664, timeout=0):
@@ -242,7 +242,7 @@ def _collect(
     raise DataError(
         f"{entry.name}: none of {len(sources)} sources gave it{f' ({corrupt})' if corrupt else ''}: "
         "fetch where one can be reached, give --mirror DIR with the official files, "
-        + (f"make a synthetic stand-in by `lab data synth {entry.name}`, " if entry.synthesize else "")
+        + (f"make a synthetic set by `lab data synth {entry.name}`, " if entry.synthesize else "")
         + f"or use {_always_there(entry)}"
     ) from corrupt
 

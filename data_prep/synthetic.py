@@ -4,8 +4,8 @@ They can be learned: a class is a pattern of coloured squares, and an image is i
 noise. Where classes have superclasses, half of a pattern is the superclass's. All arithmetic is on integers from one
 seed, so that every machine makes the same files.
 
-Nobody shall take them for the real sets. The files say so themselves: every class name begins with `PREFIX`, and
-staging gives such files the provenance ``synthetic`` wherever it finds them.
+Nobody must mistake them for the real sets. Every class name in the files begins with `PREFIX`, and staging always gives
+such files the provenance ``synthetic``.
 """
 
 import pickle

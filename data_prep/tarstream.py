@@ -1,4 +1,4 @@
-"""Files out of a tar that comes in as a stream and is not trusted: members are read, never extracted."""
+"""Files from an untrusted tar stream: members are read, never extracted."""
 
 import http.client
 import tarfile
@@ -58,7 +58,7 @@ def receive_from_tar(
 
 
 class _Reader:
-    """A stream whose failure to be read is the source's, and not taken for a full disk."""
+    """A stream whose read errors are reported as the source's, not as a full disk."""
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream

@@ -2,12 +2,11 @@
 
 The archive of Stanford's course CS231n holds the folder ``tiny-imagenet-200``: ``wnids.txt`` names the 200 classes by
 their WordNet identifiers and ``words.txt`` gives those their words; ``train/<wnid>/images/*.JPEG`` are 500 images a
-class; ``val/images/*.JPEG`` are 10,000 images of which ``val/val_annotations.txt`` tells the class, one line each;
+class; ``val/images/*.JPEG`` are 10,000 images whose classes are in ``val/val_annotations.txt``, one line each;
 ``test/`` has no labels and is not used. Some images are grayscale.
 
-110,000 small files are a lesson in what a parallel file system does not like. `create_val_folder` gives
-``ImageFolder`` what it needs; `pack` puts everything into two arrays, in the order and with the labels of
-``ImageFolder``.
+110,000 small files slow a parallel file system down. `create_val_folder` makes the folders that ``ImageFolder`` needs.
+`pack` puts all images into two arrays, in the order and with the labels of ``ImageFolder``.
 """
 
 import io

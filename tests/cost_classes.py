@@ -10,7 +10,7 @@ labs
 thorough
     Takes seconds of processor time where a quick test looks at the same thing from nearer.
 
-`slow`, `gpu`, `slurm` and `browser` stand beside the tests. `SAMPLE` names what is quick nevertheless.
+`slow`, `gpu`, `slurm` and `browser` are marks in the test files. `SAMPLE` names what is quick nevertheless.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def classes(name: str, case: str | None, marks: set[str]) -> set[str]:
     name : str
         ``folder/file.py::test``, without its case.
     case : str or None
-        What stands in brackets behind the name.
+        The text in brackets after the name.
     marks : set of str
         The marks that it has already.
     """

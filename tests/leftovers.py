@@ -1,7 +1,7 @@
 """What a test run leaves behind: processes (and so ports), and segments of shared memory.
 
-Every process that a test starts inherits ``LAB_TEST_RUN``, also one that was detached from its parents. Whoever still
-has it when the run is over, and was given time to end, was forgotten.
+Every process that a test starts inherits ``LAB_TEST_RUN``, also one that was detached from its parents. The run ends and
+gives its processes time to end. A process that then still has the variable was forgotten.
 """
 
 import os

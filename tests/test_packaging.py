@@ -253,8 +253,8 @@ def test_a_student_without_a_checkout_starts_and_runs_a_lab(student):
     planned = student("sweep", "01_single_gpu/01_single_gpu.ipynb", "-g", "seed=0,1", "--dry-run")
     assert planned.returncode == 0 and f"notebook: {path}" in planned.stdout, planned.stderr
     assert f"data root: {root}" in student("data", "list").stdout
-    told = student("doctor", "--json").stdout
-    assert str(root) in told and "your own data folder" in told
+    printed = student("doctor", "--json").stdout
+    assert str(root) in printed and "your own data folder" in printed
 
 
 def test_set_up_goes_on_where_the_virtual_environment_had_no_pip(repository, tmp_path):

@@ -1,1 +1,1 @@
-"""Who grades which submission, when: a pool of workers here, or an array of jobs on Slurm."""
+"""Distributes submissions to workers: a pool on this machine, or an array of jobs on Slurm."""

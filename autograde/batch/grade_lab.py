@@ -132,11 +132,11 @@ def grade_lab(
     sandboxed : bool
         False: students' code runs with your rights, and every result says so.
     force : bool
-        Grade again what is graded already.
+        Grade again, unchanged submissions too.
     rubrics : Path
         Folder of the rubrics: yours, or those that ship with the grader.
     begun : callable
-        Called with the number of submissions to grade, and of all.
+        Called with the number of submissions to grade and the number of all.
     done : callable
         Called with each verdict as it comes, and whether it is new.
     skipped : callable
@@ -221,7 +221,7 @@ def grade_lab(
     if without_penalty:
         raise CourseError(
             f"{len(without_penalty)} of {len(wanted)} late penalties could not be computed, their scores are written "
-            f"without a new one: {'; '.join(without_penalty[:3])}; mend the plugin, then grade again (nothing is executed anew)"
+            f"without a new one: {'; '.join(without_penalty[:3])}; repair the plugin, then grade again (nothing is executed again)"
         )
     return [verdicts[student] for student in wanted]
 
@@ -282,7 +282,7 @@ def _results(
 
 
 def _timeout(rubric: Rubric, workers: int) -> float:
-    """Seconds after which a worker that has not answered is given up.
+    """Seconds after which the grader gives up a worker without an answer.
 
     All limits of a submission and a minute, for each worker that it may have to wait for (`autograde.sandbox.turns`).
     """

@@ -23,7 +23,7 @@ POOLS = 4
 
 @dataclass(frozen=True)
 class GradingResult:
-    """One student's verdict, or in one line what happened to the worker that should have reached it."""
+    """One student's verdict, or one line about the failure of its worker."""
 
     student: str
     verdict: Verdict | None
@@ -33,8 +33,8 @@ class GradingResult:
 def run_local(job: GradingJob, students: list[str], workers: int, timeout: float) -> Iterator[GradingResult]:
     """Grade students by a pool of processes, in the order in which they are done.
 
-    A worker that dies, or takes longer than `timeout` seconds, loses the submission that it had and no other; that
-    submission is tried once more.
+    If a worker dies, or takes longer than `timeout` seconds, only its current submission is affected. It is tried once
+    more.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def _run_pool(
         waiting: dict[Future, str] = {}
         try:
             while queue or waiting:
-                # Few at a time, so that an interrupt has little to take back.
+                # Few at a time, so that an interrupt has few to cancel.
                 while queue and len(waiting) < 2 * workers:
                     future = _schedule(pool, job, queue[-1], timeout)
                     waiting[future] = queue.pop()

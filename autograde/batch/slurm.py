@@ -50,8 +50,8 @@ def run_slurm(
 ) -> Iterator[GradingResult]:
     """Grade students by a job array, in the order in which they are done.
 
-    A task that fails, is cancelled, reaches its time limit or loses its node loses what it had not finished. Those
-    students get one more try, each in a task of its own, so that one who ends a task does not affect the others.
+    A task may fail, be cancelled, reach its time limit or lose its node. Its unfinished students get one more try, each
+    in a separate task, so that a submission that ends its task does not affect the others.
 
     Parameters
     ----------
@@ -59,14 +59,14 @@ def run_slurm(
         The compute nodes see its course folder, and this Python environment, under the same paths.
     students : list of str
     workers : int
-        Tasks that run at a time, at most; also the length of the first array.
+        The most tasks that run at a time; also the length of the first array.
     timeout : float
-        Seconds after which a student is given up. A task's time limit is that times its students, unless `options`
-        has another.
+        Seconds after which a student is given up. A task's time limit is this times its number of students, unless
+        `options` has another.
     options : mapping
         For sbatch, as `slurm_option` reads them.
     log : callable
-        Called with each line about the jobs, such as what they wait for.
+        Called with each line about the jobs, such as the reason why they wait.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def run_slurm(
     with _only_batch(folder):
         if alive := cancel_left(folder, log):
             raise SlurmError(
-                f"Slurm does not confirm that jobs {alive[0].name} are over; once it does, the same command goes on"
+                f"Slurm does not confirm that jobs {alive[0].name} are over; once it does, the same command continues"
             )
         for attempt in range(ATTEMPTS):
             count = len(students) if attempt else min(workers, len(students))
@@ -108,7 +108,7 @@ def _only_batch(folder: Path) -> Iterator[None]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = open(folder.parent / f".{folder.name}.lock", "w")  # noqa: SIM115 (held until the batch is over)
     except OSError as error:
-        raise SlurmError(f"{folder} cannot be used ({error.strerror}); see that it is yours and writable") from None
+        raise SlurmError(f"{folder} cannot be used ({error.strerror}); it must be yours and writable") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

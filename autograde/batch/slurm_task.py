@@ -17,7 +17,7 @@ GRADED, NO_SANDBOX = "graded", "sandbox"  # reports
 
 
 class _Late(BaseException):
-    """A submission took longer than any limit allows; no `Exception`, which grading would take for the student's."""
+    """A submission took longer than any limit allows. Not an `Exception`: grading would take it for the student's."""
 
 
 def grade_chunk(task: ArrayTask, job: GradingJob, students: Sequence[str], timeout: float) -> None:
@@ -34,7 +34,7 @@ def grade_chunk(task: ArrayTask, job: GradingJob, students: Sequence[str], timeo
     Raises
     ------
     SandboxError
-        Nothing can be executed on this node; reported too.
+        Nothing can be executed on this node. This is also reported.
     """
     signal.signal(signal.SIGALRM, _give_up)
     try:
@@ -50,7 +50,7 @@ def grade_chunk(task: ArrayTask, job: GradingJob, students: Sequence[str], timeo
 
 
 def _grade(job: GradingJob, student: str, timeout: float) -> str:
-    """Grade one student; the problem in one line, or nothing."""
+    """Grade one student; returns the problem in one line, or an empty string."""
     signal.setitimer(signal.ITIMER_REAL, timeout)
     try:
         grade_one(job, student)

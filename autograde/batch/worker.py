@@ -36,7 +36,7 @@ class GradingJob:
         The lab's source notebook.
     sandboxed : bool
     threads : int
-        Of a grading run: cores divided by workers.
+        Threads of a grading run: cores divided by workers.
     rubrics : Path
         Folder of the rubrics.
     """
@@ -61,7 +61,7 @@ def open_context(job: GradingJob) -> None:
     global _context
     if parent := multiprocessing.parent_process():
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-    worker_index = os.getpid() % 4000  # its own among the workers of this machine: user ids of sandboxes come from it
+    worker_index = os.getpid() % 4000  # unique among the workers of this machine: user ids of sandboxes depend on it
     rubric = find_rubric(job.lab, job.rubrics)
     _context = GradingContext.open(rubric, job.course, job.source, worker_index, job.sandboxed, job.threads)
 
@@ -98,7 +98,7 @@ def grade_one(job: GradingJob, student: str) -> Verdict:
         write_autograded(job.course, graded.verdict, graded.notebook, submission)
     else:
         remove_autograded(job.course, graded.verdict)
-    graded.verdict.save(job.course)  # last: where it exists, the rest is done
+    graded.verdict.save(job.course)  # last: if it exists, the rest is done
     return graded.verdict
 
 

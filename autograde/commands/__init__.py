@@ -1,1 +1,1 @@
-"""What people and nbgrader call: `lab grade`, `lab report`, `lab export`, and nbgrader's hooks."""
+"""The commands `lab grade`, `lab report` and `lab export`, and the hooks that nbgrader calls."""

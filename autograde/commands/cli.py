@@ -31,7 +31,7 @@ COURSE = click.option(
 
 
 UNSANDBOXED = (
-    "WITHOUT A SANDBOX: students' code runs with your rights over this account, the gradebook and the network. "
+    "WITHOUT A SANDBOX: students' code runs with your rights and reaches this account, the gradebook and the network. "
     "Every result is marked."
 )
 
@@ -65,25 +65,29 @@ def _slurm(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.argument("lab", callback=_lab, required=False)
 @COURSE
 @click.option("--student", "students", multiple=True, callback=_students, help="Only this student; may be repeated.")
-@click.option("--jobs", "-j", type=click.IntRange(1, 1000), help="Submissions graded at a time.  [default: one a core]")
+@click.option(
+    "--jobs", "-j", type=click.IntRange(1, 1000), help="Submissions graded at a time.  [default: one per core]"
+)
 @click.option("--executor", type=click.Choice(["local", "slurm"]), default="local", show_default=True)
 @click.option(
     "--slurm",
     multiple=True,
     metavar="KEY=VALUE",
     callback=_slurm,
-    help="Option of sbatch for the jobs, such as partition=short, account=cs101, time=60 (minutes a job), mem=8G or "
+    help="Option of sbatch for the jobs, such as partition=short, account=cs101, time=60 (minutes per job), mem=8G or "
     "cpus-per-task=4 (default 2); may be repeated.",
 )
-@click.option("--force", is_flag=True, help="Grade again what is graded already.")
+@click.option("--force", is_flag=True, help="Grade all again, unchanged submissions too.")
 @click.option(
     "--rubrics",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=RUBRICS,
-    help="Folder of the rubrics to grade by, in place of those that ship.",
+    help="The folder of the rubrics, instead of the course's own.",
 )
 @click.option("--no-sandbox", is_flag=True, help="Run students' code with your rights. Every result will say so.")
-@click.option("--check-rubrics", is_flag=True, help="Grade nobody; see that rubrics fit their labs. Without LAB: all.")
+@click.option(
+    "--check-rubrics", is_flag=True, help="Grade nobody; check that rubrics fit their labs. Without LAB: all."
+)
 def grade(
     lab: str | None,
     course: Path,
@@ -98,8 +102,8 @@ def grade(
 ) -> None:
     """Grade LAB's submissions and write nbgrader's gradebook.
 
-    LAB is 1, 01 or 01_single_gpu. Students' code runs in a sandbox. What is graded already, and has not changed, is not
-    graded again: a batch that was interrupted goes on where it was. Answers in words are left for formgrader.
+    LAB is 1, 01 or 01_single_gpu. Students' code runs in a sandbox. A submission that has a verdict and has not changed
+    is not graded again, so after an interruption the same command continues. People score written answers in formgrader.
     """
     if check_rubrics:
         _check_rubrics([lab] if lab else rubric_names(rubrics), course, rubrics)
@@ -134,7 +138,7 @@ def grade(
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         raise click.ClickException(
-            f"interrupted; {progress.finished} of {progress.to_do} were graded and are kept: the same command goes on"
+            f"interrupted; {progress.finished} of {progress.to_do} were graded and are kept: the same command continues"
         ) from None
     finally:
         progress.close()
@@ -171,11 +175,11 @@ def _check_rubrics(labs: list[str], course: Path, rubrics: Path) -> None:
 @click.command()
 @click.argument("labs", nargs=-1, required=True, metavar="LAB...", callback=_lab)
 @COURSE
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="The page to write.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="The class's page.")
 def report(labs: tuple[str, ...], course: Path, output: Path | None) -> None:
-    """Write HTML pages: one about the class, one about each student with every reason, one about similar answers.
+    """Write HTML pages: one for the class, one per student with every reason, one of similar answers.
 
-    Without -o they go to COURSE/reports/; the students' pages go beside the class's.
+    Without -o they go to COURSE/reports/. The students' pages are beside the class's.
     """
     name = labs[0] if len(labs) == 1 else "labs_" + "_".join(lab.split("_")[0] for lab in labs)
     try:

@@ -72,8 +72,8 @@ def export(
 ) -> None:
     """Write LAB's scores from the gradebook for nbgrader, Canvas or Moodle.
 
-    LAB is 1, 01 or 01_single_gpu. For Canvas and Moodle give the file downloaded from there with --template: the scores
-    are filled in, all else stays, and the result is written beside, ready to be uploaded.
+    LAB is 1, 01 or 01_single_gpu. For Canvas and Moodle give the downloaded file by --template. The command fills in the
+    scores, changes nothing else, and writes a new file, ready for the upload.
     """
     given = click.get_current_context().params
     for name, formats in _OPTIONS.items():

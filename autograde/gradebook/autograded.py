@@ -1,4 +1,4 @@
-"""``course/autograded/STUDENT/LAB``: what formgrader and ``nbgrader generate_feedback`` show of a submission.
+"""``course/autograded/STUDENT/LAB``, which formgrader and ``nbgrader generate_feedback`` show.
 
 The notebook there is the repaired one: the lab's cells, the student's answers, the student's own harmless outputs
 (plain text and PNG), and under each grade cell the reasons for its points. It was not executed.
@@ -68,7 +68,7 @@ def write_autograded(course: Path, verdict: Verdict, notebook: NotebookNode, sub
 
 
 def remove_autograded(course: Path, verdict: Verdict) -> None:
-    """Remove the notebook of an earlier grading: it is of an earlier submission."""
+    """Remove the notebook of an earlier grading, which shows an earlier submission."""
     folder = Path(course) / "autograded" / verdict.student / verdict.lab
     (folder / f"{verdict.lab}.ipynb").unlink(missing_ok=True)
 

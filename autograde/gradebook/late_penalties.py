@@ -22,11 +22,11 @@ __all__ = ["LatePenalties", "LatePenaltyError", "how_late"]
 
 
 class LatePenaltyError(Exception):
-    """A penalty could not be computed; one line that names the plugin, the student and the error."""
+    """A penalty could not be computed. The message is one line with the plugin, the student and the error."""
 
 
 def how_late(seconds: float) -> str:
-    """A lateness in the largest unit of which there are two."""
+    """A lateness in the largest unit of which it has at least two."""
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.3g} {unit}"
@@ -66,14 +66,14 @@ class LatePenalties:
             ) from None
 
     def assign(self, lab: str, student: str) -> None:
-        """Write one submission's penalty, or that it has none, into the gradebook.
+        """Write one submission's penalty, or none, into the gradebook.
 
         The submission and its scores must have been committed: nbgrader's step opens the database itself.
 
         Raises
         ------
         LatePenaltyError
-            The plugin failed. What the gradebook has stays.
+            The plugin failed. The gradebook is unchanged.
         """
         resources = {"nbgrader": {"notebook": lab, "assignment": lab, "student": student, "db_url": self._db_url}}
         for step in self._steps:

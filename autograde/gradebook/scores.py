@@ -17,8 +17,8 @@ without an error is worth full points there. So:
 
 A submission that is not yet in the database is added the way nbgrader adds it, with its time; an assignment that is not
 there is made by nbgrader's own ``generate_assignment``. The penalty for a late submission is nbgrader's, too
-(`autograde.gradebook.late_penalties`). An answer in words that is still the starter's text gets 0, as
-nbgrader does it; any other waits for a person.
+(`autograde.gradebook.late_penalties`). A written answer that is still the starter's text gets 0, as in
+nbgrader. Any other waits for a person.
 
 Comments: nbgrader keeps a comment for an answer or task cell, and its feedback page shows it (through Markdown, see
 `Verdict.comment`). A test cell has none, so for that the reasons become the cell's output in the feedback, which
@@ -62,7 +62,7 @@ _BESIDE_PACKAGE = Path(__file__).resolve().parents[2]
 
 
 class CourseError(RuntimeError):
-    """The course folder, or its gradebook, cannot be used; one line that names the thing and the remedy."""
+    """The course folder, or its gradebook, cannot be used. The message is one line with the remedy."""
 
 
 def nbgrader_settings(course: Path) -> Config:
@@ -139,7 +139,7 @@ def ensure_assignment(config: Config, rubric: Rubric) -> None:
         source = Path(directories.format_path(directories.source_directory, ".", rubric.lab))
         notebook = source / f"{rubric.lab}.ipynb"
         if not notebook.is_file():
-            raise CourseError(f"no source notebook {notebook}; it tells nbgrader the lab's cells and points")
+            raise CourseError(f"no source notebook {notebook}; nbgrader reads the lab's cells and points from it")
         # force: the gradebook lacks the assignment, so what is in release/ cannot be in use.
         api = NbGraderAPI(config=config, log_level=logging.ERROR)
         answer = api.generate_assignment(rubric.lab, force=True)
@@ -210,9 +210,9 @@ def record_verdict(
     penalties: LatePenalties | None = None,
     kept: bool = False,
 ) -> None:
-    """Write one verdict's scores and reasons; adds student and submission where they are not there yet.
+    """Write one verdict's scores and reasons. Adds a student and a submission that are not there yet.
 
-    The same verdict twice leaves the gradebook as once. The scores are one transaction; the penalty is a second one,
+    A second call with the same verdict changes nothing. The scores are one transaction; the penalty is a second one,
     because it depends on the scores and on the due date, which may have changed since.
 
     Parameters
@@ -220,11 +220,11 @@ def record_verdict(
     gradebook : Gradebook
     verdict : Verdict
     timestamp : datetime, optional
-        When the lab was handed in, UTC without zone as nbgrader has it.
+        When the lab was handed in; UTC without zone, as in nbgrader.
     penalties : LatePenalties, optional
         The step that assigns the penalty for lateness; without it the penalty stays as it is.
     kept : bool
-        The verdict was written before: what a person has graded since is not marked for review.
+        The verdict was written before: cells that a person has graded since are not marked for review.
 
     Raises
     ------

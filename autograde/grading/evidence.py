@@ -1,4 +1,4 @@
-"""All the evidence of one submission, read once; what could not be read is kept as its one-line reason."""
+"""All the evidence of one submission, read once. For a part that cannot be read, its one-line reason is kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 WEIGHTS = "model.safetensors"
-# Every file that is read of a run folder, and the most bytes of it.
+# The files of a run folder that are read, with their largest sizes in bytes.
 LIMITS = {
     "run.json": run_record.MAX_BYTES,
     "learning_curve.csv": learning_curve.MAX_BYTES,
@@ -45,13 +45,13 @@ def read_run_files(submission: Path, lab: str, folder: str = "", writer: str = "
     lab : str
         The lab's full name.
     folder, writer : str
-        Of a run among several: see `autograde.submission.run_folder.RunFolder`.
+        For a lab with several runs: see `autograde.submission.run_folder.RunFolder`.
 
     Returns
     -------
     dict
-        Name of the file to its bytes, or to the error that says why there are none. Never raises for what a student
-        handed in.
+        Name of the file → its bytes, or the error that says why there are none. Never raises for a submission's
+        content.
     """
     limits = LIMITS | {WEIGHTS: WEIGHTS_OF_SEVERAL} if folder else LIMITS
     files: RunFiles = {}
@@ -68,12 +68,12 @@ def read_run_files(submission: Path, lab: str, folder: str = "", writer: str = "
 
 
 def read_evidence(submission: Path, lab: str) -> Evidence:
-    """The evidence in a submission's run folder; never raises for what a student handed in."""
+    """The evidence in a submission's run folder; never raises for its content."""
     return parse_evidence(lab, read_run_files(submission, lab))
 
 
 def summarise(evidence: Evidence, **known: Any) -> RunSummary:
-    """The run's figures, with None for what could not be read, and fields of the summary that are `known` already."""
+    """The run's figures, None for unreadable ones, with the fields of the summary that are `known` already."""
     figures: dict[str, Any] = known
     if isinstance(curve := evidence.curve_or_error, LearningCurve):
         accuracies = curve.accuracies

@@ -1,4 +1,4 @@
-"""Which cells of a repaired notebook are executed before an answer is called, and what of each."""
+"""The cells of a repaired notebook that are executed before an answer is called: whole, or only their definitions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["cells_to_run"]
 
 
 def cells_to_run(repaired: RepairedNotebook, rules: ExecutionRules) -> list[dict[str, Any]]:
-    """What is executed before a function is called.
+    """The cells to execute before a function is called.
 
     Returns
     -------
     list of dict
-        ``{"id", "source", "definitions"}``: with `definitions` only those of the source are executed. An answer has
-        ``"answer": True`` besides.
+        ``{"id", "source", "definitions"}``: with `definitions` only the source's definitions are executed. An answer
+        also has ``"answer": True``.
     """
     found: list[dict[str, Any]] = []
     for cell in repaired.notebook.cells:
@@ -28,7 +28,7 @@ def cells_to_run(repaired: RepairedNotebook, rules: ExecutionRules) -> list[dict
             continue
         settings = cell.metadata.get("nbgrader", {})
         if "parameters" in cell.metadata.get("tags", []):
-            # Without its comments, which hold what each parameter may be: the rubric's values are the grader's own.
+            # Without its comments, which hold each parameter's rule: the rubric's values are the grader's own.
             found.append({"id": cell.id, "source": ast.unparse(ast.parse(cell.source)), "definitions": False})
             lines = [f"{name} = {value!r}" for name, value in rules.parameters.items()]
             found.append({"id": "rubric's parameters", "source": "\n".join(lines), "definitions": False})

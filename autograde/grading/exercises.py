@@ -1,11 +1,10 @@
 """Judging exercises: the student's cells in the sandbox, the hidden check outside.
 
-Each exercise gets a sandbox of its own. Into it go, in the notebook's order, the lab's own cells that the rubric lists,
-every answer, and the definitions among what the student added: imports, functions, classes and constants, so that a
-helper in a cell of the student's works, and an experiment there costs no time. Then the check's driver is
-called. What the rubric withholds of the library is not there. An answer that fails to execute loses the exercises that
-need it, and no other; a cell that ends the execution (it never returns, or it ends its process) is left out of the
-exercises that follow.
+Each exercise gets a separate sandbox. It executes, in the notebook's order, the lab's own cells that the rubric lists,
+every answer, and the definitions in the student's own cells (imports, functions, classes, constants). So a helper in a
+student's cell works, and an experiment there costs no time. Then the check's driver is called. Modules that the rubric
+withholds are absent. An answer that fails to execute loses only the exercises that need it. A cell that ends the
+execution (it never returns, or it ends its process) is left out of the later exercises.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _MOST_LEFT_OUT = 3
 
 
 def exercise_results(exercise: Exercise, findings: Findings, other: Finding) -> list[CriterionResult]:
-    """A result for each part of an exercise's check, from its finding; `other` is the finding of parts without one."""
+    """The results of an exercise's parts, from their findings; `other` is the finding of parts without one."""
     check = find_check(exercise.check)
     results = []
     for part, points in exercise.points.items():
@@ -72,9 +71,9 @@ class ExerciseJudge:
     cells : list of dict
         From `autograde.grading.executed_cells.cells_to_run`.
     seed : list of int
-        Of the hidden inputs; each exercise draws from its own stream.
+        Seed of the hidden inputs; each exercise draws from its own stream.
     flags : list of Flag
-        Grows.
+        New flags are appended.
     """
 
     warm: WarmInterpreter
@@ -88,7 +87,7 @@ class ExerciseJudge:
     _failed_before_calls: AnswerError | None = None
 
     def judge(self, exercise: Exercise) -> list[CriterionResult]:
-        """The results of one exercise, one for each part of its check; never raises for what a student wrote."""
+        """The results of one exercise, one for each part of its check; never raises for a student's code."""
         reason: AnswerError | None = self._failed_before_calls
         findings: Findings = {}
         if reason is None:
@@ -136,17 +135,17 @@ class ExerciseJudge:
             except (AnswerError, KeyboardInterrupt):
                 raise
             except Exception as error:
-                # A defect of the check, or an answer of a kind that it did not think of: no points, and a look at it.
+                # A defect of the check, or an unexpected kind of answer: no points, and a flag.
                 self.flags.append(Flag("grader", f"{exercise.cell}: {type(error).__name__} in the hidden check"))
                 raise AnswerError("your function returned something that could not be compared") from None
 
     def _leave_out(self, error: Exceeded) -> None:
-        """Go on without the cell that ended an execution: the same cells come first in every exercise.
+        """Leave out the cell that ended an execution: the same cells come first in every exercise.
 
         Raises
         ------
         AnswerError
-            It is one of the lab's own cells, or there have been several: nothing can be judged.
+            It is one of the lab's own cells, or there were several such cells: nothing can be judged.
         """
         reason = _ended(error, f"in cell {quote(error.cell)}, while the notebook's answers were executed")
         theirs = [cell for cell in self.cells if cell.get("answer") or cell["definitions"]]
@@ -207,7 +206,7 @@ def _raised(error: Mapping[str, Any], what: str, flag: str) -> AnswerError:
         return AnswerError("not answered: the exercise still has its blank", flag="missing")
     if "Connection closed by peer" in message or "Connection reset by peer" in message:
         return AnswerError(
-            f"a rank left while another waited for it: {what}", "do all ranks make the same calls?", flag
+            f"a rank ended while another waited for it: {what}", "do all ranks make the same calls?", flag
         )
     place = ""
     if isinstance(error.get("cell"), str) and isinstance(error.get("line"), int):
@@ -220,9 +219,9 @@ def _ended(error: Exceeded, when: str = "") -> AnswerError:
     flag = {"ended": "crash", "protocol": "escape"}.get(error.kind, "limit")
     remedy = {
         "time": "does a loop end, and do all ranks make the same calls?",
-        "memory": "how large are the tensors that it makes, and are they let go?",
-        "answer": "how large is what it returns?",
-        "output": "print less: a line an epoch, not a line a step",
+        "memory": "how large are the tensors that it makes, and are they freed?",
+        "answer": "how large is the returned value?",
+        "output": "print less: one line per epoch, not per step",
         "ended": "a function that is graded must return; it must not end its process",
     }.get(error.kind, "")
     return AnswerError(f"{error}{' ' + when if when else ''}", remedy, flag)

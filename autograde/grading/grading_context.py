@@ -1,6 +1,6 @@
-"""What grading a lab needs besides the submission: the rubric, the source notebook, the warm interpreter, a secret.
+"""What grading needs besides the submission: the lab's rubric and source notebook, the warm interpreter, a secret.
 
-A `GradingContext` belongs to one worker. It holds nothing of any submission, so that the next one is graded as the first was.
+A `GradingContext` belongs to one worker. It holds no data of a submission, so all submissions are graded alike.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class GradingContext:
     source : NotebookNode
         The instructor's notebook.
     secret : bytes
-        Of the course; hidden inputs are drawn from it and the submission, so that grading a submission again asks the
-        same, and nobody without it can tell what that is.
+        The course's secret. Hidden inputs are drawn from it and the submission. A second grading draws the same inputs,
+        and nobody without the secret can predict them.
     warm : WarmInterpreter or None
-        None where nothing can be executed: exercises are then left out, and weights are not tried.
+        None if nothing can be executed: exercises are then left out, and weights are not tested.
     threads : int
-        That a grading run may compute with.
+        Threads of a grading run.
     """
 
     rubric: Rubric
@@ -87,23 +87,23 @@ class GradingContext:
 
     @property
     def sandbox(self) -> str:
-        """What holds the students' code."""
+        """The kind of sandbox for students' code."""
         if self.warm is None:
             return ""
         return "bubblewrap" if self.warm.sandboxed else "none"
 
     def seed(self, student: str, submission: str) -> list[int]:
-        """Of the hidden inputs for one submission: 8 numbers of 32 bits."""
+        """The seed of the hidden inputs for one submission: 8 numbers of 32 bits."""
         key = hmac.new(self.secret, f"{self.rubric.lab}\0{student}\0{submission}".encode(), hashlib.sha256).digest()
         return [int.from_bytes(key[i : i + 4], "big") for i in range(0, 32, 4)]
 
     def data(self, names: tuple[str, ...]) -> dict[str, Path]:
-        """Folders of staged data sets, for the sandbox; one that ships with the course needs none.
+        """Folders of staged data sets, for the sandbox. A set that ships with the course needs no folder.
 
         Raises
         ------
         CourseError
-            One is not staged.
+            A set is not staged.
         """
         folders = {}
         for name in names:
@@ -134,12 +134,12 @@ def source_notebook(path: Path) -> NotebookNode:
     except Exception as error:
         what = type(error).__name__
         raise CourseError(
-            f"source notebook {path} cannot be read ({what}); it tells the lab's cells and points"
+            f"source notebook {path} cannot be read ({what}); it holds the lab's cells and points"
         ) from None
 
 
 def course_secret(course: Path) -> bytes:
-    """The course's secret, made at its first use: ``course/grading_secret``, readable by its owner alone.
+    """The course's secret, made at its first use: ``course/grading_secret``, readable only by its owner.
 
     Raises
     ------
@@ -154,19 +154,19 @@ def course_secret(course: Path) -> bytes:
             write_atomically(temporary, secrets.token_hex(32))
             temporary.chmod(0o600)
             try:
-                os.link(temporary, path)  # fails where another grader was first, whose secret then holds
+                os.link(temporary, path)  # fails if another grader was first; its secret is then used
             except FileExistsError:
                 pass
             finally:
                 temporary.unlink()
         return path.read_bytes()
     except OSError as error:
-        raise CourseError(f"{path} cannot be used ({error.strerror}); see that {course} can be written") from None
+        raise CourseError(f"{path} cannot be used ({error.strerror}); make {course} writable") from None
 
 
 @cache
 def grader_digest() -> str:
-    """SHA-256 over the grader's and the course library's code, and the versions that results may depend on."""
+    """SHA-256 of the grader's and the course library's code, and of the versions that can change results."""
     import assessment_print
     import course_lib
     import data_prep

@@ -1,10 +1,9 @@
-"""Trying submitted weights on held-out images.
+"""Testing submitted weights on held-out images.
 
-The images are of the test split, in an order and a choice drawn anew, lightly augmented; only the images go into the
-sandbox, never a label, and what comes out are class numbers, which are scored here. Weights are read as safetensors,
-which hold tensors and nothing else, inside the sandbox, with bounds on what they may take. Where the network is the
-course's own, no code of the student's is in the process; where a rubric takes it from the notebook
-(``network = "notebook:make_model"``) the student's code is, and can answer what it likes: from the pixels alone.
+The images are a newly drawn sample of the test split, lightly augmented. Only the images go into the sandbox, never a
+label. The class numbers that come out are scored here. Weights are read inside the sandbox, within its limits, as
+safetensors, which hold only tensors. With the course's own network, no student code is in the process. If a rubric takes
+the network from the notebook (``network = "notebook:make_model"``), student code computes the answer, from the pixels.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ __all__ = ["augment", "check_data", "try_weights"]
 
 
 def check_data(rules: ModelEvidence) -> None:
-    """See that at least one of the rubric's data sets is staged here.
+    """Check that at least one of the rubric's data sets is staged here.
 
     Raises
     ------
     ValueError
-        None is; one line with the remedy.
+        None is staged. The message is one line with the remedy.
     """
     problems = []
     for name in [rules.held_out] if rules.held_out else rules.datasets:
@@ -49,7 +48,7 @@ def check_data(rules: ModelEvidence) -> None:
             return
         except DataError as error:
             problems.append(str(error))
-    raise ValueError(f"submitted weights cannot be tried: {problems[0]}")
+    raise ValueError(f"submitted weights cannot be tested: {problems[0]}")
 
 
 def try_weights(
@@ -62,26 +61,26 @@ def try_weights(
     cells: list[dict[str, Any]],
     data: Mapping[str, Path],
 ) -> HeldOut:
-    """Ask the submitted weights for classes of held-out images, and score them.
+    """Predict the classes of held-out images by the submitted weights, and score the predictions.
 
     Parameters
     ----------
     rules : ModelEvidence
     evidence : Evidence
-        Its run record names the data set and what the network is built from.
+        Its run record names the data set and the network's settings.
     weights : bytes
         ``model.safetensors``.
     warm, limits, data
-        Of the sandbox.
+        For the sandbox.
     random : Generator
-        Chooses, orders and augments.
+        Chooses, orders and augments the images.
     cells : list of dict
-        The notebook's answers, for a network that is the notebook's.
+        The notebook's answers, for a network from the notebook.
 
     Raises
     ------
     EvidenceError
-        The weights do not fit the network, or the execution ended early; one line for the student.
+        The weights do not fit the network, or the execution ended early. The message is one line for the student.
     """
     record = evidence.record
     if record.data_name not in rules.datasets:
@@ -90,7 +89,7 @@ def try_weights(
         staged = read(rules.held_out or record.data_name)
     except DataError as error:
         raise EvidenceError(
-            f"the grader has no such data to try the weights on ({error}); ask your instructor"
+            f"the grader has no such data to test the weights on ({error}); ask your instructor"
         ) from None
     chosen = random.permutation(len(staged.arrays["test_labels"]))[: rules.images]
     images = augment(staged.arrays["test_images"][chosen], random)
@@ -121,7 +120,7 @@ def try_weights(
     try:
         reply = in_turn(predict)
     except Exceeded as error:
-        raise EvidenceError(f"the weights could not be tried: {error}") from None
+        raise EvidenceError(f"the weights could not be tested: {error}") from None
     predicted = reply.get("value")
     if not isinstance(predicted, torch.Tensor) or predicted.shape != labels.shape or predicted.is_floating_point():
         error = reply.get("error") if isinstance(reply.get("error"), dict) else {}
@@ -146,7 +145,7 @@ def _numbers(network: Network, record: RunRecord) -> dict[str, int]:
 
 
 def _normalisation(staged: StagedDataset) -> tuple[list[float], list[float]]:
-    """Per channel, factor of a pixel of 0…255 and what is added to it, as `course_lib.data.batches.Batches` has them."""
+    """Factor and offset per channel for pixels of 0…255, as in `course_lib.data.batches.Batches`."""
     scale = [1 / (255 * float(std)) for std in staged.std]
     return scale, [-float(mean) / float(std) for mean, std in zip(staged.mean, staged.std, strict=True)]
 
@@ -154,8 +153,8 @@ def _normalisation(staged: StagedDataset) -> tuple[list[float], list[float]]:
 def augment(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Lightly changed copies: each image a little brighter or darker, with a little noise.
 
-    Light enough that a trained network's accuracy moves by less than a percentage point, and enough that no image is
-    byte for byte one of the public test set.
+    The change moves a trained network's accuracy by less than one percentage point. But no image equals one of the
+    public test set byte for byte.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""The course's own networks, which submitted weights are loaded into.
+"""The course's own networks, into which submitted weights are loaded.
 
-`NETWORKS` says what the grader must know of each; `DRIVER` builds it, in the sandbox, from `course_lib` and torchvision.
+`NETWORKS` describes each network for the grader. `DRIVER` builds it in the sandbox, from `course_lib` and torchvision.
 A network's weights are the state of the bare model: ``conv1.weight``, not ``module.conv1.weight``.
 """
 
@@ -20,12 +20,12 @@ class Network:
     ----------
     normalised : bool
         Images are normalised per channel with the training split's mean and standard deviation, as
-        `course_lib.data.batches.Batches` does it; else only scaled to 0…1.
+        `course_lib.data.batches.Batches` does it; otherwise only scaled to 0…1.
     numbers : mapping
-        The run's parameters that it is built from, each a whole number: its value where ``run.json`` has none, its least,
-        its most.
+        The run's parameters that set its size, each a whole number: the default without a value in ``run.json``, the
+        smallest and the largest value.
     batch : int
-        Images at a time.
+        Images per batch.
     """
 
     normalised: bool = True

@@ -1,7 +1,7 @@
-"""One submission, graded: notebook repaired, exercises judged, run evidence judged, weights tried.
+"""One submission, graded: notebook repaired, exercises judged, run evidence judged, weights tested.
 
-The grader reads the submission as data; its code runs in the sandbox only, and what comes out is plain data. Whatever
-is not expected earns nothing, says why in one line, and stops nothing.
+The grader reads the submission as data. Its code runs only in the sandbox, and only plain data comes out. Anything
+unexpected earns no points, gives a one-line reason, and does not stop the grading.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["Graded", "failed_verdict", "grade_submission", "submission_digest"]
 
 @dataclass(frozen=True)
 class Graded:
-    """A verdict, and the notebook that a person grades by: repaired, with harmless outputs. None where grading failed."""
+    """A verdict, and the notebook for hand grading: repaired, with harmless outputs; None if grading failed."""
 
     verdict: Verdict
     notebook: NotebookNode | None
@@ -52,7 +52,7 @@ class Graded:
 class _Submission:
     notebook: NotebookNode | EvidenceError
     runs: dict[str, RunFiles]  # by the run's id in the rubric
-    absent: bool  # there is no file of the notebook's name at all
+    absent: bool  # no file has the notebook's name
 
     @property
     def digest(self) -> str:
@@ -65,7 +65,7 @@ class _Submission:
 
 
 def submission_digest(submission: Path, rubric: Rubric) -> str:
-    """SHA-256 of all that grading reads of a submission; never raises for what a student handed in."""
+    """SHA-256 of all files of a submission that grading reads; never raises for their content."""
     return _read(submission, rubric).digest
 
 
@@ -78,17 +78,17 @@ def grade_submission(context: GradingContext, submission: Path, student: str) ->
     submission : Path
         ``submitted/STUDENT/LAB``; need not exist.
     student : str
-        Its student's id.
+        The student's id.
 
     Returns
     -------
     Graded
-        Never raises for what a student handed in: at worst every criterion is 0 with a one-line reason.
+        Never raises for a submission's content: at worst every criterion is 0 with a one-line reason.
 
     Raises
     ------
     SandboxError
-        There is no sandbox to execute anything in.
+        No sandbox can be made.
     """
     started = time.monotonic()
     rubric = context.rubric
@@ -116,9 +116,9 @@ def _grade(
         flags.append(Flag("missing", str(handed_in.notebook)))
         lost = Finding(False, str(handed_in.notebook))
         results += [result for each in rubric.exercises for result in exercise_results(each, {}, lost)]
-        # What a person sees then is the lab as it was given out, with the reasons.
+        # A person then sees the lab as it was released, with the reasons.
         notebook = repair(new_notebook(), context.source).notebook
-        # What is not there is no answer; in what cannot be read there may be some, which a person must look for.
+        # A missing notebook has no answers. An unreadable one may have some, for which a person must look.
         unanswered = tuple(context.starter) if handed_in.absent else ()
     else:
         repaired = repair(handed_in.notebook, context.source)
@@ -132,7 +132,7 @@ def _grade(
             data = context.data(rubric.execution.data)
             judge = ExerciseJudge(context.warm, rubric.execution, data, cells, seed, flags)
             results += [result for exercise in rubric.exercises for result in judge.judge(exercise)]
-            cells = judge.cells  # without those that never return: a network of the notebook's needs the others
+            cells = judge.cells  # without those that never return: a network from the notebook needs the others
     judged = [(each, *_judge_run(context, each, handed_in, repaired, cells, seed, flags)) for each in rubric.runs]
     results += [result for each in count_once(judged) for result in each]
     runs = [summary for _, _, summary in judged]
@@ -153,7 +153,7 @@ def _grade(
 
 
 def failed_verdict(rubric: Rubric, student: str, reason: str, flag: Flag | None = None) -> Verdict:
-    """A verdict of 0 points on everything, all for one reason."""
+    """A verdict of 0 points on every criterion, for one reason."""
     lost = Finding(False, reason)
     results = [result for exercise in rubric.exercises for result in exercise_results(exercise, {}, lost)]
     results += [result for run in rubric.runs for result in lost_run(run, reason)]

@@ -1,8 +1,8 @@
-"""Running a submission's notebook again, at the rubric's budget, in the sandbox.
+"""Running a submission's notebook again in the sandbox, with the rubric's budget.
 
-All of the lab's code cells run in order, as the lab has them, with the student's answers in place and the rubric's
-parameters; of cells that the student added or changed, only the definitions. What the run wrote is then read out as
-bytes. The clock is the grader's.
+All of the lab's code cells run in order, in the lab's version, with the student's answers and the rubric's parameters.
+Of cells that the student added or changed, only the definitions run. Then the run's files are read as bytes. The clock
+is the grader's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FOLDER = "run"
 
 @dataclass(frozen=True)
 class Ran:
-    """What a grading run left: its files, seconds of the whole of it, and flags."""
+    """The result of a grading run: its files, its seconds, and flags."""
 
     files: RunFiles
     seconds: float
@@ -40,7 +40,7 @@ class Ran:
 
 
 def rerun(context: GradingContext, repaired: RepairedNotebook) -> Ran:
-    """Run a repaired notebook from its top to its end; never raises for what a student wrote."""
+    """Run a repaired notebook from start to end; never raises for a student's code."""
     rules = context.rubric.rerun
     everything = tuple(cell.id for cell in repaired.notebook.cells if cell.cell_type == "code")
     parameters: dict[str, Any] = {**rules.parameters, "output_dir": FOLDER}

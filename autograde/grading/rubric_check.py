@@ -1,4 +1,4 @@
-"""Whether a rubric and its lab fit together: what `lab grade --check-rubrics` says."""
+"""Whether a rubric and its lab fit together, for `lab grade --check-rubrics`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["rubric_problems"]
 
 
 def rubric_problems(rubric: Rubric, source: NotebookNode) -> list[str]:
-    """Everything that does not fit, one line each; empty where all does.
+    """The mismatches, one line each; an empty list if rubric and lab fit.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def _withheld_problems(entries: tuple[str, ...]) -> list[str]:
 
 
 def _parameter_problems(rubric: Rubric, source: NotebookNode) -> list[str]:
-    # A name that the cell does not assign would change nothing, silently.
+    # A name that the cell does not assign would have no effect and give no error.
     cells = [cell for cell in source.cells if "parameters" in cell.metadata.get("tags", [])]
     known = {target.id for cell in cells for target in _assigned(cell.source)}
     tables = {"execution": rubric.execution, "rerun": rubric.rerun}

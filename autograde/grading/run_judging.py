@@ -1,4 +1,4 @@
-"""Judging one run: its files parsed, its weights tried, the whole of it believed or refused, each criterion judged."""
+"""Judging one run: its files parsed, its weights tested, the evidence believed or refused, each criterion judged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def with_weights(
     cells: list[dict],
     seed: Sequence[int],
 ) -> Evidence:
-    """The evidence with what its weights score; the same where the rubric does not have them tried.
+    """The evidence with its weights' score; unchanged if the rubric does not test them.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ def with_weights(
     rules : RunEvidence
     evidence : Evidence
     files : mapping
-        Of the run folder.
+        The run folder's files.
     cells : list of dict
-        The notebook's answers, for a network that is the notebook's.
+        The notebook's answers, for a network from the notebook.
     seed : sequence of int
-        Of the submission's hidden inputs.
+        Seed of the submission's hidden inputs.
     """
     if rules.model is None:
         return evidence
@@ -56,7 +56,7 @@ def with_weights(
     elif isinstance(weights, EvidenceError):
         tried = weights
     elif context.warm is None:
-        tried = EvidenceError("the weights were not tried: there is no sandbox on the grader's machine")
+        tried = EvidenceError("the weights were not tested: there is no sandbox on the grader's machine")
     else:
         random = np.random.default_rng([*seed, *b"held-out", *rules.id.encode()])
         execution = context.rubric.execution
@@ -75,21 +75,21 @@ def judge_run(
 ) -> list[CriterionResult]:
     """Judge a run by its criteria.
 
-    Where the rubric has the weights tried, the learning curve counts for as much as they do: a curve that ends
-    at another accuracy than its weights have earns nothing, whatever its form. Nor does a run of another program.
+    If the rubric tests the weights, they must confirm the learning curve. A curve that ends at another accuracy than
+    its weights earns nothing, whatever its form. A run of another program earns nothing either.
 
     Parameters
     ----------
     rules : RunEvidence
     evidence : Evidence
     flags : list of Flag
-        Grows.
+        New flags are appended.
     clock : float, optional
-        Seconds that the grader's own run took, in rerun mode.
+        Seconds of the grader's own run, in rerun mode.
     """
     read = evidence.record_or_error
     if isinstance(read, EvidenceError) and read is evidence.curve_or_error is evidence.transcript_or_error:
-        # There is no folder, and so one reason for everything. Of the grader's own run it is in the flags already.
+        # Without a folder there is one reason for all. For the grader's own run it is in the flags already.
         if clock is None:
             flags.append(Flag("missing", f"{rules.id}: {read}" if rules.id else str(read)))
         return lost_run(rules, str(read))
@@ -102,15 +102,15 @@ def judge_run(
 
 
 def lost_run(rules: RunEvidence, reason: str) -> list[CriterionResult]:
-    """Every criterion of a run at 0 points, all for one reason."""
-    # How to look at one criterion is no remedy for what all have in common; the reason has its own.
+    """Every criterion of a run at 0 points, for one reason."""
+    # A criterion's remedy does not help against the common reason, which has its own.
     return [replace(_result(rules, criterion, False, reason), remedy="") for criterion in rules.criteria]
 
 
 def count_once(
     judged: Sequence[tuple[RunEvidence, list[CriterionResult], RunSummary]],
 ) -> list[list[CriterionResult]]:
-    """The runs' results, where weights that several of them have keep their points in one: the one that earns the most.
+    """The runs' results. Weights that several runs share keep their points only in the run that earns the most.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def count_once(
 
 
 def _other_program(rules: RunEvidence, evidence: Evidence) -> str | None:
-    """Why the record is not of the rubric's program; raises `EvidenceError` where there is no record."""
+    """The reason why the record is not of the rubric's program. Raises `EvidenceError` without a record."""
     program = evidence.record.program
     if not rules.program or program == rules.program:
         return None
@@ -145,20 +145,20 @@ def _other_program(rules: RunEvidence, evidence: Evidence) -> str | None:
 
 
 def _refused(rules: RunEvidence, evidence: Evidence, clock: float | None) -> tuple[str, str] | None:
-    """Kind of flag and reason where the evidence as a whole cannot be believed."""
+    """Kind of flag and reason if the evidence as a whole cannot be believed; otherwise None."""
     tried = evidence.held_out_or_error
     no_record = isinstance(evidence.record_or_error, EvidenceError)
     if not no_record and (other := _other_program(rules, evidence)) is not None:
         return "missing", other
     if isinstance(evidence.curve_or_error, EvidenceError):
-        # A record by itself is a file that anybody can write.
+        # Anybody can write a record without a run.
         alone = isinstance(tried, EvidenceError) and not no_record
         return ("missing", f"nothing backs up the run record: {tried}") if alone else None
     if rules.program and no_record:
         return "missing", f"nothing says that this is a run of {rules.writer}: {evidence.record_or_error}"
     claimed, seconds = evidence.curve.accuracies[-1], evidence.curve.rows[-1].time
     if clock is not None and seconds > clock:
-        return "forged", f"the learning curve tells of {seconds:.0f} s of training in a run that took {clock:.0f} s"
+        return "forged", f"the learning curve claims {seconds:.0f} s of training in a run that took {clock:.0f} s"
     if isinstance(tried, EvidenceError):
         return "missing", f"nothing backs up the learning curve: {tried}"
     if tried is not None and not abs(tried.accuracy - claimed) <= rules.model.tolerance + tried.uncertainty:

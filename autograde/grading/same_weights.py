@@ -1,6 +1,7 @@
 """Weights that are handed in more than once: by several students, in several labs, for several runs of one submission.
 
-Two trainings do not end in the same file, bit for bit, unless one repeats the other's seed on the same machine. A copy is a flag, a reason to look and talk. Within one submission the points of the weights are given once.
+Two trainings do not end in the same file, bit for bit, unless one repeats the other's seed on the same machine. A copy
+is a flag, a reason to look and talk. Within one submission the same weights earn points once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["flag_copies", "repeated_weights"]
 
 
 def repeated_weights(runs: Sequence[RunSummary]) -> list[Flag]:
-    """A flag for each file of weights that several runs of one submission have."""
+    """One flag for each file of weights that several runs of one submission share."""
     names = defaultdict(list)
     for run in runs:
         if run.weights is not None:
@@ -25,7 +26,7 @@ def repeated_weights(runs: Sequence[RunSummary]) -> list[Flag]:
 
 
 def flag_copies(course: Path, lab: str, students: Sequence[str]) -> dict[str, Verdict]:
-    """Flag students whose weights are the same file as another's, as their own of another lab or of another run.
+    """Flag students whose weights are the same file as another student's, or as their own in another lab or run.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ def flag_copies(course: Path, lab: str, students: Sequence[str]) -> dict[str, Ve
     Returns
     -------
     dict
-        Student → verdict, of those that can be read.
+        Student → verdict, for all readable verdicts.
     """
     everybody: dict[str, Verdict] = {}
     elsewhere: dict[str, dict[str, str]] = {}

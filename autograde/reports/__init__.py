@@ -1,1 +1,1 @@
-"""What people read: feedback pages, the report of a class, exports, similar submissions."""
+"""The pages and files for people: feedback pages, the report of a class, exports, similar submissions."""

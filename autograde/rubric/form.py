@@ -1,4 +1,4 @@
-"""What a rubric says, as `autograde.rubric.schema` has read and checked it."""
+"""A rubric's contents, after `autograde.rubric.schema` has read and checked them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Exercise:
 
     @property
     def max_points(self) -> float:
-        """What the cell is worth."""
+        """The cell's points."""
         return sum(self.points.values())
 
 
@@ -41,13 +41,13 @@ class Execution:
     Attributes
     ----------
     run : tuple of str
-        Ids of the lab's own code cells that the answers lean on (imports, helpers). They run as the lab has them.
+        Ids of the lab's own code cells that the answers need (imports, helpers). They run in the lab's version.
     parameters : mapping
         Values for the notebook's parameters cell.
     data : tuple of str
         Staged data sets that the sandbox shows.
     withheld : tuple of str
-        Modules of the course's library that answers do not find, since they solve an exercise: ``course_lib.MODULE``
+        Modules of the course's library that are hidden from answers, because they solve an exercise: ``course_lib.MODULE``
         (see `autograde.sandbox.withheld`). The visible checks are always among them.
     seconds, memory_gib : float
         Limits on one exercise, all of its ranks together.
@@ -63,7 +63,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class ModelEvidence:
-    """How the submitted weights are tried on held-out images.
+    """How the submitted weights are tested on held-out images.
 
     Attributes
     ----------
@@ -71,15 +71,15 @@ class ModelEvidence:
         ``course_lib:NAME`` (see `autograde.grading.networks`), which needs no code of the student's, or ``notebook:FUNCTION``,
         a function of the notebook without arguments, called in the sandbox.
     datasets : tuple of str
-        Those that a run may have used; the images are of the test split of the one that ``run.json`` names.
+        The sets that a run may use. The images are from the test split of the set in ``run.json``.
     images : int
-        How many of them are asked, drawn and ordered by chance.
+        The number of held-out images, in random choice and order.
     tolerance : float
-        How far the accuracy on them may differ from the learning curve's last one.
+        The largest difference between the accuracy on them and the learning curve's last one.
     held_out : str
         A staged set of the same kind of images that students have never seen, whose test split is used instead.
     seconds, memory_gib : float or None
-        Limits on trying them; None: those of `Execution`.
+        Limits of the test; None: those of `Execution`.
     """
 
     network: str
@@ -103,11 +103,11 @@ class RunEvidence:
     criteria : tuple of Criterion
     model : ModelEvidence or None
     id : str
-        Names the run among several; empty for the one of the rubric's top level, the notebook's own.
+        The run's name if there are several; empty for the notebook's own, at the rubric's top level.
     folder : str
         A plain name below ``run/``; empty: ``run/`` itself.
     program : str
-        What ``run.json`` must name as its ``program``; empty: not asked.
+        The value of ``program`` that ``run.json`` must have; empty: any.
     """
 
     cell: str
@@ -125,12 +125,12 @@ class RunEvidence:
 
     @property
     def writer(self) -> str:
-        """What writes the folder, for messages: the program's file; empty for the notebook."""
+        """The program file that writes the folder, for messages; empty for the notebook."""
         return f"{self.program}.py" if self.program else self.id
 
     @property
     def threshold(self) -> float | None:
-        """The final accuracy asked for, else the best, else that of the weights, else None."""
+        """The threshold of the final accuracy, else of the best, else of the weights', else None."""
         by_kind = {criterion.kind: criterion.settings.get("threshold") for criterion in self.criteria}
         kinds = ("final_accuracy", "best_accuracy", "held_out_accuracy")
         return next((by_kind[kind] for kind in kinds if kind in by_kind), None)
@@ -155,7 +155,7 @@ class Rubric:
     lab, title : str
     mode : str
         ``evidence``: runs are judged from the submitted run folders. ``rerun``: the notebook's, and there is no other,
-        from one that the grader's own run of the submitted notebook wrote.
+        from the folder that the grader's own run of the submitted notebook wrote.
     runs : tuple of RunEvidence
         The notebook's own first, where it has one.
     exercises : tuple of Exercise
@@ -176,7 +176,7 @@ class Rubric:
 
     @property
     def cells(self) -> dict[str, float]:
-        """Each grade cell that is the grader's, and its points: exercises first, then the runs."""
+        """Each cell that the grader scores, and its points: exercises first, then the runs."""
         exercises = {exercise.cell: exercise.max_points for exercise in self.exercises}
         return exercises | {run.cell: run.max_points for run in self.runs}
 
@@ -187,5 +187,5 @@ class Rubric:
 
     @property
     def total(self) -> float:
-        """Points of the run evidence and the exercises together; answers in words are not the grader's."""
+        """Points of the run evidence and the exercises together, without the written answers."""
         return sum(self.cells.values())

@@ -1,4 +1,4 @@
-"""Rubrics: one TOML file per lab that says what its exercises and its run evidence are worth, and how it is graded."""
+"""Rubrics: one TOML file per lab, with the points of its exercises and its run evidence, and how it is graded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Fail = Callable[[str], "RubricError"]
 
 
 class RubricError(ValueError):
-    """A rubric that cannot be used, or none for the lab asked for; one line."""
+    """A rubric cannot be used, or the lab has none. The message is one line."""
 
 
 def rubric_names(folder: Path = RUBRICS) -> list[str]:
@@ -190,7 +190,7 @@ def _twice(names: Iterable[str]) -> str | None:
     return min(repeated, default=None)
 
 
-# What a table's entry must be, by the type that its dataclass declares.
+# The type that a table's entry must have, by the type in its dataclass.
 _EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "str": (lambda v: isinstance(v, str) and v != "", "a string"),
     "int": (lambda v: isinstance(v, int) and not isinstance(v, bool) and v > 0, "a whole number above 0"),

@@ -1,4 +1,4 @@
-"""What grading one student's submission of a lab came to, and where that is kept."""
+"""The result of grading one student's submission of a lab, and where it is kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER = "autograded_evidence"
 FLAGS = {
     "unsandboxed": "graded without the sandbox",
     "tampered": "cells that nbgrader locks were changed",
-    "forged": "evidence that does not hold together",
+    "forged": "evidence that contradicts itself",
     "escape": "tried what the sandbox forbids",
     "limit": "ended at a limit (time, memory, processes, output)",
     "crash": "raised an error or ended its process",
@@ -83,7 +83,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One student's submission of a lab, graded; answers in words are left for a person.
+    """The result of one student's submission of a lab, without the written answers.
 
     Attributes
     ----------
@@ -96,11 +96,11 @@ class Verdict:
         In the rubric's order.
     flags : tuple of Flag
     sandbox : str
-        What held the student's code: ``bubblewrap``, ``apptainer``, ``none``; empty where nothing was executed.
+        The sandbox of the student's code: ``bubblewrap``, ``apptainer``, ``none``; empty if nothing was executed.
     digests : dict
-        Of ``submission``, ``rubric`` and ``grader``: where all three are the same, grading again gives the same.
+        Of ``submission``, ``rubric`` and ``grader``. If all three are the same, grading again gives the same.
     seconds : float
-        How long grading took.
+        Duration of the grading.
     unanswered : tuple of str
         Answer cells that still hold the starter's text.
     """
@@ -124,7 +124,7 @@ class Verdict:
 
     @property
     def max_score(self) -> float:
-        """Points there are."""
+        """The highest possible points."""
         return sum(result.max_points for result in self.results)
 
     @property
@@ -197,7 +197,7 @@ class Verdict:
         """
         path = verdict_path(course, self.student, self.lab)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # allow_nan=False: a verdict with NaN in it is a defect of ours, better met here than in a reader.
+        # allow_nan=False: a verdict with NaN is a defect of ours, better found here than by a reader.
         text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
         write_atomically(path, text)
         return path

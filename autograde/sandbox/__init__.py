@@ -1,1 +1,1 @@
-"""Runs untrusted code, and gets plain data back."""
+"""Runs untrusted code and returns plain data."""

@@ -1,16 +1,16 @@
-"""Namespaces for one execution of student code, made by bubblewrap, and gone with it.
+"""Namespaces for one execution of student code. bubblewrap makes them, and they end with it.
 
-A `Sandbox` is a process that does nothing inside fresh namespaces: an empty root with the system, the Python
-environment and the course's public packages read-only, a private ``/tmp`` and ``/dev/shm`` of bounded size, no network
-but loopback, no other process. The interpreter that runs the student's code joins them (`autograde.sandbox.warm`), so that it
-need not be started anew. Ending the keeper ends every process in them, detached ones too: that is the kernel's rule for
-the first process of a process namespace.
+A `Sandbox` is a process that only waits, inside fresh namespaces. They have an empty root with the system, the Python
+environment and the course's public packages, all read-only. They have a private ``/tmp`` and ``/dev/shm`` of bounded
+size, no network except loopback, and no other process. The warm interpreter that runs the student's code joins them
+(`autograde.sandbox.warm`), so no new interpreter must start. When the keeper ends, every process in them ends,
+detached ones too: that is the kernel's rule for the first process of a process namespace.
 
 What is *not* there: this package, the labs' sources, the course folder, other submissions, any home folder, the
 environment's variables, the host's processes and its network.
 
-Started by root, the namespaces are root's and the student's code runs as an unprivileged user of its own
-(`FIRST_UID` + slot), so that the limit on processes counts. Started by anybody else, it runs in a user namespace.
+If root starts the grader, the namespaces are root's. The student's code then runs as a separate unprivileged user
+(`FIRST_UID` + slot), so that the limit on processes counts. Otherwise it runs in a user namespace.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MISSING = (
 
 
 class SandboxError(RuntimeError):
-    """No sandbox could be made; one line with the remedy."""
+    """No sandbox could be made. The message is one line with the remedy."""
 
 
 class Sandbox:
@@ -51,16 +51,15 @@ class Sandbox:
     Parameters
     ----------
     slot : int
-        Number of the worker, which decides the user id when started by root.
+        Number of the worker. It sets the user id if root starts the grader.
     data : mapping of str to Path
         Staged data sets to show, by name.
     disk_bytes : int
         Size of ``/tmp``, and of ``/dev/shm``.
     replaced : mapping of Path to Path
-        Python files that are shown, and the texts that are shown instead. What is compiled of any file beside one
-        of them is hidden.
+        Python files to replace, and the text files that replace them. The compiled files beside them are hidden.
     hidden : sequence of Path
-        Folders that are shown empty.
+        Folders that look empty inside.
 
     Attributes
     ----------
@@ -71,7 +70,7 @@ class Sandbox:
     folder, port : str, int
         The working folder, and a port that is free inside.
     uid : int or None
-        What a process that joins must become; None in a user namespace.
+        The user that a joining process must become; None in a user namespace.
 
     Raises
     ------
@@ -97,7 +96,7 @@ class Sandbox:
         if bubblewrap is None:
             raise SandboxError(MISSING.format(why="bwrap is not on PATH"))
         reader, writer = os.pipe()
-        # Through a file, so that no process inside reads the host's paths off the command line.
+        # Through a file, so that no process inside can read the host's paths from the command line.
         options = tempfile.TemporaryFile()  # noqa: SIM115 (closed once bubblewrap has it)
         options.write(
             "".join(f"{option}\0" for option in self._arguments(data or {}, disk_bytes, replaced, hidden)).encode()
@@ -166,7 +165,7 @@ class Sandbox:
             arguments += ["--ro-bind", str(text), str(path)]
         for folder in sorted({path.parent / "__pycache__" for path in replaced}):
             with contextlib.suppress(OSError):
-                folder.mkdir(exist_ok=True)  # what is not there yet cannot be covered, and may come
+                folder.mkdir(exist_ok=True)  # a missing folder cannot be covered, and may appear later
             if folder.is_dir():
                 arguments += ["--tmpfs", str(folder), "--remount-ro", str(folder)]
         # Root and /dev are bubblewrap's own tmpfs, writable by the owner of the namespace.
@@ -174,11 +173,11 @@ class Sandbox:
 
     @property
     def alive(self) -> bool:
-        """Whether the namespaces are still held."""
+        """Whether the namespaces still exist."""
         return self._keeper.poll() is None
 
     def bytes_on_loopback(self) -> int:
-        """Bytes that passed the sandbox's only network interface since it was made, each counted once."""
+        """Bytes sent over the sandbox's only network interface so far, each counted once."""
         for line in Path(f"/proc/{self.pid}/net/dev").read_text().splitlines():
             name, _, counts = line.partition(":")
             if name.strip() == "lo":
@@ -186,7 +185,7 @@ class Sandbox:
         return 0
 
     def disk_used(self) -> float:
-        """Largest filled share of the writable places, 0…1."""
+        """The fraction in use of the fullest writable folder, 0…1."""
         shares = [0.0]
         for place in ("tmp", "dev/shm"):
             with contextlib.suppress(OSError):
@@ -195,7 +194,7 @@ class Sandbox:
         return max(shares)
 
     def close(self) -> None:
-        """End every process in the namespaces, and wait until they are gone."""
+        """End every process in the namespaces, and wait for their end."""
         if self._keeper.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, 9)  # the namespace's first process: the kernel ends all others with it
@@ -217,7 +216,7 @@ class Sandbox:
 
 @cache
 def python_paths() -> tuple[Path, ...]:
-    """Folders and files that Python and the course's public packages need: the environment, its base, the packages."""
+    """The folders and files that Python and the course's public packages need: environment, its base, packages."""
     import assessment_print
     import course_lib
     import data_prep
@@ -249,7 +248,7 @@ def _inside(path: Path, other: Path) -> bool:
 
 
 def missing_sandbox() -> str | None:
-    """Why no sandbox can be made here, in one line, or None where one can."""
+    """The reason why no sandbox can be made here, in one line; None if one can."""
     try:
         Sandbox(disk_bytes=1 << 20).close()
     except SandboxError as error:

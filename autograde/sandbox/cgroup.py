@@ -1,10 +1,10 @@
-"""A control group for one execution's memory and processor time, where this machine lets us make one.
+"""A control group for one execution's memory and processor time, if this machine allows one.
 
-The kernel then counts every page of the sandbox's processes, files in its memory file systems included, and ends what
-goes beyond. It also shares the processor between sandboxes, and not between processes: 240 busy processes in one
-sandbox take no more than one busy process in another. Version 2 (a delegated group, as under a systemd user manager or
-in a container of one's own) and version 1 (root) are known; elsewhere there is none, and `autograde.sandbox.limits.Watch` is
-what counts.
+The kernel then counts every page of the sandbox's processes, also of files in its memory file systems. It ends a
+process beyond the limit. It also shares the processor between sandboxes, not between processes: 240 busy processes in
+one sandbox take no more than one busy process in another. Two versions are supported: version 2 (a delegated group, as
+under a systemd user manager or in a private container) and version 1 (root). Elsewhere there is no control group, and
+`autograde.sandbox.limits.Watch` counts.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _numbers = itertools.count()
 
 
 class ControlGroup:
-    """A group with a limit on memory, and where that can be had a share of the processor.
+    """A group with a limit on memory and, if possible, a share of the processor.
 
     Parameters
     ----------
     folder : Path
-        Of the group, made and limited already.
+        The group's folder; its limits are set already.
     version : int
         1 or 2.
     beside : sequence of Path
-        Version 1 has a hierarchy for each resource: the group's folders in those of the processor.
+        Version 1 has one hierarchy per resource: these are the group's folders in the processor's hierarchies.
 
     Attributes
     ----------
     joining : list of int
-        Descriptors of ``cgroup.procs``, opened here, where we may: a process joins by writing 0 into each.
+        Descriptors of ``cgroup.procs``, opened here with our rights. A process joins by writing 0 into each.
     """
 
     def __init__(self, folder: Path, version: int, beside: Sequence[Path] = ()) -> None:
@@ -53,7 +53,7 @@ class ControlGroup:
             raise
 
     def processor_seconds(self) -> float | None:
-        """Processor time of all processes that were ever in the group; None where the kernel does not count it."""
+        """Processor time of all present and past processes of the group; None if the kernel does not count it."""
         for folder in self._folders:
             with contextlib.suppress(OSError, ValueError):
                 if self.version == 1:
@@ -63,7 +63,7 @@ class ControlGroup:
         return None
 
     def ended_one(self) -> bool:
-        """Whether the kernel has ended a process of the group for want of memory."""
+        """Whether the kernel has ended a process of the group for lack of memory."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         with contextlib.suppress(OSError):
             for line in (self.folder / name).read_text().splitlines():
@@ -73,7 +73,7 @@ class ControlGroup:
         return False
 
     def close(self) -> None:
-        """Remove the group, whose processes must have been ended."""
+        """Remove the group. Its processes must have ended."""
         for descriptor in self.joining:
             os.close(descriptor)
         self.joining = []
@@ -91,9 +91,9 @@ class ControlGroup:
 
 
 def control_group(limit: int) -> ControlGroup | None:
-    """Make a group that may use `limit` bytes of memory, or None where this machine does not let us.
+    """Make a group that may use `limit` bytes of memory; None if this machine does not allow it.
 
-    Its share of the processor is that of one process outside, however many it holds.
+    Its share of the processor is that of one process outside, for any number of processes.
 
     Under version 2 a group that holds processes cannot divide itself, so the new one is made beside our own; under
     version 1 it is made below it.
@@ -126,7 +126,7 @@ def control_group(limit: int) -> ControlGroup | None:
 
 
 def _processor_groups(name: str) -> list[Path]:
-    """Under version 1: folders that share the processor, and count its time. Fewer where they cannot be made."""
+    """Under version 1: the folders that share the processor and count its time, without those that cannot be made."""
     found = []
     for controller in ("cpu", "cpuacct"):
         for parent in _parents(1, controller):
@@ -139,7 +139,7 @@ def _processor_groups(name: str) -> list[Path]:
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Remove groups that a grader left which was killed; one that still holds processes stays."""
+    """Remove the groups of killed graders. A group that still holds processes stays."""
     for folder in parent.glob(f"{_PREFIX}*"):
         owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
         if owner.isdigit() and not Path("/proc", owner).exists():

@@ -1,7 +1,6 @@
 """A conversation with the runners in one sandbox: cells, calls, files, until a deadline or a limit.
 
-Everything that comes back is plain data, read with a bound on its size; nothing here waits for a runner longer than the
-deadline, whatever it does.
+All answers are plain data, read with a bound on their size. Nothing here waits for a runner beyond the deadline.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from data_prep.root import data_root
 __all__ = ["Execution", "NoSandbox"]
 
 _WATCH_INTERVAL = 0.05
-# When one rank has failed, the others get so long to return: they may be waiting for it.
+# After one rank has failed, the others get this time to return: they may be waiting for it.
 GRACE_SECONDS = 3.0
 
 
 class NoSandbox:
-    """In place of a `Sandbox`, where the instructor insists on none: a temporary folder without any isolation."""
+    """Replaces a `Sandbox` if the instructor has chosen none: a temporary folder without any isolation."""
 
     user_namespace, uid, pidfd = False, None, -1
 
@@ -67,13 +66,13 @@ class _Clocks:
 
 @dataclass(frozen=True)
 class _Allowance:
-    """So many seconds, since the clocks were at `since`."""
+    """A number of seconds, counted from the clocks at `since`."""
 
     seconds: float
     since: _Clocks
 
     def check(self, now: _Clocks, processors: int) -> None:
-        """Raise `Exceeded` where they are over."""
+        """Raise `Exceeded` if the time is over."""
         if now.own - self.since.own >= self.seconds or now.wall - self.since.wall >= WALL * self.seconds:
             raise Exceeded("time", f"timed out after {self.seconds:g} s")
         if now.processor - self.since.processor >= processors * self.seconds:
@@ -81,13 +80,13 @@ class _Allowance:
 
 
 class Execution:
-    """Runners in one sandbox, and a deadline that all calls share. A context manager.
+    """Runners in one sandbox, with a common deadline for all calls. A context manager.
 
     Attributes
     ----------
     ranks : list of RankChannel
     output : bytes
-        The beginning of what they printed.
+        The beginning of the printed output.
     """
 
     def __init__(self, place: Sandbox | NoSandbox, limits: Limits, group: ControlGroup | None = None) -> None:
@@ -107,13 +106,13 @@ class Execution:
         return self._watch.peak_bytes if self._watch else 0
 
     def allow(self, seconds: float) -> None:
-        """From now on at most so many seconds, where that is less than what is left."""
+        """Allow at most this many seconds from now on, if fewer than the remaining ones."""
         if math.isfinite(seconds):
             self._allowances.append(_Allowance(seconds, self._clocks()))
 
     @property
     def seconds_left(self) -> float:
-        """By its own clock, until the nearest time limit."""
+        """Seconds by its own clock until the nearest time limit."""
         now = self._clocks()
         return min(each.seconds - (now.own - each.since.own) for each in self._allowances)
 
@@ -129,13 +128,13 @@ class Execution:
         Returns
         -------
         list of list of dict
-            Per rank and cell ``{"id", "error", "seconds"}``: error is None or a mapping, in the student's words, and
-            the seconds are the grader's own clock.
+            Per rank and cell ``{"id", "error", "seconds"}``. The error is None or a mapping, in the student's words.
+            The seconds are by the grader's own clock.
 
         Raises
         ------
         Exceeded
-            A limit was reached, or a process ended; its `cell` is the one that was being executed.
+            A limit was reached, or a process ended. Its `cell` was being executed.
         """
         started = [time.monotonic()] * len(self.ranks)
         outcomes: list[list[dict[str, Any]]] = [[] for _ in self.ranks]
@@ -164,19 +163,19 @@ class Execution:
         Parameters
         ----------
         module : str
-            The driver's source; it runs beside the student's code and holds nothing that is secret.
+            The driver's source. It runs in the student code's process and holds no secret.
         function : str
         given : object
-            Plain data; where it is a list as long as there are ranks and ranks > 1, each rank gets its own item.
+            Plain data. If it is a list with one item per rank, and ranks > 1, each rank gets its own item.
         answers : mapping of str to callable
-            What the driver may ask outside, called here as ``answer(rank, *args)`` with plain data. It must not wait,
-            which would stop all ranks: it returns a `DelayedReply` instead.
+            The questions that the driver may ask, answered here by ``answer(rank, *args)`` with plain data. An answer
+            must not wait, which would stop all ranks: it returns a `DelayedReply` instead.
 
         Returns
         -------
         list
             Per rank ``{"value": …}``, ``{"error": {"type", "message", "cell", "line"}}`` or ``{"missing": name}``;
-            None where another rank failed and this one did not return in the `GRACE_SECONDS` after that.
+            None if another rank failed and this one did not return within `GRACE_SECONDS` after that.
 
         Raises
         ------
@@ -208,7 +207,7 @@ class Execution:
         return results
 
     def read(self, names: Sequence[str], limit: int) -> dict[str, bytes | None]:
-        """Files of the working folder, as the first rank gives them; None for one that is missing or too large.
+        """Files of the working folder, from the first rank; None for a missing or too large one.
 
         Raises
         ------
@@ -226,11 +225,11 @@ class Execution:
         return found
 
     def bytes_on_loopback(self) -> int | None:
-        """Bytes that went between ranks so far, counted by the kernel; None without a sandbox."""
+        """Bytes sent between ranks so far, counted by the kernel; None without a sandbox."""
         return self.place.bytes_on_loopback()
 
     def close(self) -> None:
-        """End everything. Without a sandbox, what has left its process group lives on."""
+        """End all processes. Without a sandbox, a process that has left its process group survives."""
         for rank in self.ranks:
             rank.close()
         self.place.close()
@@ -245,12 +244,12 @@ class Execution:
         self.close()
 
     def wait_until_confined(self) -> None:
-        """Return once every rank has given up its privileges; none has seen anything of the student's by then.
+        """Wait until every rank has given up its privileges. No student code has run by then.
 
         Raises
         ------
         SandboxError
-            One could not, which is no verdict on the student.
+            One could not. This is no verdict on the student.
         """
         for rank in self.ranks:
             if not rank.wait_until_confined():
@@ -349,7 +348,7 @@ class Execution:
 
 
 def _returned(ranks: int, waiting: Sequence[int]) -> str:
-    """Which ranks had returned when the time was up."""
+    """Which ranks had returned at the time limit."""
     done = [rank for rank in range(ranks) if rank not in waiting]
     if not done:
         return "no rank had returned"

@@ -1,11 +1,11 @@
-"""What an execution may use, and watching that it does not use more.
+"""An execution's limits, and the watch that enforces them.
 
-Time has three clocks. *Its own* is the wall clock without what its processes waited for a processor: what other
-processes of the machine do costs a student nothing. *Processor time* bounds an execution that is busy in many
-processes, whose own clock may stand still. The *wall clock* bounds what both overlook.
+Time has three clocks. An execution's *own clock* is the wall clock without the time in which its processes waited for a
+processor, so other processes of the machine cost a student nothing. *Processor time* limits an execution that is busy
+in many processes, whose own clock may stop. The *wall clock* limits what the other two miss.
 
-The kernel bounds a single process (`autograde.sandbox.inside.confine`); a `Watch` looks at all processes of a sandbox together,
-several times a second, through the process table *of the sandbox*: a child that detaches itself is still in it.
+The kernel limits a single process (`autograde.sandbox.inside.confine`). A `Watch` sums over all processes of a sandbox,
+several times per second. It reads the process table *of the sandbox*, which still holds a child that detaches itself.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ CROWD = 64  # processes and threads of a sandbox; with more, all of them wait fo
 
 @dataclass(frozen=True)
 class Limits:
-    """What one execution may use.
+    """The limits of one execution.
 
     Attributes
     ----------
     seconds : float
-        By its own clock, from the first process to the last answer. Processor time may be `processors` times as much,
+        By its own clock, from the first process to the last answer. Processor time may be `processors` times as long,
         the wall clock `WALL` times.
     processors : int
-        That it computes on at the same time, at most.
+        The most processors that it uses at the same time.
     memory_bytes : int
-        Of all processes together, pages that they share counted once.
+        Of all processes together; shared pages count once.
     disk_bytes : int
         Of ``/tmp``, of ``/dev/shm``, and of any one file.
     tasks : int
         Processes and threads together.
     output_bytes : int
-        What all of them print.
+        Printed output of all processes.
     answer_bytes : int
         Of one answer.
     files : int
-        In each of ``/tmp`` and ``/dev/shm``: an empty one takes no disk, and a kilobyte of the kernel's memory.
+        In each of ``/tmp`` and ``/dev/shm``: an empty file takes no disk, but a kilobyte of the kernel's memory.
     sockets : int
-        All of them together: what lies in their buffers is no process's memory.
+        All of them together: data in their buffers belongs to no process's memory.
     """
 
     seconds: float = 60.0
@@ -71,7 +71,7 @@ class Limits:
 
 
 class Exceeded(Exception):
-    """An execution that ended before it answered. `kind` is a word for programs, the message one line for people.
+    """An execution ended before it answered. `kind` is for programs; the message is one line for people.
 
     Kinds: ``time``, ``memory``, ``disk``, ``tasks``, ``output``, ``answer`` (too large), ``protocol`` (not in the
     format), ``ended`` (the process ended by itself, or was killed). `cell` is the id of the cell that was being executed.
@@ -93,19 +93,18 @@ class Watch:
         The sandbox's first process, in the grader's process namespace.
     limits : Limits
     group : ControlGroup or None
-        Where there is one the kernel counts the memory too, and ends what takes too much of it. Ours is then a lower
-        bound, which costs nothing: the exact figure of 250 processes that keep forking takes seconds, in which nobody
-        would look.
+        With a group the kernel counts the memory too, and ends a process that takes too much. Our figure is then only
+        a lower bound, which is cheap to compute. The exact figure of 250 processes that keep forking takes seconds, in
+        which nothing else would be checked.
 
     Attributes
     ----------
     peak_bytes : int
         The most memory seen.
     waited : float
-        Seconds for which a process was ready and had no processor; of several at once, those of the one that waited
-        longest.
+        Seconds for which a process was ready and had no processor; of several at once, the longest wait.
     processor_seconds : float
-        Processor time of all processes together. Without a control group, children that nobody waited for are missing.
+        Processor time of all processes together. Without a control group, children without a ``wait`` are missing.
     """
 
     def __init__(self, pid: int, limits: Limits, group: ControlGroup | None = None) -> None:
@@ -184,7 +183,7 @@ class Watch:
 
 
 def _give_way(process: str) -> None:
-    """Give the processes in a namespace the lowest priority, which those that they start inherit."""
+    """Give the processes in a namespace the lowest priority. Their children inherit it."""
     with contextlib.suppress(OSError):
         namespace = os.stat(f"{process}/ns/pid").st_ino
         for name in filter(str.isdigit, os.listdir("/proc")):
@@ -194,7 +193,7 @@ def _give_way(process: str) -> None:
 
 
 def out_of_memory(limits: Limits) -> str:
-    """The verdict on an execution that wanted more memory than it may have."""
+    """The verdict on an execution that exceeds its memory limit."""
     return f"out of memory at {limits.memory_bytes / (1 << 30):g} GiB"
 
 

@@ -1,4 +1,4 @@
-"""Non-blocking channel to one sandboxed rank: messages over a socket, what it prints over a pipe. No input is trusted."""
+"""Non-blocking channel to one sandboxed rank: a socket for messages, a pipe for its output. No input is trusted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFINED_SECONDS = 300.0  # a machine may be busy; a process that fails ends at 
 
 @dataclass(frozen=True)
 class DelayedReply:
-    """A reply that is sent after `seconds`, while the other ranks go on."""
+    """A reply that is sent after `seconds`, while the other ranks continue."""
 
     seconds: float
     value: Any = None
@@ -32,11 +32,11 @@ class RankChannel:
     ----------
     socket : socket
     output : int
-        Reading end of what it prints; -1 once closed.
+        Reading end of its output pipe; -1 once closed.
     process : ForkedProcess
-        Its number is that in the grader's process namespace.
+        Its process id is that in the grader's process namespace.
     ended : bool
-        It has ended, and what it sent before that has been received.
+        It has ended, and all that it sent before has been received.
     """
 
     NOTHING = object()
@@ -50,16 +50,16 @@ class RankChannel:
         self._received = bytearray()
 
     def wait_until_confined(self, seconds: float = CONFINED_SECONDS) -> bool:
-        """Whether the process has given up its privileges, before any of the student's code; waits for it."""
+        """Wait until the process has given up its privileges, before any student code. False if it could not."""
         readable, _, _ = select.select([self.socket], [], [], seconds)
         return bool(readable) and self.socket.recv(1) == wire.CONFINED
 
     def queue(self, data: bytes) -> None:
-        """Append to what is to be sent."""
+        """Append to the bytes to send."""
         self.unsent += data
 
     def send(self) -> None:
-        """Send what fits."""
+        """Send as much as the socket takes now."""
         try:
             sent = self.socket.send(self.unsent[: 1 << 20])
         except (BlockingIOError, InterruptedError):
@@ -70,7 +70,7 @@ class RankChannel:
         del self.unsent[:sent]
 
     def receive(self, limit: int) -> None:
-        """Take what has come; more than `limit` bytes that are not yet a message are not taken."""
+        """Read what has arrived, but at most `limit` bytes before a message is complete."""
         while len(self._received) <= limit + wire.HEADER.size:
             try:
                 piece = self.socket.recv(1 << 20)

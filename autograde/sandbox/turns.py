@@ -1,8 +1,8 @@
-"""Taking turns on one machine, so that a time limit never judges a student by what a neighbour does.
+"""Taking turns on one machine, so that other executions cannot make a student exceed a time limit.
 
-An execution first runs beside those of other workers, with half of its time. Where that is not enough it runs once
-more, alone and with all of it: only then is a time limit a verdict. Workers, also of several batches of one account,
-share two locked files; the kernel lets go of them when a process ends, however it ends.
+An execution first runs at the same time as those of other workers, with half of its time limit. If that is not enough,
+it runs once more, alone, with the whole limit. Only then is a time limit a verdict. Workers, also of several batches of
+one account, share two locked files. The kernel releases a lock when its process ends, for any reason.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ BESIDE_OTHERS = 0.5  # share of the time limit
 
 
 def in_turn(attempt: Callable[[float], T], share: float = BESIDE_OTHERS, only_alone: bool = False) -> T:
-    """Run an attempt beside others; where it hits a time limit, once more alone.
+    """Run an attempt at the same time as others. If it exceeds a time limit, run it once more alone.
 
     Parameters
     ----------
     attempt : callable
         ``attempt(share)`` runs with this share, 0…1, of its time limit.
     share : float
-        Beside others.
+        The share of the first attempt.
     only_alone : bool
-        Do not try beside others first.
+        Skip the first attempt.
 
     Returns
     -------
     object
-        Of the attempt.
+        The attempt's result.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def in_turn(attempt: Callable[[float], T], share: float = BESIDE_OTHERS, only_al
 
 @contextlib.contextmanager
 def beside_others() -> Iterator[None]:
-    """Execute while others may, too; waits for one that is alone, or wants to be."""
+    """Execute at the same time as others. Waits for an execution that runs alone or waits to."""
     with _locked("queue", fcntl.LOCK_EX):
         running = _open("running")
         fcntl.flock(running, fcntl.LOCK_SH)
@@ -70,7 +70,7 @@ def beside_others() -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Execute while nobody else does; those that come later wait."""
+    """Execute alone; later ones wait."""
     with _locked("queue", fcntl.LOCK_EX), _locked("running", fcntl.LOCK_EX):
         yield
 

@@ -1,10 +1,10 @@
-"""What a rubric withholds of the course's own library, and of what else is installed: modules that solve its exercises.
+"""Modules of the course's library and of other packages that a rubric withholds because they solve its exercises.
 
-The file of a withheld module is not mounted. In its place, in the sandbox and in the interpreter that runs an answer, is
-`STAND_IN` (`autograde/sandbox/inside/withheld_module.py`): any name can be imported from it, and says when it is called
-that it is withheld. So there is nothing to find: not by another name, not in memory, not in the file, not by a process
-that imports the library anew. A package of somebody else's that is withheld as a whole is an empty folder. What a student
-types from memory, or brings along, is theirs.
+The file of a withheld module is not mounted. `STAND_IN` (`autograde/sandbox/inside/withheld_module.py`) replaces it, in
+the sandbox and in the interpreter that runs an answer. Any name can be imported from it; a call of that name says that
+it is withheld. So student code cannot find the solution: not by another name, not in memory, not in the file, not by a
+new process that imports the library. Another package that is withheld as a whole is an empty folder. Code that a
+student types from memory, or adds to the submission, counts as the student's.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ STAND_IN = (Path(__file__).resolve().parent / "inside" / "withheld_module.py").r
 
 
 class WithheldError(ValueError):
-    """An entry of a rubric's ``withheld`` that names nothing; one line."""
+    """An entry of a rubric's ``withheld`` names nothing. The message is one line."""
 
 
 @dataclass(frozen=True)
 class WithheldModule:
-    """A module that is withheld: its dotted name, its file, and the text that is shown in the file's place."""
+    """A withheld module: its dotted name, its file, and the text that replaces the file."""
 
     name: str
     path: Path
@@ -42,8 +42,8 @@ def withheld_modules(entries: tuple[str, ...]) -> tuple[WithheldModule, ...]:
     ----------
     entries : tuple of str
         ``course_lib.distributed.collectives.ring``, a module, or a package with all modules below it;
-        ``course_lib.checks.lab*``, all modules whose names begin so. Of another package, which need not be installed,
-        ``torchvision.models.resnet``, a module; one alone, ``timm``, is left to `hidden_packages`.
+        ``course_lib.checks.lab*``, all modules whose names begin like this. ``torchvision.models.resnet`` is a module
+        of another package, which need not be installed. `hidden_packages` handles a whole one, such as ``timm``.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def hidden_packages(entries: tuple[str, ...]) -> tuple[Path, ...]:
 
 
 def original_sources(entries: tuple[str, ...]) -> dict[str, str]:
-    """The modules' own texts, by the path that people know them by: ``course_lib/distributed/collectives/ring.py``."""
+    """The modules' own texts, by their path in the package: ``course_lib/distributed/collectives/ring.py``."""
     result = {}
     for module in withheld_modules(entries):
         root = _root(module.name.partition(".")[0]).parent
@@ -88,7 +88,7 @@ def _is_hidden(entry: str) -> bool:
 
 @cache
 def _root(package: str) -> Path | None:
-    """The folder of an installed package; nothing of it is executed."""
+    """The folder of an installed package, found without executing it."""
     spec = importlib.util.find_spec(package)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     return Path(places[0]) if places else None

@@ -1,7 +1,7 @@
-"""Which of a student's cells is which of the source's, and whether its text was changed.
+"""Matches a student's cells to the source's, and says whether a text was changed.
 
-`source` is the instructor's notebook and `release` what students got of it, cell by cell the same; the student's cells
-are those of `autograde.submission.submitted_notebook.read_notebook`.
+`source` is the instructor's notebook. `release` is the students' version of it, with the same cells. The student's
+cells come from `autograde.submission.submitted_notebook.read_notebook`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["choose_cell", "first_change", "grade_id", "is_changed", "match_cells
 def match_cells(
     submitted: list[NotebookNode], source: list[NotebookNode], release: list[NotebookNode]
 ) -> list[int | None]:
-    """For each of the student's cells the index of the source's cell that it is, or None.
+    """For each of the student's cells the index of its cell in the source, or None.
 
-    By grade id; by cell id; by equal text, for a cell that was cut and pasted. Where an editor has dropped every cell
-    id, a cell that follows a known one is taken for the one that follows it in the source.
+    Cells match by grade id, by cell id, or by equal text (for a cell that was cut and pasted). If an editor has dropped
+    every cell id, a cell after a matched one matches the next cell of the source.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def match_cells(
 
 
 def choose_cell(submitted: list[NotebookNode], indices: list[int], source: NotebookNode, release: NotebookNode) -> int:
-    """The student's cell to go by, of several that are one cell of the source.
+    """Choose the student's cell if several match one cell of the source.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ def choose_cell(submitted: list[NotebookNode], indices: list[int], source: Noteb
     Returns
     -------
     int
-        Of `indices` the first whose text is an answer (not blank, not the starter's), or is unchanged where the cell
-        asks for none; else the first.
+        The first of `indices` whose text is an answer (not blank, not the starter's); for a cell without an answer, the
+        first unchanged one. If there is none, the first.
     """
     if utils.is_solution(source):
         starter = _normal(release.source)
@@ -87,7 +87,7 @@ def choose_cell(submitted: list[NotebookNode], indices: list[int], source: Noteb
 
 
 def is_changed(theirs: NotebookNode, source: NotebookNode, release: NotebookNode) -> bool:
-    """Whether a cell is of another type, or of another text than in both the source and the release.
+    """Whether a cell's type or text differs from both the source's and the release's.
 
     Line ends and trailing white space do not count.
     """
@@ -96,7 +96,7 @@ def is_changed(theirs: NotebookNode, source: NotebookNode, release: NotebookNode
 
 
 def first_change(theirs: NotebookNode, release: NotebookNode) -> str:
-    """What of a changed cell differs first: one line of printable ASCII."""
+    """The first difference of a changed cell: one line of printable ASCII."""
     if theirs.cell_type != release.cell_type:
         return f"turned from {release.cell_type} into {quote(theirs.cell_type)}"
     # One line too many on either side: the texts differ, and it may be in their length.

@@ -1,8 +1,8 @@
 """Repairing a student's notebook: the instructor's cells, with the student's answers in them.
 
-What is executed for a grade must be the lab that was set. So the sequence of cells, their metadata, and every cell
-that asks for no answer come from the source notebook; of the submission come the answers, by ``grade_id``, and the
-cells that the student added, behind the cell that they followed. Every difference is reported, none stops the grading.
+Only the released lab may be executed for a grade. So the sequence of cells, their metadata, and every cell without an
+answer come from the source notebook. The answers come from the submission, by ``grade_id``. So do the cells that the
+student added, each after the cell that it followed. Every difference is reported; none stops the grading.
 
 `repair` expects what `autograde.submission.submitted_notebook.read_notebook` returns, and runs nothing.
 """
@@ -44,7 +44,7 @@ _RELEASE_VALUES = ("cell_type", "checksum")
 
 @dataclass(frozen=True)
 class Repair:
-    """One difference between a submission and the lab that was set, and what became of it.
+    """One difference between a submission and the released lab, and its repair.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Repair:
 
 @dataclass(frozen=True)
 class RepairedNotebook:
-    """What `repair` returns.
+    """The result of `repair`.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def repair(submitted: NotebookNode, source: NotebookNode) -> RepairedNotebook:
     Raises
     ------
     RuntimeError
-        As `release_of`; never for what a student handed in.
+        As `release_of`; never for a submission's content.
     """
     release = release_of(source)
     source_of = match_cells(submitted.cells, source.cells, release.cells)
@@ -204,15 +204,15 @@ def autograded_notebook(submitted: NotebookNode, repaired: RepairedNotebook) -> 
     Parameters
     ----------
     submitted : NotebookNode
-        What `repaired` was made of.
+        The notebook from which `repaired` was made.
     repaired : RepairedNotebook
         From `repair`; it is not changed.
 
     Returns
     -------
     NotebookNode
-        Outputs are `safe_outputs`. They are what the student's file says, and evidence of nothing. A locked cell that
-        was changed shows none.
+        Outputs are `safe_outputs`. They come from the student's file and prove nothing. A changed locked cell shows
+        none.
     """
     notebook = copy.deepcopy(repaired.notebook)
     for cell in notebook.cells:
@@ -227,7 +227,9 @@ def autograded_notebook(submitted: NotebookNode, repaired: RepairedNotebook) -> 
 
 def _missing(cell: NotebookNode) -> list[Repair]:
     if utils.is_solution(cell):
-        return [Repair("missing-answer", _name(cell), "the submission lacks this answer; the starter's text stands in")]
+        return [
+            Repair("missing-answer", _name(cell), "the submission lacks this answer; the starter's text replaces it")
+        ]
     locked = utils.is_locked(cell) or utils.is_task(cell)
     if locked or cell.cell_type == "code":
         kind = "restored-locked" if locked else "restored-plain"
@@ -270,7 +272,7 @@ def _moved(cells: list[NotebookNode], chosen: dict[int, int]) -> list[Repair]:
             furthest = max(furthest, index)
     if not moved:
         return []
-    return [Repair("moved", moved[0], f"{len(moved)} code cells stood in another order; the source's is back")]
+    return [Repair("moved", moved[0], f"{len(moved)} code cells were in another order; the source's order is restored")]
 
 
 def _take_answer(cell: NotebookNode, theirs: NotebookNode) -> None:

@@ -1,9 +1,9 @@
 """Opening a submission's folders and files as data, without trusting any of it.
 
-A student owns every name under the submission, so nothing is opened by a path that the system resolves for us: each
-component is opened relative to the one above with ``O_NOFOLLOW``, what was opened is looked at *after* opening, and a
-size is bounded before a byte is read. A link, a pipe or a device therefore neither leads out of the submission nor
-hangs the grader. Only names that the grader itself chooses are opened; a pickle under any name stays shut.
+A student controls every name in the submission, so the system must not resolve a path for us. Each component is opened
+relative to the one above with ``O_NOFOLLOW``. Its type is checked *after* opening, and its size before a byte is read.
+So a link, a pipe or a device neither leads out of the submission nor hangs the grader. Only names that the grader
+chooses are opened; a pickle is never opened.
 """
 
 from __future__ import annotations

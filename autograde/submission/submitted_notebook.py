@@ -2,7 +2,7 @@
 
 The file is opened as a run folder's files are (`autograde.submission.run_folder`), and what comes out is built anew from the few
 fields that grading uses: a cell's type, text, id, nbgrader fields, pictures pasted into it, and outputs that show
-nothing but text and PNG. Whatever else the JSON holds is left behind, so no later step meets it.
+nothing but text and PNG. All else in the JSON is dropped here, so no later step sees it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def read_notebook(submission: Path, lab: str) -> NotebookNode:
     Raises
     ------
     EvidenceError
-        Whatever is wrong, in one line; nothing else is raised.
+        For every problem, in one line. Nothing else is raised.
     """
     shown = f"{lab}.ipynb"
     try:
@@ -89,7 +89,7 @@ def read_notebook(submission: Path, lab: str) -> NotebookNode:
         raise
     except FileNotFoundError:
         raise EvidenceError(f"no submission: expected a folder with {shown}; hand in the notebook") from None
-    except Exception as error:  # fails closed: what we did not think of is no notebook and stops nothing
+    except Exception as error:  # fails closed: an unexpected error means "no notebook" and does not stop the grading
         raise EvidenceError(f"{shown} could not be read ({type(error).__name__}): {REMEDY}") from None
 
 

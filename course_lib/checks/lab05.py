@@ -28,7 +28,7 @@ _WHY = {
     "no shortcut": "The input is not added: that is a plain block, F(x) without + x",
     "no last ReLU": "The last ReLU is missing: it comes after the addition",
     "ReLU before the addition": "There is a ReLU on F(x) before the addition too: then a block can only add, never take away",
-    "ReLU before the addition alone": "The ReLU stands before the addition; it comes after it",
+    "ReLU before the addition alone": "The ReLU is before the addition; move it after the addition",
     "no inner ReLU": "There is no ReLU between the convolutions: two linear maps in a row are one",
     "norm after the addition": "The last batch norm comes before the addition, on F(x) alone",
     "no norm on the shortcut": "The shortcut's convolution has a batch norm, and yours is not used",

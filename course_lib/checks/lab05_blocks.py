@@ -1,6 +1,6 @@
 """Residual blocks by their formula, for the checks of lab 05: which layers there must be, and what they compute.
 
-A block's layers may have any names and stand in any order. What is compared is the output that the block's own weights
+A block's layers may have any names and any order. What is compared is the output that the block's own weights
 give in *some* arrangement of its layers, so every right block passes. Batch norm takes the batch's statistics.
 """
 

@@ -107,7 +107,7 @@ def _stage_parameters(previous: int, channels: int, blocks: int, stride: int) ->
 def dead_branches(model: nn.Module, x: torch.Tensor) -> None:
     """Set to 0 what the 3×3 convolutions of the blocks feed: weight and bias of the batch norm that is called next.
 
-    Only the shortcuts are left then. Called with an input, because the order of calls tells which norm belongs to which.
+    Only the shortcuts are left then. Called with an input, because the order of calls shows which norm belongs to which convolution.
     """
     previous: list[nn.Module] = []
     inside = {id(m) for m in model.stem.modules()}

@@ -38,19 +38,19 @@ def initial(answer: Callable[..., Any]) -> None:
             value = float(tensor.flatten()[0])
             if value == 5:
                 continue
-            told = f"{name} was 5 on rank 0 and 8 on rank 1, and should be rank 0's 5 on both; on rank {rank} it is {value:g}"
+            given = f"{name} was 5 on rank 0 and 8 on rank 1, and should be rank 0's 5 on both; on rank {rank} it is {value:g}"
             if value == 6.5:
                 raise CheckFailed(
-                    f"{told}: that is the mean. One rank's model is to be everybody's: dist.broadcast(…, src=0)"
+                    f"{given}: that is the mean. One rank's model is to be everybody's: dist.broadcast(…, src=0)"
                 )
             if rank == 0:
-                raise CheckFailed(f"{told}: rank 0 is the one that keeps its model: dist.broadcast(…, src=0)")
+                raise CheckFailed(f"{given}: rank 0 is the one that keeps its model: dist.broadcast(…, src=0)")
             if "running" in name or "num_batches" in name:
                 raise CheckFailed(
-                    f"{told}: the parameters are synchronised, the buffers are not. state_dict() has both"
+                    f"{given}: the parameters are synchronised, the buffers are not. state_dict() has both"
                 )
             raise CheckFailed(
-                f"{told}: dist.broadcast(tensor, src=0) overwrites the tensor in place; is every one sent?"
+                f"{given}: dist.broadcast(tensor, src=0) overwrites the tensor in place; is every one sent?"
             )
     print("synchronise: parameters and buffers of both ranks are rank 0's")
 
@@ -72,7 +72,7 @@ def _try_average(average: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _try_lying(average: Callable[..., Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]] | str:
-    """A convolution whose weight lies channels-last, every gradient another number: what is expected, and what comes."""
+    """A convolution with channels-last weight, every gradient another number: what is expected, and the result."""
     convolution = nn.Conv2d(2, 4, 3).to(memory_format=torch.channels_last)
     expected = []
     for p in convolution.parameters():
@@ -89,7 +89,7 @@ def _try_lying(average: Callable[..., Any]) -> tuple[list[torch.Tensor], list[to
 def average(answer: Callable[..., Any]) -> None:
     results = on_ranks(2, _try_average, answer)
     frozen = 3  # the place of the frozen parameter among the parameters
-    for case, mean, told in (
+    for case, mean, given in (
         ("even", 3.0, "two ranks with 32 images each, gradients 1 and 5: the mean is 3"),
         ("uneven", 2.0, "96 images with gradient 1 and 32 with gradient 5: (96·1 + 32·5)/128 = 2"),
         (
@@ -104,11 +104,11 @@ def average(answer: Callable[..., Any]) -> None:
                 raise CheckFailed("a frozen parameter (requires_grad is False) got a gradient: leave it out")
             for number, gradient in enumerate(gradients):
                 if gradient is None:
-                    raise CheckFailed(f"{told}; on rank {rank} a parameter has no gradient afterwards")
+                    raise CheckFailed(f"{given}; on rank {rank} a parameter has no gradient afterwards")
                 value = float(gradient.flatten()[0]) / (number + 1)
                 if torch.allclose(gradient, torch.full_like(gradient, mean * (number + 1))):
                     continue
-                raise CheckFailed(f"{told}. Rank {rank} has {value:.4g}{_why_average(case, value, gradient, number)}")
+                raise CheckFailed(f"{given}. Rank {rank} has {value:.4g}{_why_average(case, value, gradient, number)}")
     for rank, found in enumerate(results):
         _judge_lying(rank, found["lying"])
     kinds = results[0]["uneven collectives"]
@@ -121,20 +121,20 @@ def average(answer: Callable[..., Any]) -> None:
 
 
 def _judge_lying(rank: int, found: tuple[list[torch.Tensor], list[torch.Tensor]] | str) -> None:
-    told = "a convolution whose weight lies channels-last in memory, as the networks' do"
+    given = "a convolution whose weight is channels-last in memory, as the networks' are"
     if isinstance(found, str):
         raise CheckFailed(
-            f"{told}: rank {rank} raised {found!r}. p.grad.flatten() or reshape(-1) works on every order in memory"
+            f"{given}: rank {rank} raised {found!r}. p.grad.flatten() or reshape(-1) works on every order in memory"
         )
     for expected, gradient in zip(*found, strict=True):
         if torch.allclose(gradient, expected):
             continue
         if torch.allclose(gradient.flatten().sort().values, expected.flatten().sort().values):
             raise CheckFailed(
-                f"{told}: on rank {rank} the means are right, but in other places of the gradient: flattened by one order in "
+                f"{given}: on rank {rank} the means are right, but in other places of the gradient: flattened by one order in "
                 "memory and put back by another. p.grad.flatten() goes with piece.view_as(p)"
             )
-        raise CheckFailed(f"{told}: rank {rank}'s gradient is not the mean; for linear layers it is")
+        raise CheckFailed(f"{given}: rank {rank}'s gradient is not the mean; for linear layers it is")
 
 
 def _why_average(case: str, value: float, gradient: torch.Tensor, number: int) -> str:
@@ -165,16 +165,16 @@ def statistics(answer: Callable[..., Any]) -> None:
     results = on_ranks(2, _try_statistics, answer)
     copied = all((mean, variance) == (1.0, 2.0) for mean, variance, _ in results)
     for rank, (mean, variance, counter) in enumerate(results):
-        told = (
+        given = (
             "running means of 1 and 4 have the mean 2.5, running variances of 2 and 6 the mean 4; "
             f"rank {rank} has {mean:g} and {variance:g}"
         )
         if copied:
-            raise CheckFailed(f"{told}: those are rank 0's. That is what DDP does; here the mean is asked for")
+            raise CheckFailed(f"{given}: those are rank 0's. That is what DDP does; here the mean is asked for")
         if (mean, variance) == (5.0, 8.0):
-            raise CheckFailed(f"{told}: those are the sums; divide by the number of ranks")
+            raise CheckFailed(f"{given}: those are the sums; divide by the number of ranks")
         if (mean, variance) != (2.5, 4.0):
-            raise CheckFailed(f"{told}. model.buffers() are the tensors to average, in place")
+            raise CheckFailed(f"{given}. model.buffers() are the tensors to average, in place")
         if counter != (10, 20)[rank]:
             raise CheckFailed(f"num_batches_tracked, a whole number, became {counter} on rank {rank}: it should stay")
     print("average_statistics: both ranks have the mean of the running statistics")

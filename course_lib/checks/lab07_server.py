@@ -178,7 +178,7 @@ def server(answer: Callable[..., Any]) -> None:
         served, *answers = on_ranks(
             3, _try_server, answer, folder, ORDER,
             hint="Worker 2 makes two updates before worker 1 makes any, and worker 1 finishes first: take messages from "
-            "whoever sends one (dist.recv without a source), answer every gradient, and go on until *both* have said "
+            "any source (dist.recv without a source), answer every gradient, and continue until *both* have sent "
             "GOODBYE, which needs no answer.",
         )  # fmt: skip
     returned, parameters = served
@@ -224,7 +224,7 @@ def server(answer: Callable[..., Any]) -> None:
             elif not any(stale for _, stale in found):
                 why = ": the message's second number says which version the gradient was computed on"
         raise CheckFailed(f"the updates were, with their staleness, {updates}; yours says {found}{why}")
-    print("serve: six updates from whoever came first, their staleness, and an end when both had said goodbye")
+    print("serve: six updates in order of arrival, their staleness, and an end after both goodbyes")
 
 
 def _first(answers: Sequence[Sequence[torch.Tensor]], states: Sequence[tuple[int, torch.Tensor]]) -> torch.Tensor:

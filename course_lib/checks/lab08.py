@@ -32,22 +32,24 @@ class _Small(nn.Module):
 def averaging(answer: Callable[..., Any]) -> None:
     before = [[p.detach() for p in _Small(rank).parameters()] for rank in range(3)]
     for samples in ([20, 20, 20], [10, 20, 50]):
-        told = f"3 ranks with {', '.join(map(str, samples))} samples"
-        after = _averaged(answer, samples, told)
+        given = f"3 ranks with {', '.join(map(str, samples))} samples"
+        after = _averaged(answer, samples, given)
         plain = [sum(each) / 3 for each in zip(*before, strict=True)]
         weighed = [
             sum(n * p for n, p in zip(samples, each, strict=True)) / sum(samples) for each in zip(*before, strict=True)
         ]
         if not _same(after[0], weighed):
-            raise CheckFailed(f"{told}: rank 0's first weight is {before[0][0][0, 0]:g}, rank 1's {before[1][0][0, 0]:g}, rank "
+            raise CheckFailed(f"{given}: rank 0's first weight is {before[0][0][0, 0]:g}, rank 1's {before[1][0][0, 0]:g}, rank "
                               f"2's {before[2][0][0, 0]:g}; the mean is {weighed[0][0, 0]:g}, yours {after[0][0][0, 0]:g}: "
                               + _likely_average(after[0], before, plain, weighed))  # fmt: skip
         for rank in (1, 2):
             if not _same(after[rank], weighed):
-                likely = "rank 0 alone averages, and nobody tells the others: bcast, or allreduce in place of reduce"
+                likely = (
+                    "rank 0 alone averages, and the others do not get the mean: bcast, or allreduce instead of reduce"
+                )
                 if not _same(after[rank], before[rank]):
                     likely = "its model is neither the old one nor the mean"
-                raise CheckFailed(f"{told}: rank 0 holds the mean, rank {rank} does not: {likely}")
+                raise CheckFailed(f"{given}: rank 0 holds the mean, rank {rank} does not: {likely}")
     print("average_models: 3 ranks hold the mean, weighted by their samples")
 
 
@@ -56,17 +58,17 @@ NOTHING_SENT = ("nothing was sent or received. Under MPI each rank is a process 
                 "included: what others know comes by a call of comm that carries it")  # fmt: skip
 
 
-def _averaged(answer: Callable[..., Any], samples: list[int], told: str) -> list[list[torch.Tensor]]:
+def _averaged(answer: Callable[..., Any], samples: list[int], given: str) -> list[list[torch.Tensor]]:
     """Each rank's parameters after the answer has run on three processes."""
     try:
         ranks = run_ranks(_rank, 3, answer, samples, timeout=TIMEOUT)
     except RankFailedError as error:
         _, communication, why = error.reason.partition("CommunicationError: ")
         if communication:
-            raise CheckFailed(f"{told}: {why}. {_likely_hang(why)}\n{error.rank_traceback}") from None
+            raise CheckFailed(f"{given}: {why}. {_likely_hang(why)}\n{error.rank_traceback}") from None
         raise
     if silent := [str(rank) for rank, found in enumerate(ranks) if not found["sent"]]:
-        raise CheckFailed(f"{told}, rank {', '.join(silent)}: {NOTHING_SENT}")
+        raise CheckFailed(f"{given}, rank {', '.join(silent)}: {NOTHING_SENT}")
     if not all(found["kept"] for found in ranks):
         raise CheckFailed("the model has other parameter objects than before, which no optimiser knows: copy into "
                           "them, parameter.copy_(…) under torch.no_grad()")  # fmt: skip

@@ -153,7 +153,7 @@ def _see_values(seen: _Seen, model: nn.Module, stops: list[int]) -> None:
         raise CheckFailed(f"when average(model) is called after step {seen.averages[0][0]}, the parameters are not those of "
                           f"plain SGD: {likely}")  # fmt: skip
     if not all(_same(found, wanted) for (_, found), wanted in zip(seen.averages, at_stops, strict=True)):
-        raise CheckFailed("after the first averaging the training does not go on from the averaged parameters: leave to "
+        raise CheckFailed("after the first averaging the training does not continue from the averaged parameters: leave to "
                           "the model what average(model) wrote into it")  # fmt: skip
     if not _same(_parameters(model), end):
         raise CheckFailed("at the end the model does not hold what the last average(model) wrote into it")

@@ -27,7 +27,7 @@ from course_lib.data.batches import ImageData, Split
 
 __all__ = ["CHECKS"]
 
-SIDE, BATCH = 8, 8  # of the images that are told apart after a crop, and how many of them
+SIDE, BATCH = 8, 8  # side and number of the images, which differ enough to be recognised after a crop
 MEAN, STD = (0.3, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 
@@ -59,8 +59,8 @@ def batches(answer: Callable[..., Any]) -> None:
         tested.append(_epochs(result[1], (0,))[0])
         if len(result[0]) != 4:
             raise CheckFailed(
-                f"66 images on 2 ranks in batches of 8 are 4 full batches a rank, yours has {len(result[0])}: "
-                "batch_size is a rank's own, Batches is told world_size, and training is shuffled"
+                f"66 images on 2 ranks in batches of 8 are 4 full batches per rank, yours has {len(result[0])}: "
+                "batch_size is per rank, Batches needs world_size, and training is shuffled"
             )
     _check_shares([epochs[0][1] for epochs in trained])
     if torch.equal(trained[0][0][1], trained[0][1][1]):
@@ -142,7 +142,7 @@ _NUMBERS = (
 
 
 def metrics(answer: Callable[..., Any]) -> None:
-    told = "rank 0 trained (500, 400, 1000) in 2 s and validated (50, 90, 100), rank 1 (450, 90, 600) in 4 s and (40, 6, 20)"
+    given = "rank 0 trained (500, 400, 1000) in 2 s and validated (50, 90, 100), rank 1 (450, 90, 600) in 4 s and (40, 6, 20)"
     for rank, result in enumerate(on_two_ranks(_try_metrics, answer)):
         if not isinstance(result, tuple | list) or len(result) != 6:
             raise CheckFailed(f"return six numbers, in the docstring's order; rank {rank} returned {result!r}")
@@ -152,17 +152,17 @@ def metrics(answer: Callable[..., Any]) -> None:
                 continue
             why = next((why for wrong, why in mistakes.items() if math.isclose(found, wrong, rel_tol=1e-5)), "")
             raise CheckFailed(
-                f"{told}. The {what} should be {wanted:g}, rank {rank} says {found:g}" + (f": {why}" if why else "")
+                f"{given}. The {what} should be {wanted:g}, rank {rank} says {found:g}" + (f": {why}" if why else "")
             )
     print("reduce_epoch: 1,600 images in the slowest rank's 4 s, 96 of 120 right, on both ranks")
 
 
-def _try_report(report: Callable[..., Any], folder: str, told: tuple[Any, ...]) -> tuple[list[str] | None, str]:
+def _try_report(report: Callable[..., Any], folder: str, given: tuple[Any, ...]) -> tuple[list[str] | None, str]:
     path = Path(folder) / f"rank{dist.get_rank()}.out"
     os.environ["ASSESSMENT_OUT"] = str(path)
     dist.barrier()  # nothing else here waits for the other rank, and one must not leave while the other still connects
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        report(*told)
+        report(*given)
     return path.read_text().splitlines() if path.exists() else None, printed.getvalue()
 
 
@@ -170,11 +170,13 @@ def report(answer: Callable[..., Any]) -> None:
     line = ("Epoch =  7: Cumulative Time = 84.127, Epoch Time = 12.018, Images/sec = 4160.5, Training Accuracy = 0.801, "
             "Validation Loss = 0.432, Validation Accuracy = 0.850")  # fmt: skip
     for stopped in (False, True):
-        told = (7, 84.1268, 12.0181, 4160.5, 0.80149, 0.43151, 0.8503, stopped)
+        given = (7, 84.1268, 12.0181, 4160.5, 0.80149, 0.43151, 0.8503, stopped)
         with tempfile.TemporaryDirectory() as folder:
-            (first, printed), (second, _) = on_two_ranks(_try_report, answer, folder, told)
+            (first, printed), (second, _) = on_two_ranks(_try_report, answer, folder, given)
         if second:
-            raise CheckFailed("rank 1 reported too: the transcript would hold every epoch once a rank. Ask for rank 0")
+            raise CheckFailed(
+                "rank 1 reported too: the transcript would hold every epoch once per rank. Ask for rank 0"
+            )
         if not first:
             why = (
                 "what it printed did not go through assessment_print, which writes the transcript"
@@ -205,7 +207,7 @@ def worker(answer: Callable[..., Any], args: argparse.Namespace | None = None) -
     if len(first["accuracies"]) != args.epochs:
         raise CheckFailed(
             f"{args.epochs} epochs were asked for, yours recorded {len(first['accuracies'])} accuracies: append the "
-            "epoch's validation accuracy once an epoch"
+            "epoch's validation accuracy once per epoch"
         )
     if first["accuracies"] != second["accuracies"]:
         raise CheckFailed(
@@ -217,7 +219,7 @@ def worker(answer: Callable[..., Any], args: argparse.Namespace | None = None) -
     epochs = [text for text in lines if text.startswith("Epoch = ")]
     if other or len(epochs) != args.epochs:
         raise CheckFailed(
-            f"the transcript should hold {args.epochs} epochs, from rank 0; it holds {len(epochs) + len(other)}: call report once an epoch"
+            f"the transcript should hold {args.epochs} epochs, from rank 0; it holds {len(epochs) + len(other)}: call report once per epoch"
         )
     total = float(re.search(r"Cumulative Time = ([\d.]+)", epochs[-1])[1])
     parts = sum(float(re.search(r"Epoch Time = ([\d.]+)", text)[1]) for text in epochs)

@@ -59,15 +59,15 @@ def _expected(name: str, lr: float, momentum: float, decay: float, *, biases: bo
 
 def optimizer(answer: Callable[..., Any]) -> None:
     for name, lr, momentum, decay in (("sgd", 0.1, 0.9, 0.2), ("sgd", 0.1, 0.0, 0.2), ("novograd", 0.1, 0.8, 0.2)):
-        told = f'make_optimizer("{name}", model, {lr}, {momentum}, {decay})'
+        given = f'make_optimizer("{name}", model, {lr}, {momentum}, {decay})'
         model = _model()
         made = answer(name, model, lr, momentum, decay)
         if not isinstance(made, torch.optim.Optimizer):
-            raise CheckFailed(f"{told} should return an optimiser, it returned {made!r}")
+            raise CheckFailed(f"{given} should return an optimiser, it returned {made!r}")
         held = [id(p) for group in made.param_groups for p in group["params"]]
         missing = [n for n, p in model.named_parameters() if id(p) not in held]
         if missing:
-            raise CheckFailed(f"{told}: {', '.join(missing)} would never be trained; every parameter is in one group")
+            raise CheckFailed(f"{given}: {', '.join(missing)} would never be trained; every parameter is in one group")
         found = _after(made, model)
         mistakes = (
             (dict(biases=True), "the decay acts on biases and batch norm too; those with one dimension have none"),
@@ -78,10 +78,10 @@ def optimizer(answer: Callable[..., Any]) -> None:
         if not _same(found, _expected(name, lr, momentum, decay)):
             for options, why in mistakes:
                 if _same(found, _expected(name, lr, momentum, decay, **options)):
-                    raise CheckFailed(f"{told}: {why}")
+                    raise CheckFailed(f"{given}: {why}")
             if _same(found, _expected(name, lr, momentum, 0.0)):
-                raise CheckFailed(f"{told}: there is no weight decay at all")
-            raise CheckFailed(f"{told}: after three steps the weights are not those of {name} with these settings")
+                raise CheckFailed(f"{given}: there is no weight decay at all")
+            raise CheckFailed(f"{given}: after three steps the weights are not those of {name} with these settings")
     try:
         answer("adam", _model(), 0.1, 0.9, 0.0)
     except ValueError:
@@ -125,9 +125,9 @@ def schedule(answer: Callable[..., Any]) -> None:
 
 
 def _why_schedule(step: int, total: int, warm: int, found: float) -> str:
-    told = f"T = {total}, w = {warm}: step {step} trains at {_factor(step, total, warm):g} times the rate, yours at {found:g}. "
+    given = f"T = {total}, w = {warm}: step {step} trains at {_factor(step, total, warm):g} times the rate, yours at {found:g}. "
     if warm and math.isclose(found, 1.0) and step == 0:
-        return told + "The warm-up begins at 0.1, before the first step of the scheduler"
+        return given + "The warm-up begins at 0.1, before the first step of the scheduler"
     if step < warm:
-        return told + "During the warm-up it is 0.1 + 0.9·i/w"
-    return told + "After the warm-up it is (T − i)/(T − w): 1 where the warm-up ends, 0 at T"
+        return given + "During the warm-up it is 0.1 + 0.9·i/w"
+    return given + "After the warm-up it is (T − i)/(T − w): 1 where the warm-up ends, 0 at T"

@@ -1,7 +1,7 @@
 """Staged data sets → batches.
 
 Two roads lead from a packed set to a training loop. `PackedDataset` is a plain `torch.utils.data.Dataset`, to
-be used with `DataLoader` and `DistributedSampler`: what one meets everywhere, and what the labs teach. `Batches`
+be used with `DataLoader` and `DistributedSampler`: the usual way, which the labs teach. `Batches`
 cuts batches out of one resident array, which is what such small images deserve: no worker processes, no
 per-sample Python, one indexing operation a batch.
 """
@@ -160,7 +160,7 @@ class Batches:
     augment : callable, optional
         ``augment(images, generator)`` of the images in 0…1, before they are normalised; see `course_lib.data.augment`. The
         generator is on the device and seeded from seed, epoch and rank: a run can be repeated, ranks differ, and a run
-        that resumes at an epoch goes on as if it had not stopped.
+        that resumes at an epoch continues as if it had not stopped.
     resident : bool, optional
         Whether the images are kept on the device. By default where they fit: see `fits`. Otherwise they stay in the host's
         memory, and each batch is cut there and moved while the device may be at work on the one before.
@@ -201,7 +201,7 @@ class Batches:
         share = len(split) // world_size
         if shuffle and share < batch_size:
             raise ValueError(
-                f"batch_size {batch_size} a rank × {world_size} ranks exceeds the {len(split)} training images; "
+                f"batch_size {batch_size} per rank × {world_size} ranks exceeds the {len(split)} training images; "
                 "use a smaller batch_size or more train_samples"
             )
         if resident is None:

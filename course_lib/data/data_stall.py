@@ -1,6 +1,6 @@
 """How long a training loop waits for its input.
 
-A loader that cannot keep up looks from outside like bad scaling: more ranks, and hardly more images a second. The
+A loader that cannot keep up looks from outside like bad scaling: more ranks, and hardly more images per second. The
 difference is where the time goes. `DataStallTimer` between the loader and the loop measures it.
 """
 

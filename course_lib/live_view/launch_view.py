@@ -23,7 +23,7 @@ FEW = 40  # up to this many lines are then plain text
 
 
 class LaunchView:
-    """Shows what is new in a launch, at most twice a second.
+    """Shows what is new in a launch, at most twice per second.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The state of one training, and the listener that keeps it up to date and shows it twice a second."""
+"""The state of one training, and the listener that keeps it up to date and shows it twice per second."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Progress:
 
 
 class ProgressListener(TrainingListener):
-    """Follows a training and shows its state, at most twice a second.
+    """Follows a training and shows its state, at most twice per second.
 
     Parameters
     ----------

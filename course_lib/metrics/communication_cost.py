@@ -80,7 +80,7 @@ def fit_link(nbytes: Sequence[float], seconds: Sequence[float]) -> Link:
     if not (np.isfinite(times).all() and (times > 0).all()):
         raise ValueError("fit_link: every time must be above 0 seconds")
     if len(set(sizes.tolist())) < 2:
-        raise ValueError("fit_link: at least two different sizes are needed to tell latency from bandwidth")
+        raise ValueError("fit_link: at least two different sizes are needed to separate latency from bandwidth")
     (alpha, beta), covariance = fit_relative(np.stack([1 / times, sizes / times], axis=1))
     return Link(float(alpha), float(beta), (covariance[0, 0], covariance[1, 1], covariance[0, 1]))
 

@@ -30,7 +30,7 @@ class PublishedRun:
 
     @property
     def images_per_sec_per_chip(self) -> float:
-        """Training images a second and chip, had it trained the 90 epochs."""
+        """Training images per second and chip, if it trained all 90 epochs."""
         return IMAGENET_EPOCHS * IMAGENET_IMAGES / self.seconds / self.chips
 
 

@@ -28,13 +28,13 @@ def fit_relative(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     while True:
         used = columns[:, kept] / scale[kept]
         x = np.linalg.lstsq(used, np.ones(len(used)), rcond=None)[0]
-        spread = np.linalg.inv(used.T @ used)
+        inverse = np.linalg.inv(used.T @ used)
         if (x >= 0).all():
             break
-        del kept[int((x / np.sqrt(np.diag(spread))).argmin())]
+        del kept[int((x / np.sqrt(np.diag(inverse))).argmin())]
     residual = used @ x - 1
     freedom = max(1, len(used) - len(kept))
     solution, covariance = np.zeros(len(scale)), np.zeros((len(scale), len(scale)))
     solution[kept] = x / scale[kept]
-    covariance[np.ix_(kept, kept)] = spread / np.outer(scale[kept], scale[kept]) * (residual @ residual) / freedom
+    covariance[np.ix_(kept, kept)] = inverse / np.outer(scale[kept], scale[kept]) * (residual @ residual) / freedom
     return solution, covariance

@@ -1,6 +1,6 @@
 """What more ranks bring: Amdahl's and Gustafson's laws, and a model of a training step fitted to measured times.
 
-A synchronous step computes, then sums the gradient. With b images a rank, n bytes of gradient and N ranks on a ring,
+A synchronous step computes, then sums the gradient. With b images per rank, n bytes of gradient and N ranks on a ring,
 
     T(N, b) = t₀ + c·b + 2(N − 1)·(α + β·n/N),
 
@@ -178,7 +178,7 @@ def fit_step_model(measurements: Sequence[Measurement]) -> StepModel:
     Raises
     ------
     ValueError
-        A time that is not above 0, or too little variety to tell the four apart.
+        A time that is not above 0, or too little variety to determine the four.
     """
     if not all(m.seconds > 0 and math.isfinite(m.seconds) for m in measurements):
         raise ValueError("fit_step_model: every time must be above 0 seconds")
@@ -187,7 +187,7 @@ def fit_step_model(measurements: Sequence[Measurement]) -> StepModel:
     scale = np.linalg.norm(columns, axis=0)
     if (scale == 0).any() or np.linalg.matrix_rank(columns / np.where(scale, scale, 1), tol=1e-9) < 4:
         raise ValueError(
-            "fit_step_model: these times do not tell the four parameters apart; it needs steps with two batches, and sums of "
+            "fit_step_model: these times do not determine the four parameters; it needs steps with two batches, and sums of "
             "two sizes of gradient on two or more ranks"
         )
     solution, covariance = fit_relative(columns)

@@ -26,7 +26,7 @@ class ParallelSGDNet(nn.Module):
     ``(batch, num_classes)``, to be given to the cross-entropy; that lab applies the log-softmax in the network and takes
     the negative log-likelihood, which is the same number.
 
-    As it stands it has 213,194 parameters, all of them trained, and no buffers. As in that lab nothing bends between the
+    It has 213,194 parameters, all of them trained, and no buffers. As in that lab nothing bends between the
     second linear layer and the output, so these two together are one linear map.
     """
 

@@ -96,7 +96,7 @@ class ResNetV2(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.image_size is not None and x.shape[-2:] != (self.image_size, self.image_size):
             x = F.interpolate(x, size=(self.image_size, self.image_size), mode="bilinear")
-        # Padded with zeros, as Keras does: no ReLU stands before, so that a zero may be the largest.
+        # Padded with zeros, as Keras does: no ReLU comes before, so a zero may be the largest.
         x = F.pad(self.stem(x), (1, 1, 1, 1))
         x = self.stacks(F.max_pool2d(x, 3, 2))
         x = F.relu(self.norm(x))

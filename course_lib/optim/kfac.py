@@ -247,7 +247,7 @@ class KFAC:
     def _check_ready(self) -> None:
         if not self._hooks:
             raise RuntimeError(
-                "this KFAC let go of its model (a newer one took over, or remove_hooks()); use the newer one"
+                "this KFAC has no model any more (a newer one replaced it, or remove_hooks()); use the newer one"
             )
         if world_size() != self._ranks:
             raise RuntimeError(

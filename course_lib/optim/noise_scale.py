@@ -24,7 +24,7 @@ class GradientNoise:
     def noise_scale(self) -> float:
         """B_noise = tr Σ / |G|² in images (the paper's B_simple, equation 2.9).
 
-        Infinite where the estimate of |G|² is not positive: the gradient cannot be told from zero. Average |G|² and tr Σ
+        Infinite where the estimate of |G|² is not positive: the gradient cannot be distinguished from 0. Average |G|² and tr Σ
         over several measurements, each by itself: both are unbiased and their means converge, quotients near |G|² = 0
         explode, and a mean of quotients converges to nothing (appendix A.1).
         """

@@ -19,7 +19,7 @@ def warmup_then_decay(optimizer: torch.optim.Optimizer, total_steps: int, warmup
         `warmup_steps` not below `total_steps`.
     """
     if not 0 <= warmup_steps < max(total_steps, 1):
-        raise ValueError(f"warmup_steps must lie in 0…{total_steps - 1}, got {warmup_steps}")
+        raise ValueError(f"warmup_steps must be in 0…{total_steps - 1}, got {warmup_steps}")
 
     def factor(step: int) -> float:
         rising = (step + 1) / warmup_steps if warmup_steps else 1.0

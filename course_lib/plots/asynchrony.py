@@ -26,7 +26,7 @@ def staleness_histogram(staleness: Mapping[int, Sequence[int]], most: int = 12) 
         What is staler is counted at the right edge.
     """
     title = "A gradient of W workers is about W − 1 updates old"
-    xlabel = f"staleness (updates; {most} stands for {most} and more)"
+    xlabel = f"staleness (updates; {most} means {most} or more)"
     axes = new_axes(title, xlabel, "share of the updates", (6.8, 3.6))
     width, offsets = bar_offsets(len(staleness))
     for index, (workers, values) in enumerate(staleness.items()):
@@ -45,7 +45,7 @@ def staleness_histogram(staleness: Mapping[int, Sequence[int]], most: int = 12) 
 
 @in_course_style
 def version_diagram(order: Sequence[int]) -> Axes:
-    """A server between workers, as time goes on: gradients up, parameters back, and the versions.
+    """A server between workers, over time: gradients up, parameters back, and the versions.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def worker_timelines(
     seconds: float,
     skip: float = 0.1,
 ) -> Figure:
-    """When each worker was computing, for several ways to train: a bar a step, white where it waited.
+    """When each worker was computing, for several ways to train: one bar per step, white where it waited.
 
     Parameters
     ----------

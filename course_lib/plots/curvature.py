@@ -161,7 +161,7 @@ def interval_trade(rows: Mapping[int, Mapping[str, Sequence[float]]], sgd: Mappi
         The same three, one number each.
     """
     figure, panels = plt.subplots(1, 3, figsize=(9, 3.1))
-    labels = {"ms": "ms a step", "megabytes": "MB a step and rank", "accuracy": "validation accuracy"}
+    labels = {"ms": "ms per step", "megabytes": "MB per step and rank", "accuracy": "validation accuracy"}
     for axes, (name, label) in zip(panels, labels.items(), strict=True):
         means = [statistics.fmean(row[name]) for row in rows.values()]
         for interval, row in rows.items():

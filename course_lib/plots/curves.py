@@ -162,11 +162,11 @@ def final_accuracies(runs: Mapping[str, Sequence[float]], title: str, reference:
     style.figure_title(axes.figure, title)  # above the labels too, which are long
     lowest, highest = (pick(value for values in runs.values() for value in values) for pick in (min, max))
     for row, (label, values) in enumerate(runs.items()):
-        mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        mean, deviation = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
         colour = COLOURS["reference" if label == reference else "measured"]
         axes.plot(values, [row] * len(values), "o", color=colour, alpha=0.35, markersize=4)
-        axes.errorbar(mean, row, xerr=spread, fmt="D", color=colour, markersize=6, capsize=4)
-        left = min(*values, mean - spread)
+        axes.errorbar(mean, row, xerr=deviation, fmt="D", color=colour, markersize=6, capsize=4)
+        left = min(*values, mean - deviation)
         axes.annotate(f"{mean:.1%}", (left, row), xytext=(-8, 0), textcoords="offset points", va="center", ha="right",
                       fontsize=9)  # fmt: skip
         if label == reference:

@@ -63,14 +63,14 @@ def efficiencies(series: Mapping[str, Mapping[int, float]], title: str) -> Axes:
 def fitted_steps(
     model: StepModel, fitted: Sequence[Measurement], held_out: Sequence[Measurement], nbytes: float, title: str
 ) -> Axes:
-    """Measured steps against the batch a rank, a colour for each number of ranks, with the model and its errors.
+    """Measured steps against the batch per rank, one colour for each number of ranks, with the model and its errors.
 
     Parameters
     ----------
     fitted, held_out : sequences of Measurement
         Filled marks and open ones; those of another gradient than `nbytes` bytes are left out.
     """
-    axes = new_axes(title, "images a rank and step", "step (ms)")
+    axes = new_axes(title, "images per rank and step", "step (ms)")
     shown = [m for m in (*fitted, *held_out) if m.nbytes == nbytes and m.batch]
     batches = sorted({m.batch for m in shown})
     grid = np.geomspace(batches[0], batches[-1], 60)

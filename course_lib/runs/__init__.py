@@ -1,1 +1,1 @@
-"""Runs a notebook once, or over a grid, and keeps what it leaves behind."""
+"""Runs a notebook once, or over a grid, and keeps its results."""

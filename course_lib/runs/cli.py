@@ -39,9 +39,10 @@ def lab(context: click.Context, debug: bool) -> None:
 @click.option("-p", "parameters", nargs=2, multiple=True, metavar="KEY VALUE", help="A notebook parameter.")
 @click.option("-o", "output", type=click.Path(), metavar="DIR", help="The run folder; by default runs/LAB.")
 def run(lab_name: str, profile: str, parameters: tuple[tuple[str, str], ...], output: str | None) -> None:
-    """Run a lab headlessly (LAB: 1, 01 or 01_single_gpu, or the path of a notebook).
+    """Run a lab headlessly.
 
-    A name means your copy in this folder or above it; see `lab start`.
+    LAB is 1, 01 or 01_single_gpu, or the path of a notebook. A name means your copy in this folder or above it; see
+    `lab start`.
     """
     from course_lib.runs.run_lab import run_lab
 
@@ -51,13 +52,16 @@ def run(lab_name: str, profile: str, parameters: tuple[tuple[str, str], ...], ou
 
 @lab.command()
 @click.argument("lab_names", nargs=-1, metavar="[LAB]...")
-@click.option("--all", "every", is_flag=True, help="Every lab that is not there yet.")
-@click.option("--scripts", is_flag=True, help="The cluster's scripts alone, beside a lab that was fetched.")
-@click.option("-o", "output", type=click.Path(), default=".", metavar="DIR", help="By default this folder.")
+@click.option("--all", "every", is_flag=True, help="All labs that are not in the folder yet.")
+@click.option("--scripts", is_flag=True, help="Only the cluster's scripts, for a lab from Assignment List.")
+@click.option(
+    "-o", "output", type=click.Path(), default=".", metavar="DIR", help="Where to put them; by default this folder."
+)
 def start(lab_names: tuple[str, ...], every: bool, scripts: bool, output: str) -> None:
-    """Put a copy of a lab, to be filled in, into this folder (LAB: 1, 01 or 01_single_gpu).
+    """Put a copy of a lab, to be filled in, into this folder.
 
-    Its profiles and programs are copied too, and the cluster's scripts to deploy/. Existing files stay.
+    LAB is 1, 01 or 01_single_gpu. Its profiles and programs are copied too, and the cluster's scripts to deploy/.
+    Existing files stay.
     """
     from course_lib.runs.start_lab import start_labs
 

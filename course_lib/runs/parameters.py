@@ -102,7 +102,7 @@ class Rule:
             expected = "a whole number" if self.whole else "a number"
             raise ParameterError(f"{name} = {value!r}: {expected} is needed{meaning}")
         if not (value > float(low) if self.text[0] == "(" else value >= float(low)):
-            raise ParameterError(f"{name} = {value}: must lie in {self.text}{meaning}")
+            raise ParameterError(f"{name} = {value}: must be in {self.text}{meaning}")
         if high == "machine":
             if machine and value > 1:  # asking the driver takes time, and a sweep has many trials
                 _check_machine(name, value)
@@ -110,7 +110,7 @@ class Rule:
         limit, why = _bound(high, values, rules)
         if not (value < limit if self.text[-1] == ")" else value <= limit):
             here = f", at most {limit:g} here: {high} is {why}" if why else ""
-            raise ParameterError(f"{name} = {value}: must lie in {self.text}{here}{meaning}")
+            raise ParameterError(f"{name} = {value}: must be in {self.text}{here}{meaning}")
 
     def _check_word(self, name: str, value: Any) -> None:
         data = _DATA.fullmatch(self.words[0])

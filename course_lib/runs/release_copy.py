@@ -31,7 +31,7 @@ class ReleaseError(ValueError):
 
 
 def release_everything(repository: Path, target: Path) -> None:
-    """Write release copies of all labs and what stands beside them into a new folder `target`.
+    """Write release copies of all labs, and the files beside them, into a new folder `target`.
 
     Beside the labs are the cluster's scripts, nbgrader's settings, and the list of sources that the notebooks link.
 

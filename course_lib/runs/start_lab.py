@@ -49,7 +49,7 @@ def start_labs(
     with _copies() as copies:
         known = sorted(path.parent.name for path in copies.glob("*/profiles.yaml"))
         if bool(names) + every + scripts_only != 1:
-            raise click.UsageError(f"which lab? lab start 01, or --all; there are {', '.join(known)}")
+            raise click.UsageError(f"name a lab, as in lab start 01, or --all; there are {', '.join(known)}")
         try:
             wanted = dict.fromkeys(match_lab(name.rstrip("/"), known) for name in names)
         except UnknownLabError as error:

@@ -1,8 +1,8 @@
 """Processes of `multiprocessing` that do not run the main script again.
 
 `multiprocessing` imports the main script in each new process, to find the functions that it defines. A script without
-``if __name__ == "__main__"`` would there start its processes again, and so on without end. Whoever sends only functions
-of importable modules, or functions by value, does not need that import.
+``if __name__ == "__main__"`` would start its processes again there, without end. A program that sends only functions of
+importable modules, or functions by value, does not need that import.
 """
 
 from __future__ import annotations

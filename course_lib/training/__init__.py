@@ -1,6 +1,6 @@
 """The training loop, and whole trainings that labs compare or hand in."""
 
-# By name, and not by `*`: the module may be withheld in a sandbox, where it has any name and no list of them.
+# By name, and not by `*`: in a sandbox a withheld module has any name, but no list of names.
 from course_lib.training.loop import EarlyStopping as EarlyStopping
 from course_lib.training.loop import History as History
 from course_lib.training.loop import evaluate as evaluate

@@ -92,11 +92,11 @@ class Checkpoint:
                 header = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
             if header.get("format") != _FORMAT:
-                raise CheckpointError(f"{self.path} is not a checkpoint of this version; remove it to train anew")
+                raise CheckpointError(f"{self.path} is not a checkpoint of this version; remove it to start again")
             state = json.loads(header["state"])
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise CheckpointError(
-                f"{self.path} cannot be read ({' '.join(str(error).split())}); remove it to train anew"
+                f"{self.path} cannot be read ({' '.join(str(error).split())}); remove it to start again"
             ) from None
         try:
             model.load_state_dict(_unpack(state["model"], tensors))
@@ -110,7 +110,7 @@ class Checkpoint:
             why = str(error).strip().splitlines()
             raise CheckpointError(
                 f"{self.path} does not fit this training ({why[0] if why else type(error).__name__}); "
-                "go on with the program that wrote it, or remove it to train anew"
+                "continue with the program that wrote it, or remove it to start again"
             ) from None
         records = [EpochRecord(**record) for record in state["records"]]
         return records, [float(seconds) for seconds in state["epoch_times"]]

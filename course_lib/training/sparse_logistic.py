@@ -181,7 +181,7 @@ def train_sparse_serial(data: SparseData, **options: Any) -> SparseRun:
 
 
 def train_sparse(data: SparseData, processes: int, *, locked: bool = False, **options: Any) -> SparseRun:
-    """Train by SGD from zero in `processes` processes on shared weights, each sample once an epoch.
+    """Train by SGD from zero in `processes` processes on shared weights, each sample once per epoch.
 
     Parameters
     ----------

@@ -119,7 +119,7 @@ def of_users(uids: set[int]) -> dict[int, str]:
             with contextlib.suppress(OSError):
                 status = _status(folder / "status")
                 if int(status["Uid"].split()[0]) in uids:
-                    # A thread may go on when the first one has ended.
+                    # A thread may continue when the first one has ended.
                     states = {_status(one)["State"].strip() for one in folder.glob("task/*/status")}
                     if running := sorted(one for one in states if one[0] not in "ZX"):
                         living[int(folder.name)] = f"{folder.name} {status['Name'].strip()}, {', '.join(running)}"

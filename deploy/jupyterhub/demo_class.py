@@ -22,12 +22,12 @@ SERVER_PORTS = range(20000, 29000, 250)  # two demos at a time seldom begin at t
 
 
 class DemoError(RuntimeError):
-    """The demo cannot go on; one line with the remedy."""
+    """The demo cannot continue; one line with the remedy."""
 
 
 @dataclass(frozen=True)
 class Demo:
-    """Where a demo keeps its things. `prefix` begins its accounts' names, so that two demos can stand side by side."""
+    """Where a demo keeps its things. `prefix` begins its accounts' names, so that two demos can run side by side."""
 
     hub: Path = Path("/opt/course-hub")
     state: Path = Path("/opt/course-hub/demo")

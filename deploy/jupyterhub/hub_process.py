@@ -1,7 +1,7 @@
 """A hub's process and everything that it starts: however the hub ends, nothing of that stays.
 
 What a killed hub leaves (proxy, culler, the server that grades, servers of students) becomes the child of the
-process that started the hub, and is ended. Slurm's jobs are nobody's children on this machine; they go on.
+process that started the hub, and is ended. Slurm's jobs are nobody's children on this machine; they continue.
 """
 
 import contextlib

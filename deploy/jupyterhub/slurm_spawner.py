@@ -86,7 +86,9 @@ class CourseSlurmSpawner(SlurmSpawner):
         self.ip, self.port = "0.0.0.0", 0
         if self.server:
             self.server.port = 0
-        end = asyncio.get_running_loop().time() + self.start_timeout - 5  # the hub's own end tells the student nothing
+        end = (
+            asyncio.get_running_loop().time() + self.start_timeout - 5
+        )  # the hub's own end gives the student no reason
         try:
             self.job_id = self.job_status = ""
             await self.submit_batch_script()

@@ -377,7 +377,7 @@ def test_canvas_nobody_gets_a_score_that_could_be_another_s(graded, canvas):
     canvas.write_text(text)
     done, output = to_canvas(graded, canvas)
     assert [row[4] for row in table(output)[1:]] == ["", "", "", "", "", "7.00"]
-    assert "more than one could be meant, fill by hand: 'ada', 'bob'" in done.stderr
+    assert "several match, fill by hand: 'ada', 'bob'" in done.stderr
     assert "not in the file: 'zoe@a.edu'" in done.stderr
 
 

@@ -87,7 +87,7 @@ def test_work_that_cannot_be_done_is_exit_code_1_in_one_line(lab_course, command
     [
         (SandboxError("no sandbox: install it"), "Error: no sandbox: install it"),
         (CourseError("gradebook.db cannot be opened"), "Error: gradebook.db cannot be opened"),
-        (KeyboardInterrupt(), "Error: interrupted; 0 of 1 were graded and are kept: the same command goes on"),
+        (KeyboardInterrupt(), "Error: interrupted; 0 of 1 were graded and are kept: the same command continues"),
     ],
 )
 def test_what_ends_a_batch_is_one_line(lab_course, hand_in, monkeypatch, error, expected):

@@ -142,7 +142,11 @@ def test_the_number_of_epochs(grade, make_run, accuracies, stopped_early, asked,
         ([0.8] * 6 + [0.9, 0.9], True, None),  # on the last epoch: the tutorial prints its line there
         ([0.8] * 6 + [0.9, 0.9], False, None),
         ([0.8] * 8, False, None),
-        ([0.86, 0.86, 0.87], True, "should have stopped after epoch 2 (2 epochs in a row at 0.85 or more) and went on"),
+        (
+            [0.86, 0.86, 0.87],
+            True,
+            "should have stopped after epoch 2 (2 epochs in a row at 0.85 or more) and continued",
+        ),
         ([0.86] * 8, False, "should have stopped after epoch 2"),
         ([0.8, 0.86], True, "stopped too soon, after epoch 2"),
         ([0.8, 0.86], False, "ended after epoch 2 of 8"),

@@ -188,7 +188,7 @@ def test_the_data_of_a_run_must_be_there_where_somebody_hands_that_run_in(fresh_
     assert verdict.score == 0
     folder = hand_in_run(submission, "beta")
     with pytest.raises(
-        CourseError, match=f"rubric {LAB}, beta: submitted weights cannot be tried: .*tiny-imagenet-200"
+        CourseError, match=f"rubric {LAB}, beta: submitted weights cannot be tested: .*tiny-imagenet-200"
     ):
         grade_lab("1", fresh_course, jobs=1, rubrics=tmp_path / "rubrics")
     a_link(folder, tmp_path / "elsewhere")  # which is not tried
@@ -376,7 +376,7 @@ def test_the_run_s_own_limits_hold_for_its_weights(tmp_path, grade, submission, 
     hand_in_run(submission, "alpha")
     text = RUBRIC.replace("seconds = 40", "seconds = 0.001", 1)
     verdict = grade(warm, load_rubric(write_rubric(tmp_path / "rubrics", text)))
-    assert "the weights could not be tried: timed out after 0.001 s" in reason(verdict, "alpha")
+    assert "the weights could not be tested: timed out after 0.001 s" in reason(verdict, "alpha")
 
 
 def test_the_notebook_must_have_each_run_s_cell(rubric):

@@ -177,7 +177,7 @@ def test_a_stop_that_was_not_yet_written_is_written(data, tmp_path, capsys):
 def test_another_file_is_no_checkpoint(data, tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(b"not a checkpoint")
-    with pytest.raises(CheckpointError, match=r"cannot be read .*; remove it to train anew"):
+    with pytest.raises(CheckpointError, match=r"cannot be read .*; remove it to start again"):
         trained(data, Checkpoint(path), 1)
     whole = Checkpoint(tmp_path / "whole")
     trained(data, whole, 1)

@@ -126,7 +126,7 @@ def test_another_style_passes():
         ({"out": "torch.relu(y)"}, ("not added", "plain")),
         ({"out": "y + self.way(x)"}, ("last ReLU is missing",)),
         ({"out": "torch.relu(torch.relu(y) + self.way(x))"}, ("before the addition too",)),
-        ({"out": "torch.relu(y) + self.way(x)"}, ("stands before the addition",)),
+        ({"out": "torch.relu(y) + self.way(x)"}, ("is before the addition",)),
         ({"first": "self.n1(self.c1(x))"}, ("no ReLU between",)),
         ({"second": "self.c2(y)", "out": "torch.relu(self.n2(y + self.way(x)))"}, ("before the addition, on F(x)",)),
         ({"out": "torch.relu(y + x if type(self.way) is nn.Identity else y + self.way[0](x))"}, ("a batch norm, and yours",)),

@@ -282,7 +282,7 @@ def test_psgd_s_seconds_may_be_numpy_s():
         ({"twice": True}, ("every = 3", "twice after step 12")),
         ({"last": False}, ("every = 5", "never averaged")),
         ({"anew": True}, ("you count the steps of each epoch anew",)),
-        ({"undo": True}, ("does not go on from the averaged parameters",)),
+        ({"undo": True}, ("does not continue from the averaged parameters",)),
         ({"mode": False}, ("model.train()",)),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

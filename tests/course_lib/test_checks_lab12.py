@@ -82,7 +82,7 @@ class SameCrop:
 
 WRONG = {
     "one loader": ("batches", "return train_batches, Batches(data.test, 500, device, **shares)", "return train_batches", "pair"),
-    "ranks alike": ("batches", "rank=rank, world_size=world_size", "rank=0, world_size=1", "full batches a rank"),
+    "ranks alike": ("batches", "rank=rank, world_size=world_size", "rank=0, world_size=1", "full batches per rank"),
     "seed of each rank": ("batches", "seed=seed", "seed=seed + 100 * rank", "same images"),
     "not shuffled": ("batches", "shuffle=True, seed=seed, augment=AUGMENTATIONS[augmentation]", "seed=seed", "training is shuffled"),
     "test on one rank": ("batches", "device, **shares)\n", "device, mean=data.mean, std=data.std)\n", "25 images once"),

@@ -216,7 +216,7 @@ def wrong_parts():
 
 def test_parts_that_do_not_fit_are_refused_in_one_line():
     expected = ["got 1", "got 1", "contiguous", "shape (3,)", "shape (1,)", "shape (1,)"]
-    expected += ["src must lie in 0…1, got 2", "got -1", "dst must lie in 0…1, got 2", "got 7"]
+    expected += ["src must be in 0…1, got 2", "got -1", "dst must be in 0…1, got 2", "got 7"]
     expected += ["got none", "contiguous", "int64"]
     first, second = on_ranks(wrong_parts, 2)
     assert (len(first), len(second)) == (13, 10)

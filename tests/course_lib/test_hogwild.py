@@ -105,7 +105,7 @@ def test_the_shares_of_an_epoch_are_each_sample_once(samples, processes):
         assert torch.equal(dealt, shard_indices(10, 1, 0, epoch=4, seed=1))  # the order does not depend on N
         assert not torch.equal(dealt, shard_indices(10, 1, 0, epoch=5, seed=1))
         assert torch.equal(dealt, shard_indices(10, 1, 0, epoch=5, seed=0))
-    with pytest.raises(ValueError, match="rank must lie in 0…1, got 2"):
+    with pytest.raises(ValueError, match="rank must be in 0…1, got 2"):
         shard_indices(10, 2, 2)
 
 

@@ -98,7 +98,7 @@ def test_what_the_program_cannot_do_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["x", *SMALL, "--batch-size", "25"])
     with pytest.raises(SystemExit):
         program.parse()
-    assert "--batch_size = 25: must lie in [1, train_samples], at most 24 here" in capsys.readouterr().err
+    assert "--batch_size = 25: must be in [1, train_samples], at most 24 here" in capsys.readouterr().err
 
 
 def train_on_a_rank(*arguments):

@@ -486,7 +486,7 @@ def test_a_second_one_takes_over_and_copies_do_not_disturb():
     assert hooks == [1, 1, 1]
     backward(clone, x * 3, y)
     backward(model, x, y)
-    with pytest.raises(RuntimeError, match="let go of its model"):
+    with pytest.raises(RuntimeError, match="has no model any more"):
         first.step()
     second.step()
     first.remove_hooks()

@@ -84,7 +84,7 @@ def test_a_program_gets_its_arguments_and_its_output_comes_back(program, capsys)
 
 def test_no_rank_outlives_a_killed_mpirun(program, tmp_path):
     path = program("if comm.rank == 0:\n    os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)")
-    with pytest.raises(RankFailedError, match="of 2 failed: the process ended without a word"):
+    with pytest.raises(RankFailedError, match="of 2 failed: the process ended without a report"):
         mpi_run(path, 2)
     assert survivors([int(note.read_text()) for note in tmp_path.glob("*.pid")], GENEROUS) == []
 
@@ -130,7 +130,7 @@ MPIRUNS = {
     "it does not notice an error": ("subprocess.run(sys.argv[3:])\ntime.sleep(600)", "raise ValueError('mine')",
                                     RankFailedError, "mine"),
     "it does not notice an end": ("subprocess.run(sys.argv[3:])\ntime.sleep(600)", "os._exit(0)",
-                                  RankFailedError, "without a word"),
+                                  RankFailedError, "without a report"),
 }  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def test_a_silent_rank_is_named_at_the_time_limit(silent, words):
         else:
             ParameterServerWorker(model, timeout=0.5)
 
-    with pytest.raises(RankFailedError, match=f"{words} has not been heard of for 0.5 s"):
+    with pytest.raises(RankFailedError, match=f"{words} has sent nothing for 0.5 s"):
         on_ranks(worker, 2)
 
 

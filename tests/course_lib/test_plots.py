@@ -228,7 +228,7 @@ def test_the_interval_trade_draws_the_means_and_sgd():
         10: {"ms": [10.0], "megabytes": [1.0], "accuracy": [0.7]},
     }
     figure = interval_trade(rows, {"ms": 8.0, "megabytes": 0.1, "accuracy": 0.75}, "title")
-    assert [axes.get_ylabel() for axes in figure.axes] == ["ms a step", "MB a step and rank", "validation accuracy"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["ms per step", "MB per step and rank", "validation accuracy"]
     for axes, means, sgd in zip(figure.axes, ([45.0, 10.0], [7.0, 1.0], [0.8, 0.7]), (8.0, 0.1, 0.75), strict=True):
         joined = next(line for line in axes.get_lines() if line.get_linestyle() == "-" and len(line.get_xdata()) == 2)
         assert joined.get_xdata().tolist() == [1, 10] and joined.get_ydata().tolist() == means

@@ -144,7 +144,7 @@ def test_missing_ranks_are_named_within_seconds(way, tmp_path):
 def test_nobody_listens_and_a_port_in_use():
     port = free_port()
     begin = time.monotonic()
-    with pytest.raises(RanksMissingError, match=f"found nobody at 127.0.0.1:{port} within 0.5 s: rank 0") as raised:
+    with pytest.raises(RanksMissingError, match=f"got no answer at 127.0.0.1:{port} within 0.5 s: rank 0") as raised:
         join(tcp_group("127.0.0.1", port, 1, 2, timeout=0.5))
     assert time.monotonic() - begin < 60 and raised.value.missing == [0] and "\n" not in str(raised.value)
     with store_on_free_port() as taken:
@@ -157,7 +157,7 @@ def test_a_file_of_ranks_that_met_before(tmp_path):
     path = tmp_path / "meeting"
     theirs = dist.FileStore(str(path), 2)  # they are at work
     theirs.add("arrivals of 0", 1)
-    with pytest.raises(StaleFileError, match="meeting is left from ranks that met before"):
+    with pytest.raises(StaleFileError, match="meeting remains from an earlier group"):
         join(file_group(path, 0, 2, timeout=1))
     assert path.exists() and theirs.add("arrivals of 0", 0) == 2
     with pytest.raises(FileNotFoundError, match="nowhere does not exist"):

@@ -1,4 +1,4 @@
-"""`lab sweep` on a lab that takes no time: what it leaves behind, what it refuses, how it goes on after an interruption."""
+"""`lab sweep` on a lab that takes no time: what it leaves behind, what it refuses, how it continues after an interruption."""
 
 import json
 import os

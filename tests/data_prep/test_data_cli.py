@@ -34,7 +34,7 @@ def test_root_option_goes_before_the_environment(lab, toy, tmp_path, mirror):
     other = tmp_path / "other"
     assert lab("fetch", "toy", "--mirror", mirror, "--root", other).exit_code == 0
     assert (other / "toy" / "dataset.json").is_file() and not (tmp_path / "root").exists()
-    assert lab("verify", "toy", "--root", other).stdout == "toy: 4 files are as they were staged\n"
+    assert lab("verify", "toy", "--root", other).stdout == "toy: 4 files have not changed since they were staged\n"
     assert lab("verify", "toy").exit_code == 1
 
 

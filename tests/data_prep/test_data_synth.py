@@ -135,7 +135,7 @@ def test_the_command(tmp_path):
         assert (tmp_path / "files" / "cifar-10-batches-py" / "data_batch_5").is_file()
     assert done.exit_code == 1 and done.stderr.count("\n") == 1 and "cannot write in" in done.stderr
     done = lab("synth", "mnist")
-    assert done.exit_code == 2 and "no synthetic set stands in for 'mnist'; there are cifar10, cifar100" in done.stderr
+    assert done.exit_code == 2 and "there is no synthetic set for 'mnist'; there are cifar10, cifar100" in done.stderr
     with pytest.raises(UnknownDataset):
         staging.synthesize("nonsense", tmp_path)
 

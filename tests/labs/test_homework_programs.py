@@ -73,11 +73,11 @@ def test_the_asynchronous_learning_rate_does_not_grow_with_the_ranks(monkeypatch
 @pytest.mark.parametrize(
     ("name", "arguments", "line"),
     [
-        ("resnet_cifar100", ["--epochs", "0"], "--epochs = 0: must lie in [1, 10000]"),
-        ("resnet_cifar100", ["--batch-size", "-1"], "--batch-size = -1: must lie in [1, 1000000]"),
+        ("resnet_cifar100", ["--epochs", "0"], "--epochs = 0: must be in [1, 10000]"),
+        ("resnet_cifar100", ["--batch-size", "-1"], "--batch-size = -1: must be in [1, 1000000]"),
         ("resnet_cifar100", ["--base-lr", "nan"], "--base-lr = nan: a number is needed"),
         ("resnet_cifar100", ["--epochs", "3", "--small-epochs", "4"], "--small-epochs 4 exceeds --epochs 3"),
-        ("pretrained_cifar100", ["--body-lr-factor=2"], "--body-lr-factor = 2.0: must lie in [0.0, 1.0]"),
+        ("pretrained_cifar100", ["--body-lr-factor=2"], "--body-lr-factor = 2.0: must be in [0.0, 1.0]"),
     ],
 )
 def test_an_option_that_cannot_work_is_one_line_and_code_2(name, arguments, line, capsys):
@@ -190,7 +190,7 @@ def test_other_options_do_not_take_an_interrupted_run(hand_in, tmp_path, monkeyp
     assert "holds an interrupted run with base_lr 0.2, not 0.1; give its options" in capsys.readouterr().err
     assert (output / "checkpoint.safetensors").read_bytes() == kept
     assert run(path, *arguments, "--base-lr=0.1", "--restart") == 0
-    assert "going on from" not in capsys.readouterr().out
+    assert "continuing from" not in capsys.readouterr().out
     assert json.loads((output / "run.json").read_text())["parameters"]["base_lr"] == 0.1
 
 

@@ -99,7 +99,7 @@ def test_a_new_lab_is_run_released_and_graded(lab, tmp_path):
     done = lab("run", "15", "--profile", "smoke", "-o", "ran")
     assert done.returncode == 0 and "mean: right (several numbers; one number)" in done.stdout, done.stdout
     assert (tmp_path / "ran" / "run.json").is_file()
-    assert "epochs = 10: must lie in [1, 9]" in lab("run", "15", "-p", "epochs", "10").stdout
+    assert "epochs = 10: must be in [1, 9]" in lab("run", "15", "-p", "epochs", "10").stdout
     assert lab("start", "15", "-o", "course/submitted/ada").returncode == 0
     notebook = tmp_path / "course/submitted/ada/15_mean/15_mean.ipynb"
     text = notebook.read_text()

@@ -180,7 +180,7 @@ def test_an_exception_cancels_and_silence_does_not(slurm, queue, monkeypatch):
     assert queue.lines[1:] == ["cancelling 1 trial that Slurm has"]
     before = slurm.cancelled()
     monkeypatch.setattr(job_queue, "SILENCE_SECONDS", -1.0)
-    with pytest.raises(SlurmError, match="squeue does not answer; the jobs go on"), successor(queue) as again:
+    with pytest.raises(SlurmError, match="squeue does not answer; the jobs continue"), successor(queue) as again:
         submit(again, "a")
         (slurm.folder / "states").unlink()
         list(again.poll())
@@ -205,7 +205,7 @@ def test_the_jobs_of_a_killed_process_are_adopted_or_cancelled(slurm, queue, ado
 def test_nothing_is_adopted_or_forgotten_while_squeue_is_silent(slurm, queue):
     (task,) = submit(queue, "a")
     (slurm.folder / "scancel").write_text("#!/bin/sh\nexit 1")
-    with pytest.raises(SlurmError, match="once Slurm is back, the same command goes on"):
+    with pytest.raises(SlurmError, match="once Slurm is back, the same command continues"):
         successor(queue).adopt(bool)
     assert [array.name for array in cancel_left(queue.folder, queue.lines.append)] == [task.array.name]
     assert [array.name for array in JobArray.left_in(queue.folder)] == [task.array.name]

@@ -165,5 +165,5 @@ def test_an_interrupt_cancels_the_jobs(slurm, tmp_path):
     process = on_slurm(lay_out(tmp_path, ("ada",)))
     wait_for(slurm.live_tasks, "job")
     process.send_signal(signal.SIGINT)
-    assert "the same command goes on" in finish(process, code=1)
+    assert "the same command continues" in finish(process, code=1)
     no_jobs(slurm)

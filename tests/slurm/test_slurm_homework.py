@@ -45,6 +45,6 @@ def test_a_job_near_its_wall_time_is_queued_again_and_goes_on(slurm, tmp_path):
     wait_for((run / "run.json").exists, "end of the run")
     record = json.loads((run / "run.json").read_text())
     assert record["world_size"] == 2 and len(record["resumed"]) == 1
-    assert "going on from" in output.read_text()
+    assert "continuing from" in output.read_text()
     epochs = [line.split(",")[0] for line in (run / "learning_curve.csv").read_text().splitlines()[1:]]
     assert epochs == [str(epoch) for epoch in range(301)]

@@ -4,7 +4,7 @@ One column of the file decides who is who for everybody: the one in which most s
 consulted for the rest, a platform's internal number could equal another student's id, and a grade go to the wrong person.
 
 In that column a cell means a student if it is the id; else if it is the id or the gradebook's e-mail address but for
-capitals; else if one of the two is an e-mail address and the other its local part. A rule counts only where exactly one
+capitals; else if one of the two is an e-mail address and the other its local part. A rule counts only if exactly one
 row and exactly one student fit.
 """
 
@@ -93,7 +93,7 @@ def fill_scores(
     absent = [student for student in grades.scores if student not in {*matched.values(), *ambiguous}]
     lines += [
         f"{len(written)} filled in column {file.header[column]!a}, students found by {name}",
-        *naming("more than one could be meant, fill by hand", filter(grades.scores.__contains__, ambiguous)),
+        *naming("several match, fill by hand", filter(grades.scores.__contains__, ambiguous)),
         *naming("not in the file", absent),
         *naming(f"no score for {len(without)} in the file", without),
     ]

@@ -4,7 +4,7 @@ The format is that of Moodle's own ``mod/assign/gradingtable.php`` and ``mod/ass
 ("Participant 123"), ``Full name``, columns of identity as the site shows them (``Email address``, ``ID number``,
 ``Username``), ``Status``, ``Grade``, ``Maximum Grade``, ``Grade can be changed``, ``Last modified (submission)``,
 ``Last modified (grade)``, ``Feedback comments``. The importer takes a row by ``Identifier``, ignores it where the grade
-in Moodle is newer than ``Last modified (grade)`` says, and leaves out without a word a grade above the maximum. It reads
+in Moodle is newer than ``Last modified (grade)`` says, and silently ignores a grade above the maximum. It reads
 grades in the language's notation, so the decimal mark of ``Maximum Grade`` is kept.
 
 Comments. The importer stores ``Feedback comments`` as HTML, so the plain reasons are written escaped, a ``<br>`` at the
@@ -32,7 +32,7 @@ __all__ = ["fill_moodle"]
 
 IDS = ("Username", "ID number", "Email address")
 SHOWN = ("Full name", "Email address", "Online text")
-# Without one of these Moodle refuses the file, or we cannot tell what may be changed.
+# Without one of these Moodle refuses the file, or we do not know what may be changed.
 NEEDED = ("Identifier", "Grade", "Grade can be changed", "Last modified (grade)")
 COMMENTS = "Feedback comments"
 _OURS = "Graded from the files handed in: "

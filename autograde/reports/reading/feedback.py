@@ -1,7 +1,7 @@
 """Our pages for ``nbgrader generate_feedback``; ``nbgrader_config.py`` installs them.
 
 `FeedbackPages` makes each page in a bounded process. Where a page cannot be made, the student gets a page that says so,
-with the scores and comments; the command prints a line and goes on. `ShowReasons` and `MarkUnread` are its preprocessors.
+with the scores and comments; the command prints a line and continues. `ShowReasons` and `MarkUnread` are its preprocessors.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def _render(stock: Any) -> Any:
 
 
 class _Recorded:
-    """Stands for the exporter: records the request, and the page is made after nbgrader's handler has returned."""
+    """Replaces the exporter: records the request. The page is made after nbgrader's handler has returned."""
 
     def __init__(self, handler: BaseHandler) -> None:
         self.handler = handler

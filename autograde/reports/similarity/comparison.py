@@ -92,7 +92,7 @@ class AnswerMatch:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two students who stand out: `score` in 0–1, `shared` in bits, and the answers that match, the strongest first."""
+    """Two students with unusually similar answers: `score` in 0–1, `shared` in bits, and the answers that match, the strongest first."""
 
     left: str
     right: str
@@ -140,7 +140,7 @@ def compare(
     starter: Mapping[str, str],
     reference: Mapping[str, str] | None = None,
 ) -> Similarity:
-    """Find the pairs that stand out; the module's docstring has the rule.
+    """Find the unusually similar pairs; the module's docstring has the rule.
 
     The result depends on the texts only, not on the order of the mappings. Nothing that a student wrote makes it raise;
     what is beyond `MAX_CHARACTERS`, `MAX_LINES` or `MAX_TOKENS` of an answer is not looked at.

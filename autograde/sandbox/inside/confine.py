@@ -1,10 +1,10 @@
-"""What a forked interpreter gives up before it sees anything of a student's.
+"""The privileges that a forked interpreter gives up before any student code runs.
 
-The fork enters the namespaces that bubblewrap made (`enter`), and its child then (`confine`) closes every descriptor
-but its own, bounds its resources, becomes an unprivileged user without capabilities, and refuses system calls that
-training code has no use for. Where several ranks run, each first leaves the others behind (`part`, `furnish`): it keeps
-the sandbox's limits and its end, and shares no process, folder or memory with another rank. Linux only; everything
-through ``ctypes``, since Python 3.11 wraps neither setns nor seccomp.
+The fork enters the namespaces that bubblewrap made (`enter`). Its child (`confine`) closes all other descriptors, limits
+its resources, and becomes an unprivileged user without capabilities. It also refuses system calls that training code
+does not need. Each of several ranks first separates from the others (`part`, `furnish`). It keeps the sandbox's limits
+and its end, and shares no process, folder or memory with another rank. Linux only, by ``ctypes``: Python 3.11 wraps
+neither setns nor seccomp.
 """
 
 from __future__ import annotations
@@ -120,18 +120,18 @@ def enter(pidfd: int, user_namespace: bool) -> None:
 
 
 def part(network: bool) -> int:
-    """Leave the namespaces that the ranks of a sandbox share; what is left is this process's own.
+    """Leave the namespaces that the ranks of a sandbox share, for private ones.
 
     Parameters
     ----------
     network : bool
-        Whether the loopback device stays shared: ranks that use Gloo talk over it.
+        Whether the loopback device stays shared: ranks that use Gloo communicate over it.
 
     Returns
     -------
     int
-        0 in a child, the first process of a process namespace of its own. The calling process does not return: it ends
-        as the child ended.
+        0 in a child, the first process of a private process namespace. The calling process does not return: it ends
+        as the child ends.
     """
     _call(libc.unshare, CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | (0 if network else CLONE_NEWNET))
     child = os.fork()
@@ -149,14 +149,14 @@ def part(network: bool) -> int:
 
 
 def furnish(folder: str, disk_bytes: int, files: int) -> None:
-    """Give a process that has parted a ``/proc``, a ``/tmp`` and a ``/dev/shm`` of its own; what lay there is out of reach.
+    """Give a separated process a private ``/proc``, ``/tmp`` and ``/dev/shm``. The shared ones are out of reach.
 
     Parameters
     ----------
     folder : str
-        Working folder, below ``/tmp``; made anew.
+        Working folder, below ``/tmp``; newly made.
     disk_bytes, files : int
-        What each of the two may hold.
+        Limits of ``/tmp`` and of ``/dev/shm``, each.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def confine(
     apart: bool = False,
     network: bool = True,
 ) -> None:
-    """Give up all that student code must not have. The calling process cannot take it back.
+    """Give up all privileges that student code must not have. The calling process cannot regain them.
 
     Parameters
     ----------
@@ -209,16 +209,16 @@ def confine(
     folder : str
         Working folder, in the sandbox.
     uid : int or None
-        User and group to become; None inside a user namespace, where the process is nobody already.
+        User and group to become; None inside a user namespace, where the process has no privileges already.
     limits : dict
-        ``memory`` (beyond what the interpreter holds already), ``file`` in bytes; ``processes``, ``open_files``.
+        ``memory`` (in addition to the interpreter's), ``file`` in bytes; ``processes``, ``open_files``.
     apart, network : bool
-        Whether it is one of several ranks, and whether these have a loopback device together.
+        Whether it is one of several ranks, and whether these share a loopback device.
 
     Raises
     ------
     OSError
-        One of them could not be given up; the caller must end.
+        One privilege could not be given up; the caller must end.
     """
     first = 0
     for descriptor in sorted(keep):
@@ -294,12 +294,12 @@ def _filter_system_calls(apart: bool, network: bool) -> None:
         program += [jump_if_at_least(0x40000000, 0, 1), refuse]
     for numbers in (_DENIED | (_DENIED_APART if apart else {})).values():
         program += [jump_if_equal(numbers[column], 0, 1), refuse]
-    if not network:  # what lies in sockets' buffers is seen in the sandbox's network only
+    if not network:  # data in sockets' buffers is seen only in the sandbox's network
         program += [jump_if_equal(socket, 1, 0), jump_if_equal(socketpair, 0, 1), refuse]
     if apart:
         allowed = [jump_if_equal(command, len(_FCNTL_COMMANDS) - i, 0) for i, command in enumerate(_FCNTL_COMMANDS)]
         program += [jump_if_equal(fcntl, 0, len(allowed) + 3), load(24), *allowed, refuse, allow]
-    # clone3's flags lie in memory, where a filter cannot look: libraries fall back to clone.
+    # clone3's flags are in memory, where a filter cannot look: libraries fall back to clone.
     program += [jump_if_equal(clone3, 0, 1), unknown]
     program += [jump_if_equal(clone, 0, 4), load(16), jump_if_any_bit(_NEW_NAMESPACES, 0, 1), refuse, allow]
     # Sockets with a name, in the file system or beside it, reach another rank uncounted; so does netlink between users.

@@ -2,7 +2,7 @@
 
 Started as ``python -I interpreter.py CONTROL FOLDER`` with a clean environment. It imports the labs' libraries once.
 *Branches* import the course's own library and torchvision: forks of it, one for each set of withheld solutions. A branch
-imports stand-ins for those modules and never their own texts, and is a fork server in its turn. Its keepers join a
+imports stand-ins for those modules and never their own texts, and is a fork server too. Its keepers join a
 sandbox's namespaces and control group. The process that a keeper forks gives up its privileges and becomes the student's
 interpreter. The request's descriptors are the socket of `runner` and, if there are any, the pidfd of the process whose
 namespaces to join and the ``cgroup.procs`` of control groups.
@@ -78,7 +78,7 @@ def join(request: dict[str, Any], descriptors: list[int]) -> None:
 
 
 def become_runner(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Give up the privileges that student code must not have, and serve the grader. Never returns."""
+    """Give up the privileges that student code must not have, and serve the grader. Does not return."""
     channel = descriptors[0]
     try:
         if request["join"]:

@@ -1,17 +1,17 @@
-"""Executes a student's cells and calls what they define; answers in plain data (`wire`).
+"""Executes a student's cells and calls their functions; answers in plain data (`wire`).
 
-This is the student's process. Nothing that it says is believed: it can be rewritten by the code that it runs. It is
-sent what to do and answers, until the socket closes:
+This is the student's process. The grader believes nothing that it says: the code that it runs can rewrite it. It
+answers requests until the socket closes:
 
 ``{"do": "cells", "cells": [{"id", "source", "definitions"}]}``
-    executes them in order in an IPython shell, of some only the definitions; answers ``{"id", "error"}`` as each ends
+    executes them in order in an IPython shell, or only their definitions; answers ``{"id", "error"}`` after each
 ``{"do": "call", "module", "function", "given"}``
     executes the driver `module` (a text) once and calls its `function` as ``function(student, given, outside)``
 ``{"do": "read", "names", "limit"}``
-    answers the bytes of files below the working folder
+    answers with the bytes of files below the working folder
 
-`student("name")` is the student's function of that name; `outside("name", *args)` is answered by the grader, so that
-what a driver counts or times is counted and timed outside.
+`student("name")` is the student's function of that name. The grader answers `outside("name", *args)`, so a driver
+counts and times outside.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _is_constant(node: ast.stmt) -> bool:
 
 
 class MissingAnswerError(Exception):
-    """The notebook does not define the function that was asked for."""
+    """The notebook does not define the requested function."""
 
 
 class Answers:
@@ -81,18 +81,18 @@ class Runner:
 
         class Headless(InteractiveShell):
             def enable_gui(self, gui: str | None = None) -> None:
-                """There is none: `%matplotlib inline` must pass all the same."""
+                """Do nothing: there is no GUI, but `%matplotlib inline` must pass."""
 
         self.shell = Headless.instance(config=config)
         self.shell.user_ns["__name__"] = "__main__"
 
     def talk(self) -> None:
-        """Answer until the grader closes."""
+        """Answer until the grader closes the socket."""
         while (request := self.receive()) is not None:
             getattr(self, "do_" + request.pop("do"))(**request)
 
     def do_cells(self, cells: list[dict[str, str]]) -> None:
-        """Execute cells; one that fails does not keep the next from being tried."""
+        """Execute cells. After a failure the next cell is still tried."""
         for cell in cells:
             self.cells[self.shell.execution_count] = cell["id"]
             source = self.definitions(cell["source"]) if cell.get("definitions") else cell["source"]
@@ -101,7 +101,7 @@ class Runner:
             self.send({"id": cell["id"], "error": None if error is None else self.described(error)})
 
     def definitions(self, source: str) -> str:
-        """The imports, functions, classes and constants at the top level of a cell; all of it where it cannot parse."""
+        """The imports, functions, classes and constants at the top level of a cell; the whole cell if it does not parse."""
         try:
             tree = ast.parse(self.shell.transform_cell(source))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -116,7 +116,7 @@ class Runner:
                 self.modules[module] = driver = types.ModuleType("driver")
                 exec(compile(module, "<driver>", "exec"), driver.__dict__)
             value = getattr(self.modules[module], function)(Answers(self.shell.user_ns), given, self.outside)
-            answer = wire.encode({"value": value})  # here, since an odd object may raise when it is looked at
+            answer = wire.encode({"value": value})  # here, because an unusual object may raise when it is read
         except MissingAnswerError as error:
             self.send({"missing": str(error)})
         except BaseException as error:
@@ -143,7 +143,7 @@ class Runner:
             return self.receive()
 
     def described(self, error: BaseException) -> dict[str, Any]:
-        """An error in plain data: its type, its message, and the last line of a cell that it passed."""
+        """An error in plain data: its type, its message, and the last line of a cell in its traceback."""
         place = [None, None]
         trace = error.__traceback__
         while trace is not None:
@@ -181,7 +181,7 @@ class Runner:
 
 
 def main(channel: socket.socket, request: dict[str, Any]) -> None:
-    """Talk until the grader closes the socket, then end without any student's exit handler."""
+    """Serve until the grader closes the socket, then end without the student's exit handlers."""
     import torch
 
     import course_lib.distributed

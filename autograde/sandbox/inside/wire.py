@@ -1,7 +1,7 @@
-"""Plain data over a socket: JSON for structure, ``.npy`` for arrays, nothing that is unpickled.
+"""Plain data over a socket: JSON for structure, ``.npy`` for arrays, no pickles.
 
-A message is two lengths (8 bytes each, big-endian), a JSON text and the arrays' bytes. JSON's own types stand for
-themselves; what JSON lacks is an object with one key that begins with ``$``:
+A message is two lengths (8 bytes each, big-endian), a JSON text and the arrays' bytes. JSON's own types represent
+themselves. Any other type is an object with one key that begins with ``$``:
 
 ``{"$array": [offset, length]}``
     a numpy array, in the ``.npy`` format (version 1.0, numbers and booleans only)
@@ -9,10 +9,10 @@ themselves; what JSON lacks is an object with one key that begins with ``$``:
     a torch tensor, on the CPU
 ``{"$tuple": [...]}``, ``{"$dict": [[key, value], ...]}``, ``{"$float": "nan"}``, ``{"$bytes": [offset, length]}``
 ``{"$object": "name of its type"}``
-    anything else: the other side learns what it was, and no more
+    anything else: the other side learns only its type
 
-The encoder runs beside hostile code, so the decoder believes nothing: sizes are checked before memory is taken, types
-against a list, no byte of the arrays is given out twice, and whatever is odd raises `WireError`.
+The encoder runs in the process of hostile code, so the decoder believes nothing. It checks sizes before it allocates
+memory, and types against a list. It uses no byte of the arrays twice. Any other message raises `WireError`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TooLargeError(WireError):
 
 
 class Opaque:
-    """Something that is no plain data; all that is known of it is its type's name."""
+    """An object that is not plain data; only its type's name is known."""
 
     def __init__(self, type_name: str) -> None:
         self.type_name = type_name
@@ -61,7 +61,7 @@ class Opaque:
 
 
 def encode(value: Any) -> bytes:
-    """A message, header included. Never raises for the type of a value: what is no plain data becomes `Opaque`."""
+    """A message, with its header. Never raises for the type of a value: anything but plain data becomes `Opaque`."""
     blobs: list[bytes] = []
     text = json.dumps(_plain(value, blobs, 0), allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
     blob = b"".join(blobs)
@@ -69,7 +69,7 @@ def encode(value: Any) -> bytes:
 
 
 def lengths(header: bytes, limit: int, text_limit: int = MAX_TEXT) -> tuple[int, int]:
-    """The two lengths of a message from its first 16 bytes; `TooLargeError` where they exceed the limits, in bytes."""
+    """The two lengths of a message from its first 16 bytes. Raises `TooLargeError` beyond the limits, in bytes."""
     text, blob = HEADER.unpack(header)
     if text + blob > limit:
         raise TooLargeError(f"the answer has {text + blob:,} bytes, at most {limit:,} are read")
@@ -79,7 +79,7 @@ def lengths(header: bytes, limit: int, text_limit: int = MAX_TEXT) -> tuple[int,
 
 
 def decode(text: bytes, blob: bytes) -> Any:
-    """The value of a message. Raises `WireError`, and nothing else, for one that is not in the format."""
+    """The value of a message. Raises only `WireError`, for a message that is not in the format."""
     try:
         return _value(json.loads(text.decode("utf-8")), memoryview(blob), [MAX_ITEMS, len(blob)], 0)
     except WireError:
@@ -89,7 +89,7 @@ def decode(text: bytes, blob: bytes) -> Any:
 
 
 def _plain(value: Any, blobs: list[bytes], depth: int) -> Any:
-    if depth >= MAX_DEPTH:  # the decoder refuses what lies deeper
+    if depth >= MAX_DEPTH:  # the decoder refuses anything deeper
         return {"$object": "too deeply nested"}
     if value is None or isinstance(value, bool):
         return value

@@ -1,6 +1,6 @@
-"""Data parallelism, third rung: average the gradients by the bucket.
+"""Data parallelism, third version: average the gradients in buckets.
 
-A message takes a latency and a time for each byte. Many small gradients in one message pay the latency once. Buckets
+A message takes a latency and a time per byte. Many small gradients in one message pay the latency once. Buckets
 that are too large leave nothing to overlap with backward. torch.nn.parallel.DistributedDataParallel works this way (Li
 et al. 2020, "PyTorch Distributed", section 3.2), with ``gradient_as_bucket_view=True``.
 """

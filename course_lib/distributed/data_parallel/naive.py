@@ -1,4 +1,4 @@
-"""Data parallelism, first rung: average each gradient once backward is over.
+"""Data parallelism, first version: average each gradient after backward.
 
 Right, but slow: the network is idle while the ranks compute, the ranks are idle while the network works, and a model of
 many small tensors pays the latency of a message for each. `OverlappedDataParallel` solves the first problem,

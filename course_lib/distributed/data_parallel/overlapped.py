@@ -1,4 +1,4 @@
-"""Data parallelism, second rung: start averaging a gradient as soon as backward has it.
+"""Data parallelism, second version: start averaging a gradient as soon as backward has computed it.
 
 Backward computes the last layer's gradients first. While it works on the earlier layers, the network can already sum
 the later ones'.

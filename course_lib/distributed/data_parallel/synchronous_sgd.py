@@ -30,7 +30,7 @@ def synchronise_initial_state(model: nn.Module, src: int = 0) -> None:
 
 
 def average_gradients_one_by_one(model: nn.Module) -> None:
-    """Replace each gradient by its mean over the ranks, one all_reduce a parameter: the HW4 slides' listing.
+    """Replace each gradient by its mean over the ranks, one all_reduce per parameter: the HW4 slides' listing.
 
     It shows the idea and is not used. A hundred parameters are a hundred messages, and each waits for the one before.
     All ranks' means have the same weight, even where they are over different numbers of images.

@@ -46,7 +46,7 @@ class LaunchTimeoutError(TimeoutError):
     def __init__(self, timeout: float, positions: dict[int, str]) -> None:
         self.timeout = timeout
         self.positions = positions
-        lines = [f"the ranks did not finish within {timeout:g} s. Where each stood (innermost call first):"]
+        lines = [f"the ranks did not finish within {timeout:g} s. Where each rank was (innermost call first):"]
         for rank, position in sorted(positions.items()):
             lines.append(f"rank {rank}:\n{position}")
         lines.append("A hang is usually a collective that not every rank calls, or a message nobody receives.")

@@ -45,7 +45,7 @@ def default_backend(world_size: int) -> str:
 
 
 def threads_per_rank(world_size: int) -> int:
-    """Cores divided between the ranks, at least one each: more threads than cores make all of them crawl."""
+    """Cores divided between the ranks, at least one each: more threads than cores make all of them slow."""
     return max(1, available_cores() // world_size)
 
 

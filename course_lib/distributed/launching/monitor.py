@@ -1,6 +1,6 @@
 """Watch a launch's ranks from start to end: their output, the first failure, the time limit, an interrupt.
 
-How ranks are started is the business of a `Ranks`: `launch` starts them by the fork server, `mpi_launch` by mpirun.
+A `Ranks` starts the ranks: `launch` by the fork server, `mpi_launch` by mpirun.
 """
 
 from __future__ import annotations
@@ -143,14 +143,14 @@ def _first_failure(ranks: Ranks, folder: LaunchFolder) -> RankFailedError | None
             )
         return RankFailedError(rank, folder.world_size, errors[rank]["reason"], text)
     for rank in sorted(exits):
-        return RankFailedError(rank, folder.world_size, "the process ended without a word before it was done")
+        return RankFailedError(rank, folder.world_size, "the process ended without a report before it was done")
     return None
 
 
 def _describe_exit(code: int) -> str:
     if code >= 0:
         return f"the process exited with code {code} before it was done"
-    hint = "; the system kills so when memory runs out" if -code == signal.SIGKILL else ""
+    hint = "; the system does this when memory runs out" if -code == signal.SIGKILL else ""
     return f"the process was ended by {signal.Signals(-code).name}{hint}"
 
 

@@ -29,7 +29,7 @@ def require_rank(call: str, **ranks: int) -> None:
     """Raise ValueError unless each of the named ranks exists: ``require_rank("gather", dst=dst)``."""
     for name, rank in ranks.items():
         if not 0 <= rank < world_size():
-            raise ValueError(f"{call}: {name} must lie in 0…{world_size() - 1}, got {rank}")
+            raise ValueError(f"{call}: {name} must be in 0…{world_size() - 1}, got {rank}")
 
 
 def leave_process_group() -> None:

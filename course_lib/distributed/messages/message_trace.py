@@ -156,7 +156,7 @@ _COLLECTIVES = {
 def _wrap_process_group() -> None:
     for name in ("send", "recv", "recv_anysource", *_COLLECTIVES):
         if name in vars(dist.ProcessGroup):
-            # The entry itself: what getattr makes of it could be called, and would no longer bind `self` when put back.
+            # The entry itself: the result of getattr would no longer bind `self` when it is put back.
             _originals[name] = vars(dist.ProcessGroup)[name]
             setattr(dist.ProcessGroup, name, _recorded(name, getattr(dist.ProcessGroup, name)))
 

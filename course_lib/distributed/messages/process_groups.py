@@ -1,8 +1,8 @@
 """Join a process group in PyTorch's three ways, and leave it without a port or a file.
 
-Each way answers one question: how do ranks that know nothing of each other meet? At a TCP address, at a file that all of
-them see, or at the address that a launcher has put into the environment. Each way has a *store*, a small shared
-dictionary; once the ranks have met there, they connect to each other directly.
+Each way answers one question: how do ranks find each other? By a TCP address, by a file that all of them see, or by the
+address that a launcher has put into the environment. Each way has a *store*, a small shared dictionary. When all ranks
+have joined there, they connect to each other directly.
 
 ``dist.init_process_group(init_method=…)`` is the short form. It waits half an hour for a missing rank and does not name
 it; here the ranks report at the store first, so that an error can name the missing ones.
@@ -42,7 +42,7 @@ class PortInUseError(OSError):
 
 
 class StaleFileError(RuntimeError):
-    """The file is left from ranks that met before."""
+    """The file remains from an earlier group."""
 
 
 class RanksMissingError(TimeoutError):
@@ -63,7 +63,7 @@ class RanksMissingError(TimeoutError):
 
 @contextlib.contextmanager
 def store_on_free_port(host: str = "127.0.0.1") -> Iterator[int]:
-    """Hold a store on a port that the system picks, for ranks to meet at by `tcp_group(..., hosted=True)`.
+    """Open a store on a port that the system picks; ranks join it by `tcp_group(..., hosted=True)`.
 
     A free port that is found, closed and sent to the ranks may be taken by another process meanwhile. This port is held
     from the start, and free again after the block.
@@ -91,7 +91,7 @@ def tcp_group(
     backend: str = "gloo",
     timeout: float = TIMEOUT,
 ) -> Iterator[None]:
-    """TCP initialisation, ``tcp://host:port``: the ranks meet at an address that all of them know.
+    """TCP initialisation, ``tcp://host:port``: the ranks join at an address that all of them know.
 
     Parameters
     ----------
@@ -123,8 +123,8 @@ def tcp_group(
                 "(store_on_free_port, torchrun, launch)"
             ) from None
         raise RanksMissingError(
-            f"rank {rank} found nobody at {host}:{port} within {timeout:g} s: rank 0, who should listen there, has not "
-            "started, or the address is another",
+            f"rank {rank} got no answer at {host}:{port} within {timeout:g} s: rank 0 should listen there; it has not "
+            "started, or the address is wrong",
             [0],
         ) from None
     with _member(store, rank, world_size, backend, timeout, keeper=opens):
@@ -135,7 +135,7 @@ def tcp_group(
 def file_group(
     path: str | os.PathLike[str], rank: int, world_size: int, *, backend: str = "gloo", timeout: float = TIMEOUT
 ) -> Iterator[None]:
-    """Shared file-system initialisation, ``file:///path``: the ranks meet at a file that all of them see.
+    """Shared file-system initialisation, ``file:///path``: the ranks join through a file that all of them see.
 
     The file must be new. It is removed in the end, by rank 0.
 
@@ -151,13 +151,15 @@ def file_group(
     FileNotFoundError
         The folder is missing.
     StaleFileError
-        Ranks have met at this file before.
+        An earlier group has used this file.
     RanksMissingError
         Not all ranks came in time.
     """
     path = Path(path).absolute()
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder {path.parent} does not exist on this node; ranks meet at a file in it")
+        raise FileNotFoundError(
+            f"the folder {path.parent} does not exist on this node; ranks join through a file in it"
+        )
     store = dist.FileStore(str(path), world_size)
     ours = True
     try:
@@ -206,7 +208,7 @@ def _member(
     number = store.add(f"arrivals of {rank}", 1)
     if where and number > 1:
         raise StaleFileError(
-            f"{where} is left from ranks that met before (rank {rank} reported twice); remove it, or name a new file"
+            f"{where} remains from an earlier group (rank {rank} reported twice); remove it, or name a new file"
         )
     store = dist.PrefixStore(f"meeting {number}", store)  # a second meeting does not see the first
     store.set(f"here {rank}", b"")

@@ -64,5 +64,5 @@ def model_mismatch(worker: int, server: int) -> ModelMismatchError:
 def why_lost(error: RuntimeError, timeout: float) -> str:
     """Gloo's error message in plain words."""
     if "timed out waiting" in str(error).lower():
-        return f"has not been heard of for {timeout:g} s"
+        return f"has sent nothing for {timeout:g} s"
     return "is gone: its connection closed (killed, out of memory, ended by an error of its own, or without finish())"

@@ -33,7 +33,7 @@ class Exchange:
     Attributes
     ----------
     computed_on, received : tuple of int
-        Versions of the parameters before and after, one a server.
+        Versions of the parameters before and after, one per server.
     seconds : float
         When the gradient was sent, since the worker began.
     waited : float
@@ -91,7 +91,7 @@ class ParameterServerWorker:
     active : bool
         False when the server has made the requested number of updates, and after `finish`.
     versions : tuple of int
-        Of the parameters that the model has, one a server.
+        Versions of the model's parameters, one per server.
     record : WorkerRecord
 
     Raises
@@ -141,7 +141,7 @@ class ParameterServerWorker:
         """
         if not self.active:
             raise RuntimeError(
-                "the server has told this worker to stop, or finish() was called: no further exchange is possible"
+                "the server has stopped this worker, or finish() was called: no further exchange is possible"
             )
         if self.delay:
             time.sleep(self.delay)
@@ -158,7 +158,7 @@ class ParameterServerWorker:
         return self.active
 
     def finish(self) -> WorkerRecord:
-        """Tell the servers that this worker has finished; its process may end. The servers continue with the others."""
+        """Report to the servers that this worker has finished; its process may end. The servers continue with the others."""
         self.active = False
         for server, message in zip(self.servers, self.outbox, strict=True):
             message.write(Request.GOODBYE)

@@ -136,6 +136,6 @@ def shard_indices(samples: int, processes: int, rank: int, epoch: int = 0, seed:
     processes.
     """
     if not 0 <= rank < processes:
-        raise ValueError(f"rank must lie in 0…{processes - 1}, got {rank}")
+        raise ValueError(f"rank must be in 0…{processes - 1}, got {rank}")
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(seed + epoch))
     return order[rank::processes]

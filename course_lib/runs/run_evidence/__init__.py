@@ -1,5 +1,5 @@
 """Judge a run folder: the grader and the visible run check read the same files by the same criteria.
 
-`LAB.toml` beside this file holds a lab's criteria and their points. A rubric that lists none of its own takes them from
+`labs/LAB.toml` holds a lab's criteria and their points. A rubric without its own criteria takes them from
 there (docs/grading.md).
 """

@@ -1,8 +1,8 @@
-"""The course's own criteria of a lab's runs, from ``LAB.toml`` beside this file.
+"""The course's own criteria for a lab's runs, from ``labs/LAB.toml`` beside this file.
 
-A line is a criterion: its kind, and its points or a table with the points and the kind's settings. Those at the top are
-of the notebook's own run, those of a table ``[ID]`` of a program's. The descriptions, the same for all labs, are in
-`criteria.KINDS`.
+A line is a criterion: its kind, and its points or a table with the points and the kind's settings. Criteria at the top
+level are for the notebook's own run. Criteria in a table ``[ID]`` are for the run of the program ID. The descriptions,
+the same for all labs, are in `criteria.KINDS`.
 """
 
 from __future__ import annotations

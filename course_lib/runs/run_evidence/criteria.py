@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from course_lib.runs.run_evidence.early_stopping import meets, stopping_epoch
+from course_lib.runs.run_evidence.early_stopping import reaches, stopping_epoch
 from course_lib.runs.run_evidence.errors import EvidenceError
 from course_lib.runs.run_evidence.evidence import Evidence
 from course_lib.runs.run_evidence.quoting import quote
@@ -46,13 +46,13 @@ class Kind:
     check : callable
         ``check(evidence, settings) -> Finding``; may raise `EvidenceError`.
     remedy : str
-        How a student finds what went wrong; ``{run}`` stands for the run folder.
+        How a student finds what went wrong; ``{run}`` means the run folder.
     settings : mapping
         Name of each setting that a rubric must give, to a test of its value and what the test expects in words.
     optional : mapping
         The same, of the settings that a rubric may give.
     description : str
-        What it asks for, where a rubric says nothing else. ``{run}`` stands for the program or for "this lab",
+        What it asks for, where a rubric says nothing else. ``{run}`` means the program, or "this lab",
         ``{threshold}`` for that setting.
     """
 
@@ -186,9 +186,9 @@ def early_stop(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     if due is None and last < asked:
         return Finding(False, f"ended after epoch {last} of {asked}, though there were not yet {rule}")
     if due is None:
-        return Finding(True, f"never {rule}, and the run went on to its last epoch")
+        return Finding(True, f"never {rule}, and the run continued to its last epoch")
     if last > due:
-        return Finding(False, f"should have stopped after epoch {due} ({rule}) and went on to epoch {last}")
+        return Finding(False, f"should have stopped after epoch {due} ({rule}) and continued to epoch {last}")
     if due < asked and not record.stopped_early:
         return Finding(False, f"ended after epoch {due} as the rule asks, but run.json records no early stop")
     return Finding(True, f"stopped after epoch {due}: {rule}")
@@ -265,11 +265,11 @@ def held_out_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Findin
     """The submitted weights reach the threshold on held-out images, but for what so few images leave open."""
     held = evidence.held_out
     score = f"{held.accuracy:.3f} ± {held.uncertainty:.3f} on {held.images:,} held-out images"
-    passed = meets(held.accuracy + held.uncertainty, settings["threshold"])
+    passed = reaches(held.accuracy + held.uncertainty, settings["threshold"])
     return Finding(passed, f"the submitted weights score {score}, asked for {settings['threshold']:g}")
 
 
 def _compare(which: str, accuracy: float, epoch: int, threshold: float) -> Finding:
-    passed = meets(accuracy, threshold)
+    passed = reaches(accuracy, threshold)
     relation = "reaches" if passed else "is below"
     return Finding(passed, f"{which} validation accuracy {accuracy:.4f} (epoch {epoch}) {relation} {threshold:g}")

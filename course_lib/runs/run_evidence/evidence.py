@@ -68,7 +68,7 @@ class Evidence:
     def held_out(self) -> HeldOut:
         """The score of the weights; raises `EvidenceError` where they were not tried."""
         if self.held_out_or_error is None:
-            raise EvidenceError("the submitted weights were not tried")
+            raise EvidenceError("the submitted weights were not tested")
         return _unwrap(self.held_out_or_error)
 
 

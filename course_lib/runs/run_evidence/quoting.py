@@ -1,6 +1,6 @@
 """Show text from a submission: short, printable ASCII, in quotes.
 
-Escaping for HTML is done once more, where a page is written; this keeps a line a line in a terminal, a log and a
+Escaping for HTML is done once more, where a page is written; this keeps a line one line in a terminal, a log and a
 gradebook comment, whatever bytes a student put in a file.
 """
 

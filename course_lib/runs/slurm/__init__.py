@@ -1,1 +1,1 @@
-"""What grading and sweeping on a Slurm cluster share: options of sbatch, job arrays, and watching them to their end."""
+"""The common parts of grading and sweeping on Slurm: options of sbatch, job arrays, and watching them to their end."""

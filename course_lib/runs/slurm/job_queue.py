@@ -1,7 +1,7 @@
 """Job arrays from their submission to the end of every task, for grading and for sweeps on Slurm.
 
 This process reads the tasks' reports, and regularly asks squeue which tasks still live, because a task that was killed
-reports nothing. When this process is killed the jobs go on: the next one adopts them (`JobQueue.adopt`) or cancels
+reports nothing. When this process is killed the jobs continue: the next one adopts them (`JobQueue.adopt`) or cancels
 them (`course_lib.runs.slurm.job_array.cancel_left`). An exception, such as that of Ctrl-C, cancels them.
 """
 
@@ -31,7 +31,7 @@ LONGEST_ARRAY = 1000  # Slurm's own default, less one
 
 
 class _SilentError(SlurmError):
-    """squeue does not answer; the jobs may go on."""
+    """squeue does not answer; the jobs may continue."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class JobQueue:
         left = JobArray.left_in(self.folder)
         states = tasks_by_name([array.name for array in left])
         if states is None:
-            raise _SilentError("squeue does not answer; once Slurm is back, the same command goes on")
+            raise _SilentError("squeue does not answer; once Slurm is back, the same command continues")
         for array in left:
             live = sorted(index for index, state in states[array.name].items() if state.live)
             mine = [WatchedTask(array, index) for index in live if wanted(array.labels[index])]
@@ -174,7 +174,7 @@ class JobQueue:
         Raises
         ------
         SlurmError
-            sbatch refuses even one task, or squeue does not answer. In the second case the jobs go on.
+            sbatch refuses even one task, or squeue does not answer. In the second case the jobs continue.
         """
         while work or self.tasks:
             while taken := self.submit(function, work[: max(0, most - len(self.tasks)) if most else None]):
@@ -222,7 +222,9 @@ class JobQueue:
                 self._answered = now
                 self._compare(states, now)
             elif now - self._answered > SILENCE_SECONDS:
-                raise _SilentError("squeue does not answer; the jobs go on: once Slurm is back, give the same command")
+                raise _SilentError(
+                    "squeue does not answer; the jobs continue: once Slurm is back, give the same command"
+                )
         for task in [task for task in self.tasks if task.over is not None]:
             since, state = task.over
             visible = self._finished(task)
@@ -265,7 +267,7 @@ class JobQueue:
             if reason in FOR_EVER:
                 number = self._count([each for each in reasons if each == reason])
                 self.log_once(
-                    f"{number} will wait for ever: {reason} ({FOR_EVER[reason]}); Ctrl-C, and give the command anew"
+                    f"{number} will wait for ever: {reason} ({FOR_EVER[reason]}); Ctrl-C,  and give the command again"
                 )
             elif not running and reason != "None":
                 self.log_once(f"jobs wait: {reason}")

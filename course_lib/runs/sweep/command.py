@@ -27,12 +27,14 @@ __all__ = ["sweep"]
 @click.option("-p", "parameters", nargs=2, multiple=True, metavar="KEY VALUE", help="Fix a parameter.")
 @click.option("--profile", default="laptop", show_default=True, help="A parameter set of the lab's profiles.yaml.")
 @click.option("--repeat", "repeats", default=1, show_default=True, type=int, help="Seeds per combination.")
-@click.option("--jobs", type=click.IntRange(1), help="Trials at a time; 1, on Slurm as many as it gives. With more than one, each disturbs the others' times.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), help="Trials at a time. Default: 1; on Slurm no limit. Trials at the same time disturb each other's times.")  # fmt: skip
 @click.option("--executor", type=click.Choice(["local", "slurm"]), default="local", show_default=True)
-@click.option("--slurm", multiple=True, metavar="KEY=VALUE", help="For Slurm: an option of sbatch, as partition=gpu.")
+@click.option(
+    "--slurm", multiple=True, metavar="KEY=VALUE", help="For Slurm: an option of sbatch, such as partition=gpu."
+)
 @click.option("-o", "output", type=click.Path(path_type=Path), metavar="DIR", help="The sweep's folder; by default runs/sweep-LAB.")  # fmt: skip
-@click.option("--retry", is_flag=True, help="Run again what failed.")
-@click.option("--whole", is_flag=True, help="Execute the cells tagged `lesson` too, which a run does not need.")
+@click.option("--retry", is_flag=True, help="Run failed trials again.")
+@click.option("--whole", is_flag=True, help="Execute the cells tagged `lesson` too; a run does not need them.")
 @click.option("--dry-run", is_flag=True, help="Show the trials and how long they will take; run nothing.")
 def sweep(
     lab_name: str,
@@ -48,9 +50,10 @@ def sweep(
     whole: bool,
     dry_run: bool,
 ) -> None:
-    """Run a lab's notebook with every combination of a grid (LAB: 1, 01 or 01_single_gpu, or the path of a notebook).
+    """Run a lab's notebook with every combination of a grid.
 
-    The state is on disk: after an interruption, the same command continues.
+    LAB is 1, 01 or 01_single_gpu, or the path of a notebook. The state is on disk: after an interruption, the same
+    command continues.
     """
     machine = Machine.here()
     try:

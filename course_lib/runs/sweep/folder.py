@@ -123,7 +123,7 @@ class SweepFolder:
                     f"no space left in {self.path}; what is done stays: make room and give the same command"
                 ) from None
             raise SweepFolderError(
-                f"{self.path} cannot be written ({error.strerror}); what is done stays; mend that or choose -o DIR"
+                f"{self.path} cannot be written ({error.strerror}); what is done stays; repair that or choose -o DIR"
             ) from None
 
     def _compare(self, mine: Mapping[str, Any]) -> None:

@@ -222,7 +222,7 @@ class Sweep:
     def _notes(self, left: Sequence[Trial], retry: bool, budget: Mapping[str, int]) -> Iterator[str]:
         """Lines about the trials that ran in earlier calls: how many, and whether they can be compared with the rest."""
         outcomes = self._sweep.outcomes
-        compare = "compare them with care, or sweep anew with another -o DIR"
+        compare = "compare them with care, or start a new sweep with another -o DIR"
         if len(left) < len(self.trials):
             failed = sum(outcome.status == "failed" for outcome in outcomes.values())
             again = f", {failed} of them failed (--retry runs these again)" if failed and not retry else ""
@@ -252,7 +252,7 @@ class Sweep:
         if cores:
             yield (
                 f"note: {len(cores)} of these trials ran with {cores[0][0]} core(s) per rank, and now a rank has "
-                f"{cores[0][1]}; to compare their times sweep anew with another -o DIR"
+                f"{cores[0][1]}; to compare their times, start a new sweep with another -o DIR"
             )
 
 

@@ -1,7 +1,7 @@
 """Trials on a Slurm cluster: one job per trial, on one node, with the GPUs and cores of all its ranks.
 
 A job writes its trial's ``point.json`` itself. `course_lib.runs.slurm.job_queue` submits and watches the jobs. When
-this process is killed they go on, and the next call finds and watches them; Ctrl-C cancels them.
+this process is killed they continue, and the next call finds and watches them; Ctrl-C cancels them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def run_slurm(
     Raises
     ------
     SlurmError
-        Slurm refuses the jobs, or does not answer. In the second case they go on, and the next call finds them.
+        Slurm refuses the jobs, or does not answer. In the second case they continue, and the next call finds them.
     """
     by_folder = {trial.folder: trial for trial in trials}
 

@@ -8,9 +8,9 @@ __all__ = ["doctor"]
 
 
 @click.command()
-@click.option("--json", "wants_json", is_flag=True, help="Tell it in JSON.")
+@click.option("--json", "wants_json", is_flag=True, help="Print the report as JSON.")
 def doctor(wants_json: bool) -> None:
-    """Examine this machine: each problem with its remedy. Exit code 1 if there is one."""
+    """Examine this machine, and name a remedy for each problem. The exit code is 1 if there is a problem."""
     from course_lib.system.doctor import as_json, as_text, examine
 
     findings = examine()

@@ -21,7 +21,7 @@ def staged() -> Iterator[Finding]:
     if given and not Path(given).expanduser().is_absolute():
         yield problem(
             "data",
-            f"LAB_DATA={given} means another folder wherever a program starts, here {root}",
+            f"LAB_DATA={given} is a relative path, and depends on where a program starts; here it is {root}",
             f"export LAB_DATA={root}",
         )
     if not root.is_dir():

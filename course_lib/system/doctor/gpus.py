@@ -49,7 +49,7 @@ def driver() -> Iterator[Finding]:
             + (f" (CUDA_VISIBLE_DEVICES={hidden!r})" if hidden is not None else ""),
             "unset CUDA_VISIBLE_DEVICES, or ask Slurm for a GPU (salloc --gpus=1)"
             if hidden is not None
-            else "python -c 'import torch; torch.cuda.init()' tells why",
+            else "python -c 'import torch; torch.cuda.init()' says why",
         )
         return
     yield fine("gpu", f"{torch.cuda.device_count()} of {len(there)} visible: {names}; CUDA {built}")

@@ -22,7 +22,7 @@ def loopback() -> Iterator[Finding]:
         yield problem(
             "network",
             f"no connection over {LOOPBACK} ({error.strerror or error})",
-            "ranks talk over loopback: ip link set lo up, and let the firewall and the container pass it",
+            "ranks communicate over loopback: ip link set lo up, and let the firewall and the container pass it",
         )
         return
     name = socket.gethostname()
@@ -39,7 +39,7 @@ def loopback() -> Iterator[Finding]:
 
 
 def rendezvous() -> Iterator[Finding]:
-    """MASTER_ADDR and MASTER_PORT left in the environment decide where ranks meet, unless a launcher sets them."""
+    """MASTER_ADDR and MASTER_PORT left in the environment set the ranks' address, unless a launcher sets it."""
     port = os.environ.get("MASTER_PORT")
     if port is None:
         return
@@ -56,7 +56,7 @@ def rendezvous() -> Iterator[Finding]:
         except OSError as error:
             yield problem(
                 "ports",
-                f"MASTER_PORT={port} is set, and cannot be had here ({error.strerror})",
+                f"MASTER_PORT={port} is set, but it cannot be used here ({error.strerror})",
                 "unset MASTER_PORT MASTER_ADDR: launch() and torchrun --standalone ask the system for a free port",
             )
             return

@@ -66,13 +66,13 @@ def slurm() -> Iterator[Finding]:
         yield problem(
             "slurm",
             f"the controller does not answer ({text})",
-            "scontrol ping; on the cluster's login node it works, or your administrator wants to know",
+            "scontrol ping; try the cluster's login node, or report it to your administrator",
         )
         return
     code, up = _ask(["sinfo", "--noheader", "--states=idle,mixed,allocated", "--format=%P"])
     job = os.environ.get("SLURM_JOB_ID")
     if code or not up or up.startswith("exit code"):
-        yield problem("slurm", "no partition has a node that is up", "sinfo -R tells why nodes are down")
+        yield problem("slurm", "no partition has a node that is up", "sinfo -R says why nodes are down")
     else:
         yield fine("slurm", f"partitions answer ({up.strip()}…)" + (f"; this is job {job}" if job else ""))
 
@@ -94,7 +94,7 @@ def exchange() -> Iterator[Finding]:
     if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         yield problem(
             "exchange",
-            f"{root} is there, but you may not read and write in it",
+            f"{root} is there, but you may not read and write there",
             f"the administrator sets its permissions: chmod 777 {root}",
         )
     else:

@@ -1,4 +1,4 @@
-"""Runs the checks, and tells what they found."""
+"""Runs the checks, and reports what they found."""
 
 import json
 import textwrap

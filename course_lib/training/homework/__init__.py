@@ -1,4 +1,4 @@
-"""What the hand-in programs of the ResNet homework (the HW4 slides) share: options, recipe, checkpoints, run folder."""
+"""The common parts of the hand-in programs of the homework (the HW4 slides): options, recipe, checkpoints, run folder."""
 
 from course_lib.training.homework.asynchronous_program import train_asynchronously
 from course_lib.training.homework.options import check_options, program_options

@@ -59,7 +59,7 @@ def train_asynchronously(
                 "or RANKS_PER_NODE=3 for the job scripts"
             )
         if ranks == 2 and rank == 0:
-            print(f"{name}: 1 worker: this is plain SGD; asynchronous SGD begins with two (--ranks 3)", flush=True)
+            print(f"{name}: 1 worker: this is plain SGD; asynchronous SGD needs at least two (--ranks 3)", flush=True)
         folder, checkpoint, data = open_run(name, options, values, lab, more)
         updates_per_epoch = len(data.train) // values["batch_size"]
         if updates_per_epoch == 0:
@@ -121,7 +121,7 @@ def _serve(
     records, epoch_times = checkpoint.restore(model, recipe.optimizer, recipe.scheduler)
     if records:
         run.restore(records, epoch_times)
-        print(f"going on from {checkpoint.path}", flush=True)
+        print(f"continuing from {checkpoint.path}", flush=True)
     earlier = records[-1].time if records else 0.0
     epoch: list[Update] = []
     staleness: list[int] = []

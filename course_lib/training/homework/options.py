@@ -16,8 +16,8 @@ _NOT_THE_RUN = ("output_dir", "root", "restart", "ranks")  # where and how it ru
 _OPTIONS: dict[str, tuple[type, str, str]] = {  # type, rule (see course_lib.runs.parameters), meaning
     "dataset": (str, "{data}", "staged data set (`lab data list`)"),
     "epochs": (int, "[1, 10000]", "passes over the training images"),
-    "batch_size": (int, "[1, 1000000]", "images a rank and step"),
-    "base_lr": (float, "(0.0, 1e6]", "highest learning rate of the one-cycle schedule for 128 images a step; scaled linearly with "
+    "batch_size": (int, "[1, 1000000]", "images per rank and step"),
+    "base_lr": (float, "(0.0, 1e6]", "highest learning rate of the one-cycle schedule for 128 images per step; scaled linearly with "
                        "batch size × ranks"),
     "momentum": (float, "[0.0, 1.0)", "Nesterov momentum of SGD"),
     "weight_decay": (float, "[0.0, 1.0]", "of the weights; biases and batch norm have none"),
@@ -33,7 +33,7 @@ _OPTIONS: dict[str, tuple[type, str, str]] = {  # type, rule (see course_lib.run
     "body_lr_factor": (float, "[0.0, 1.0]", "learning rate of the pre-trained layers, as a share of the head's"),
     "train_samples": (int, "[0, inf)", "training images to use; 0 = all"),
     "test_samples": (int, "[0, inf)", "test images to use; 0 = all"),
-    "ranks": (int, "[1, 4096]", "processes to start here, one of them the server where there is one; under torchrun that decides"),
+    "ranks": (int, "[1, 4096]", "processes to start here, one of them the server where there is one; under torchrun its number of processes counts"),
     "seed": (int, "[0, 2147483647]", "of the data order, the initialisation and the augmentation"),
 }  # fmt: skip
 
@@ -59,7 +59,7 @@ def program_options(
         description=description,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         epilog=f"Several ranks: torchrun --standalone --nproc-per-node=N {name}.py … "
-        "The state is kept after every epoch: give the same command again to go on after an interruption.",
+        "The state is kept after every epoch: give the same command again to continue after an interruption.",
     )
     for option, default in {**defaults, "train_samples": 0, "test_samples": 0, "seed": 0}.items():
         kind, _, meaning = _OPTIONS[option]
@@ -67,7 +67,7 @@ def program_options(
         parser.add_argument("--" + option.replace("_", "-"), type=kind, default=default, help=meaning)
     parser.add_argument("--output-dir", type=Path, default=Path("runs") / name, help="the run folder")
     parser.add_argument("--root", default=None, help="data root; without it $LAB_DATA, else as `lab doctor` says")
-    parser.add_argument("--restart", action="store_true", help="train anew, even after a finished or interrupted run")
+    parser.add_argument("--restart", action="store_true", help="start again, even after a finished or interrupted run")
     return parser
 
 

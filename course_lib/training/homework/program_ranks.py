@@ -43,7 +43,7 @@ def on_ranks(ranks: int, train: Callable[..., Any], *args: Any, known: tuple[typ
         if error.rank_traceback:
             raise
         raise ProgramError(
-            f"rank {error.rank} of {ranks}: {error.reason}; give the same command again to go on"
+            f"rank {error.rank} of {ranks}: {error.reason}; give the same command again to continue"
         ) from None
 
 

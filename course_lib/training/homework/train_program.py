@@ -122,7 +122,7 @@ def train_program(
             run = folder.start(ranks, dist.get_backend() if ranks > 1 else None, device.type, resume=resumes)
             print(f"{name}: {data}\n{ranks} rank(s) on {machine_line()}", flush=True)
             if resumes:
-                print(f"going on from {checkpoint.path}", flush=True)
+                print(f"continuing from {checkpoint.path}", flush=True)
         if step is not None:
             synchronise_initial_state(model)
             recipe.optimizer.register_step_pre_hook(lambda *_: _lay_out_gradients(model))
@@ -191,15 +191,13 @@ def already_finished(folder: RunFolder, checkpoint: Checkpoint, ranks: int, rest
     elif unfinished is not None and checkpoint.exists():
         if other := differences(unfinished, now):
             raise RunMismatchError(
-                f"{folder.path} holds an interrupted run with {', '.join(other)}; give its options to go on with it, "
-                "another --output-dir, or --restart to train anew"
+                f"{folder.path} holds an interrupted run with {', '.join(other)}; give its options to continue it, "
+                "another --output-dir, or --restart to start again"
             )
     elif finished is not None and not differences(finished, now):
         if rank == 0:
             checkpoint.remove()  # where the kill came after its last epoch
-            print(
-                f"{folder.path} holds this run, finished at {finished['ended']}; --restart trains it anew", flush=True
-            )
+            print(f"{folder.path} holds this run, finished at {finished['ended']}; --restart runs it again", flush=True)
         return True
     elif rank == 0:
         checkpoint.remove()  # it belongs to no run that is known
@@ -245,5 +243,5 @@ def exit_in_one_line(name: str) -> Iterator[None]:
         print(f"{name}.py: error: {error}", file=sys.stderr, flush=True)
         sys.exit(1)
     except KeyboardInterrupt:
-        print(f"{name}.py: stopped; give the same command again to go on", file=sys.stderr, flush=True)
+        print(f"{name}.py: stopped; give the same command again to continue", file=sys.stderr, flush=True)
         sys.exit(130)

@@ -91,9 +91,9 @@ def _rows(
                           xytext=(0, 0 if values.empty else -9), textcoords="offset points", color=COLOURS["reference"])  # fmt: skip
         if values.empty:
             continue
-        mean, spread = values.mean(), values.std() if len(values) > 1 else 0.0
+        mean, deviation = values.mean(), values.std() if len(values) > 1 else 0.0
         axes.plot(values, [row] * len(values), "o", color=COLOURS[colour], alpha=0.3, markersize=4)
-        axes.errorbar(mean, row, xerr=spread, fmt=marker, color=COLOURS[colour], markersize=7, capsize=4,
+        axes.errorbar(mean, row, xerr=deviation, fmt=marker, color=COLOURS[colour], markersize=7, capsize=4,
                       markerfacecolor="white" if runs["crowded"].any() else COLOURS[colour])  # fmt: skip
         axes.annotate(label(mean), (mean, row), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8.5)
 

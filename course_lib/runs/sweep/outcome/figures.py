@@ -93,7 +93,7 @@ def scaling_table(done: pd.DataFrame, kind: str) -> pd.DataFrame:
     DataFrame
         ``variant``, ``batch``, ``ranks``, ``speedup``, ``speedup_sd``, ``efficiency``, ``efficiency_sd``, ``runs``,
         ``base`` (the fewest ranks); only series of at least two numbers of ranks. The standard deviation counts the
-        spread of the numerator and of the base.
+        standard deviation of the numerator and of the base.
     """
     batch = "batch_size" if kind == "weak" else "effective_batch"
     rows = []
@@ -175,7 +175,7 @@ def _accuracy(done: pd.DataFrame, about: str) -> Figure | None:
     small, large = means.index.min(), means.index.max()
     change = 100 * (means[large] - means[small])
     finding = f"{abs(change):.1f} points of accuracy {'lost' if change < 0 else 'gained'}"
-    figure, (axes,) = _figure(1, f"From {small} to {large} images a step: {finding}", about)
+    figure, (axes,) = _figure(1, f"From {small} to {large} images per step: {finding}", about)
     several = done["ranks"].nunique() > 1
     for index, ((variant, ranks), series) in enumerate(groups := list(done.groupby(["variant", "ranks"]))):
         means = _mean(series, "effective_batch", "final_accuracy")
@@ -209,10 +209,10 @@ def _curves(folder: Path, done: pd.DataFrame, variants: Sequence[str], about: st
     for axes, (ranks, series) in zip(all_axes, curves.items(), strict=True):
         for index, (key, frame) in enumerate(series[:MOST_CURVES]):
             colour = matplotlib.colormaps["viridis_r"](0.15 + 0.8 * index / max(1, len(series[:MOST_CURVES]) - 1))
-            mean, spread = frame.mean(axis=1), frame.std(axis=1, ddof=1).fillna(0)
+            mean, deviation = frame.mean(axis=1), frame.std(axis=1, ddof=1).fillna(0)
             label = _join(key[0], _batch(key[1]) if len(key) > 1 else "")
             axes.plot(mean.index, mean, marker=MARKERS[index % 4], markersize=4, color=colour, label=label)
-            axes.fill_between(mean.index, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
+            axes.fill_between(mean.index, mean - deviation, mean + deviation, color=colour, alpha=0.18, linewidth=0)
         if len(series) > MOST_CURVES:
             more = f"{len(series) - MOST_CURVES} more in the table"
             axes.annotate(more, (0.02, 0.97), xycoords="axes fraction", va="top", fontsize=8)
@@ -237,11 +237,11 @@ def _figure(panels: int, title: str, about: str, sharey: bool = False) -> tuple[
     return figure, axes
 
 
-def _errorbar(axes: Axes, mean: pd.Series, spread: pd.Series, index: int, many: int, label: str) -> None:
+def _errorbar(axes: Axes, mean: pd.Series, deviation: pd.Series, index: int, many: int, label: str) -> None:
     colours = list(COLOURS.values())
     colour = colours[index] if many <= 4 else matplotlib.colormaps["viridis"](0.9 * index / (many - 1))
     style = {"marker": MARKERS[index % 4], "color": colour, "capsize": 3, "linewidth": 1.5}
-    axes.errorbar(mean.index, mean, yerr=spread, label=label, **style)
+    axes.errorbar(mean.index, mean, yerr=deviation, label=label, **style)
 
 
 def _category_axis(axes: Axes, values: Sequence[Any], label: str, log: bool) -> None:
@@ -277,8 +277,8 @@ def _about(done: pd.DataFrame, lab: str) -> str:
     named = done[done["dataset"].notna()]
     data = ", ".join(sorted({f"{row.dataset} ({row.provenance})" for row in named.itertuples()}))
     devices = ", ".join(sorted({str(device) for device in done["device"].dropna()}))
-    spread = "mean ± 1 s.d. of " if repeats.max() > 1 else ""
-    return f"{lab}; {data}; {devices}; {spread}{runs} run(s) per marker"
+    statistic = "mean ± 1 s.d. of " if repeats.max() > 1 else ""
+    return f"{lab}; {data}; {devices}; {statistic}{runs} run(s) per marker"
 
 
 def _label(row: Mapping[str, Any], names: Sequence[str]) -> str:
