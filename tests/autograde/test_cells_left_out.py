@@ -5,18 +5,23 @@ import pytest
 from autograde.grading.exercises import ExerciseJudge, _raised
 from autograde.rubric.schema import Execution, find_rubric
 
-STEP = """
-def train_step(model, images, labels, optimizer, loss_fn):
-    logits = model(images)
-    loss = loss_fn(logits, labels)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss.detach(), logits.detach()
+EVALUATE = """
+import torch
+
+def evaluate(model, batches, loss_fn):
+    model.eval()
+    loss_sum = correct = images = 0
+    with torch.no_grad():
+        for x, labels in batches:
+            logits = model(x)
+            loss_sum += loss_fn(logits, labels).item() * len(labels)
+            correct += (logits.argmax(1) == labels).sum().item()
+            images += len(labels)
+    return loss_sum, correct, images
 """
 NAMES = ("train-step", "evaluate")
 EXERCISES = {each.cell.removeprefix("check-"): each for each in find_rubric("01_single_gpu").exercises}
-MOST = EXERCISES["train-step"].max_points
+MOST = EXERCISES["evaluate"].max_points
 
 
 def judge(warm, *cells, seconds=1.5):
@@ -31,31 +36,31 @@ def judge(warm, *cells, seconds=1.5):
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("while True:\n    pass", "timed out after 1.5 s in cell 'ex-evaluate'"),
-        ("import os\nos._exit(0)", "ended itself with exit code 0 in cell 'ex-evaluate'"),
+        ("while True:\n    pass", "timed out after 1.5 s in cell 'ex-train-step'"),
+        ("import os\nos._exit(0)", "ended itself with exit code 0 in cell 'ex-train-step'"),
         ("print('x' * (3 << 20))", "printed too much"),
     ],
 )
 def test_the_others_are_judged(warm, source, reason):
-    points, results, flags = judge(warm, ("ex-evaluate", source), ("ex-train-step", STEP))
-    assert points == {"train-step": MOST, "evaluate": 0}
-    assert all(reason in result.reason for result in results["evaluate"])
+    points, results, flags = judge(warm, ("ex-train-step", source), ("ex-evaluate", EVALUATE))
+    assert points == {"train-step": 0, "evaluate": MOST}
+    assert all(reason in result.reason for result in results["train-step"])
     assert [flag.kind for flag in flags] in (["limit"], ["crash"])
 
 
 def test_a_cell_of_the_lab_s_own_that_ends_the_execution_loses_everything(warm):
     # As when an answer before it has spoilt what it calls.
-    points, results, _ = judge(warm, ("setup", "import os\nos._exit(3)"), ("ex-train-step", STEP))
+    points, results, _ = judge(warm, ("setup", "import os\nos._exit(3)"), ("ex-evaluate", EVALUATE))
     assert points == {"train-step": 0, "evaluate": 0}
-    assert "exit code 3 in cell 'setup'" in results["train-step"][0].reason
+    assert "exit code 3 in cell 'setup'" in results["evaluate"][0].reason
 
 
 def test_three_are_left_out_and_no_more(warm):
     hanging = [(f"ex-{n}", "while True: pass") for n in range(4)]
-    points, results, _ = judge(warm, *hanging, ("ex-train-step", STEP), seconds=0.5)
+    points, results, _ = judge(warm, *hanging, ("ex-evaluate", EVALUATE), seconds=0.5)
     assert points == {"train-step": 0, "evaluate": 0}
-    assert "in cell 'ex-3'" in results["train-step"][0].reason
-    assert judge(warm, *hanging[1:], ("ex-train-step", STEP), seconds=0.5)[0]["train-step"] == MOST
+    assert "in cell 'ex-3'" in results["evaluate"][0].reason
+    assert judge(warm, *hanging[1:], ("ex-evaluate", EVALUATE), seconds=0.5)[0]["evaluate"] == MOST
 
 
 @pytest.mark.parametrize("how", ["closed", "reset"])

@@ -98,11 +98,11 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
 def test_a_slow_answer_that_is_done_in_time_alone_keeps_its_points(warm, monkeypatch):
     lab = GradedLab(warm, "01_single_gpu")
     with_seconds(monkeypatch, 4)
-    slow = "import time\n" + lab.solution("train-step").replace('"""\n', '"""\n    time.sleep(0.5)\n', 1)
+    slow = "import time\n" + lab.solution("evaluate").replace("model.eval()", "time.sleep(0.7)\n    model.eval()")
     asked = []
     execute = warm.execute
     monkeypatch.setattr(warm, "execute", lambda *args, **options: asked.append(1) or execute(*args, **options))
-    judged = lab.judge("train-step", slow)
+    judged = lab.judge("evaluate", slow)
     assert judged.points == judged.max_points, judged.reasons
     assert len(asked) == 2  # beside others it ran out of its half
 
