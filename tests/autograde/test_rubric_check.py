@@ -118,7 +118,7 @@ def test_the_command_says_what_fits_and_what_does_not(new_lab_course):
     assert done.output.splitlines()[-1] == f"Error: {ours - 1} problems in {ours} rubrics"
     nbformat.write(changed("check-evaluate", points=5), new_lab_course.parent / "labs" / LAB / f"{LAB}.ipynb")
     done = check("1")
-    assert done.exit_code == 1 and "is worth 7 points in the notebook" in done.output
+    assert done.exit_code == 1 and "is worth 5 points in the notebook" in done.output
     assert not (new_lab_course / "gradebook.db").exists()  # it only looks
 
 
