@@ -3,17 +3,20 @@
 import pytest
 
 from autograde.grading.exercises import ExerciseJudge, _raised
-from autograde.rubric.schema import Execution, Exercise
+from autograde.rubric.schema import Execution, find_rubric
 
-SPEEDUP = """
-def speedup_and_efficiency(times, ranks):
-    gain = times[1] / times[ranks]
-    return gain, gain / ranks
+STEP = """
+def train_step(model, images, labels, optimizer, loss_fn):
+    logits = model(images)
+    loss = loss_fn(logits, labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach(), logits.detach()
 """
-EXERCISES = {
-    "speedup": Exercise("check-speedup", "lab01.speedup", {"speedup": 3, "efficiency": 2}),
-    "evaluate": Exercise("check-evaluate", "lab01.evaluate", {"counts": 2, "loss": 1, "mode": 1, "no-graph": 1}),
-}
+NAMES = ("train-step", "evaluate")
+EXERCISES = {each.cell.removeprefix("check-"): each for each in find_rubric("01_single_gpu").exercises}
+MOST = EXERCISES["train-step"].max_points
 
 
 def judge(warm, *cells, seconds=1.5):
@@ -21,7 +24,7 @@ def judge(warm, *cells, seconds=1.5):
         {"id": name, "source": source, "definitions": False, "answer": name.startswith("ex-")} for name, source in cells
     ]
     judge = ExerciseJudge(warm, Execution(seconds=seconds), {}, made, [1])
-    results = {name: judge.judge(exercise) for name, exercise in EXERCISES.items()}
+    results = {name: judge.judge(exercise) for name, exercise in EXERCISES.items() if name in NAMES}
     return {name: sum(result.points for result in found) for name, found in results.items()}, results, judge.flags
 
 
@@ -34,25 +37,25 @@ def judge(warm, *cells, seconds=1.5):
     ],
 )
 def test_the_others_are_judged(warm, source, reason):
-    points, results, flags = judge(warm, ("ex-evaluate", source), ("ex-speedup", SPEEDUP))
-    assert points == {"speedup": 5, "evaluate": 0}
+    points, results, flags = judge(warm, ("ex-evaluate", source), ("ex-train-step", STEP))
+    assert points == {"train-step": MOST, "evaluate": 0}
     assert all(reason in result.reason for result in results["evaluate"])
     assert [flag.kind for flag in flags] in (["limit"], ["crash"])
 
 
 def test_a_cell_of_the_lab_s_own_that_ends_the_execution_loses_everything(warm):
     # As when an answer before it has spoilt what it calls.
-    points, results, _ = judge(warm, ("setup", "import os\nos._exit(3)"), ("ex-speedup", SPEEDUP))
-    assert points == {"speedup": 0, "evaluate": 0}
-    assert "exit code 3 in cell 'setup'" in results["speedup"][0].reason
+    points, results, _ = judge(warm, ("setup", "import os\nos._exit(3)"), ("ex-train-step", STEP))
+    assert points == {"train-step": 0, "evaluate": 0}
+    assert "exit code 3 in cell 'setup'" in results["train-step"][0].reason
 
 
 def test_three_are_left_out_and_no_more(warm):
     hanging = [(f"ex-{n}", "while True: pass") for n in range(4)]
-    points, results, _ = judge(warm, *hanging, ("ex-speedup", SPEEDUP), seconds=0.5)
-    assert points == {"speedup": 0, "evaluate": 0}
-    assert "in cell 'ex-3'" in results["speedup"][0].reason
-    assert judge(warm, *hanging[1:], ("ex-speedup", SPEEDUP), seconds=0.5)[0]["speedup"] == 5
+    points, results, _ = judge(warm, *hanging, ("ex-train-step", STEP), seconds=0.5)
+    assert points == {"train-step": 0, "evaluate": 0}
+    assert "in cell 'ex-3'" in results["train-step"][0].reason
+    assert judge(warm, *hanging[1:], ("ex-train-step", STEP), seconds=0.5)[0]["train-step"] == MOST
 
 
 @pytest.mark.parametrize("how", ["closed", "reset"])

@@ -28,6 +28,7 @@ HONEST_RUN = REPOSITORY / "tests" / "autograde" / "honest_run"
 RUBRIC = find_rubric(LAB)
 EXERCISES = {each.cell.removeprefix("check-").replace("-", "_"): each for each in RUBRIC.exercises}
 CELLS = {name: each.cell for name, each in EXERCISES.items()} | {"run": "run-evidence", "program": "run-program"}
+AUTOMATIC = RUBRIC.total
 POINTS = {name: each.max_points for name, each in EXERCISES.items()}
 HONEST = POINTS | {"run": 10, "program": 10}
 NONE_OF_THEM = dict.fromkeys(POINTS, 0)

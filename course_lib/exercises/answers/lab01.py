@@ -362,7 +362,9 @@ def _no_grad_bytes(function):
         return _saved_bytes()(function)
 
 
-def _forward(each=lambda block, x: checkpoint(block, x, use_reentrant=False), order=lambda blocks: blocks, between=None):
+def _forward(
+    each=lambda block, x: checkpoint(block, x, use_reentrant=False), order=lambda blocks: blocks, between=None
+):
     def forward_checkpointed(blocks, x):
         for block in order(blocks):
             x = each(block, x)

@@ -26,7 +26,9 @@ def _normal(random, *shape, scale=1.0):
 
 def _network(random, features, hidden, classes, norm=False):
     """Parameters and buffers of `perceptron`, in order."""
-    ends = [_normal(random, *shape, scale=0.5) for shape in ((hidden, features), (hidden,), (classes, hidden), (classes,))]
+    ends = [
+        _normal(random, *shape, scale=0.5) for shape in ((hidden, features), (hidden,), (classes, hidden), (classes,))
+    ]
     scale, variance = (torch.from_numpy(random.uniform(low, 2, hidden)) for low in (0.5, 0.5))
     between = [scale, *(_normal(random, hidden, scale=0.3) for _ in range(2)), variance, torch.tensor(7)]
     return [*ends[:2], *(between if norm else []), *ends[2:]]
@@ -119,7 +121,9 @@ def _repeats(case, seen, right):
     start, (first, second) = case["state"], seen["steps"]
     places = [_flat(state, start) for state in (start, first["weights"], second["weights"])]
     used = [places[1] - places[0], places[2] - places[1]]
-    own = [_own_gradient(state, *batch) for state, batch in zip((start, first["weights"]), case["batches"], strict=True)]
+    own = [
+        _own_gradient(state, *batch) for state, batch in zip((start, first["weights"]), case["batches"], strict=True)
+    ]
     if not any(bool(moved.any()) for moved in used):
         used = [_flat(step["gradients"], start) for step in (first, second)]
     scale = used[0].dot(own[0]) / own[0].square().sum()
@@ -164,7 +168,9 @@ def _draw_loaders(random):
 
     batch_size = int(random.integers(8, 17))
     refused = case("refused", batch_size, 3)
-    refused["about"] = f"{refused['images']} images, {refused['validation']} of them for validation: no training image is left"
+    refused["about"] = (
+        f"{refused['images']} images, {refused['validation']} of them for validation: no training image is left"
+    )
     passed = case("passed", batch_size)
     passed["about"] = "two workers, pinned memory (what the loaders have: num_workers, pin_memory)"
     return {"split": [case("read", 1)], "batches": [case("read", batch_size)], "edges": [passed, refused]}
@@ -413,7 +419,9 @@ def _draw_devices(random):
         warmup, steps, batch_size = (int(n) for n in random.integers([2, 12, 20], [5, 17, 200]))
         fast = float(0.007 * 8**speed)
         slow = float(random.uniform(0.8, 1.2)) * steps * fast / warmup  # the warm-up lasts as long as the rest
-        about = f"a pretend device: {warmup} + {steps} steps of {batch_size} images, {1000 * fast:.0f} ms each once warm"
+        about = (
+            f"a pretend device: {warmup} + {steps} steps of {batch_size} images, {1000 * fast:.0f} ms each once warm"
+        )
         return {"warmup": warmup, "steps": steps, "batch_size": batch_size, "fast": fast, "slow": slow, "about": about}
 
     speed = random.uniform()
@@ -435,7 +443,13 @@ class Device:
         self.questions += 1
         if self.questions > MOST_QUESTIONS:
             raise ValueError("the device was asked too often")
-        actions = {"begin": self.begin, "step": self.step, "synchronize": self.synchronize, "ready": self.ready, "end": self.end}
+        actions = {
+            "begin": self.begin,
+            "step": self.step,
+            "synchronize": self.synchronize,
+            "ready": self.ready,
+            "end": self.end,
+        }
         return actions[name](*arguments)
 
     def begin(self):
@@ -503,7 +517,9 @@ def observe_throughput(case, outside, images_per_second):
     again = True
     while again:
         outside("begin")
-        found = images_per_second(lambda: outside("step"), case["batch_size"], case["steps"], case["warmup"], synchronize)
+        found = images_per_second(
+            lambda: outside("step"), case["batch_size"], case["steps"], case["warmup"], synchronize
+        )
         again = outside("end", found)
     return {}
 
@@ -519,7 +535,9 @@ def _rate(case, seen, right):
     if not is_number(seen["found"]):
         return f"should return a number, it returned {kind_of(seen['found'])}"
     if not seen["done"]:
-        return "the clock was read while the device was still at work: call synchronize() before each reading of the clock"
+        return (
+            "the clock was read while the device was still at work: call synchronize() before each reading of the clock"
+        )
     if not seen["ready"]:
         return ("the clock was started while the device was still busy with the warm-up steps: synchronize() after them, "
                 "and start the clock only then")  # fmt: skip
@@ -560,7 +578,9 @@ def _draw_trainings(random):
                    for sizes in (TRAIN_SIZES, VALIDATION_SIZES)]  # fmt: skip
         given = {"state": _network(random, features, hidden, classes, norm), "norm": norm, "epochs": epochs, "rates": [],
                  "ends": 0, "lr": round(float(random.uniform(0.2, 0.5)), 3)}  # fmt: skip
-        about = f"{epochs} epochs, {len(TRAIN_SIZES)} training batches, {len(VALIDATION_SIZES)} validation batches{about}"
+        about = (
+            f"{epochs} epochs, {len(TRAIN_SIZES)} training batches, {len(VALIDATION_SIZES)} validation batches{about}"
+        )
         return given | {"batches": batches, "about": about} | more
 
     rates = random.uniform(0.2, 2.0, 20).round(3).tolist()
@@ -661,7 +681,10 @@ def _draw_accumulations(random):
 
     def case(sizes, dtype=""):
         given = {"state": _network(random, features, hidden, classes), "dtype": dtype}
-        given |= {"lr": round(float(random.uniform(0.2, 0.5)), 3), "smoothing": round(float(random.uniform(0.3, 0.6)), 2)}
+        given |= {
+            "lr": round(float(random.uniform(0.2, 0.5)), 3),
+            "smoothing": round(float(random.uniform(0.3, 0.6)), 2),
+        }
         about = f"{len(sizes)} micro-batches of {sizes} images, dtype={dtype or None}"
         return given | {"batches": [_batch(random, size, features, classes) for size in sizes], "about": about}
 
@@ -681,7 +704,7 @@ class Held:
 
 
 class PeakOfSaved(contextlib.AbstractContextManager):
-    """The most elements that were saved at a time."""
+    """Elements that are saved: now, and the most at a time."""
 
     def __enter__(self):
         self.held, self.most = weakref.WeakSet(), 0
@@ -695,8 +718,11 @@ class PeakOfSaved(contextlib.AbstractContextManager):
     def pack(self, tensor):
         held = Held(tensor)
         self.held.add(held)
-        self.most = max(self.most, sum(each.tensor.numel() for each in self.held))
+        self.most = max(self.most, self.now())
         return held
+
+    def now(self):
+        return sum(each.tensor.numel() for each in self.held)
 
 
 def autocast_now():
@@ -714,7 +740,10 @@ def observe_accumulation(case, accumulated_step):
         return own(logits, labels)
 
     largest = max(batches, key=lambda batch: len(batch[1]))
-    with PeakOfSaved() as alone, torch.autocast("cpu", getattr(torch, case["dtype"] or "bfloat16"), enabled=bool(case["dtype"])):
+    with (
+        PeakOfSaved() as alone,
+        torch.autocast("cpu", getattr(torch, case["dtype"] or "bfloat16"), enabled=bool(case["dtype"])),
+    ):
         own(model(largest[0]), largest[1])
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # left from an earlier step
@@ -821,13 +850,13 @@ def observe_memory(case, saved_bytes, forward_checkpointed):
         warnings.simplefilter("ignore")
         with PeakOfSaved() as saved:
             output = forward_checkpointed(list(blocks), x)
-        forward = list(calls)
+        forward, kept = list(calls), saved.now()
         if isinstance(output, torch.Tensor) and output.requires_grad:
             output.square().sum().backward()
     gradients = [parameter.grad for block in blocks for parameter in block.parameters()]
     inputs = len(blocks) * x.numel()
     return {"output": output, "forward": forward, "backward": calls[len(forward):], "gradients": gradients, "input": x.grad,
-            "inputs-alone": saved.most < 2 * inputs}  # fmt: skip
+            "inputs-alone": kept < 2 * inputs}  # fmt: skip
 
 
 memory = Exercise(("saved_bytes", "forward_checkpointed"), _draw_memories, observe_memory, {
