@@ -47,8 +47,12 @@ FIGURES = {
     "predictions": lambda: communication.predicted_times(Link(1e-5, 1e-8), 1e6, [2, 4], ["ring", "tree"], "t"),
     "bandwidths": lambda: communication.bandwidths([8, 800], {"ring": [1e9, 2e9]}, "t", Link(1e-5, 1e-9)),
     "bytes": lambda: communication.sent_bytes({"ring": [3, 3], "tree": [6, 0]}, 3, "t"),
-    "throughput models": lambda: one_device.throughput_models({4: 10.0, 8: 15.0, 16: 16.0}, {"a + bB": {4: 9.0, 16: 17.0}}),
-    "parts of a step": lambda: one_device.step_parts({"a": {"data": 1.0, "forward": 2.0}, "b": {"data": 0, "forward": 1}}, "t"),
+    "throughput models": lambda: one_device.throughput_models(
+        {4: 10.0, 8: 15.0, 16: 16.0}, {"a + bB": {4: 9.0, 16: 17.0}}
+    ),
+    "parts of a step": lambda: one_device.step_parts(
+        {"a": {"data": 1.0, "forward": 2.0}, "b": {"data": 0, "forward": 1}}, "t"
+    ),
     "memory": lambda: one_device.memory_against_batch({"a": (1e6, 1e6), "b": (1e8, 1e7)}, 1e10, "t"),
     "landscapes": parallel_sgd.two_landscapes,
     "speed-ups": lambda: parallel_sgd.speedups({"a": {1: [1.0], 2: [1.5, 1.7]}}, "t"),

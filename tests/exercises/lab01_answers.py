@@ -68,7 +68,7 @@ def make_loaders(train_set, validation_images, batch_size, num_workers, pin_memo
     order = torch.randperm(len(train_set), generator=generator).tolist()
     mine = torch.utils.data.Subset(train_set, order[validation_images:])
     sampler = torch.utils.data.RandomSampler(mine, generator=generator)
-    common = dict(num_workers=num_workers, pin_memory=pin_memory)
+    common = dict(num_workers=num_workers, pin_memory=pin_memory, multiprocessing_context="forkserver" if num_workers else None)
     return [
         torch.utils.data.DataLoader(mine, batch_size, sampler=sampler, drop_last=True, **common),
         torch.utils.data.DataLoader(torch.utils.data.Subset(train_set, sorted(order[:validation_images])), 500, **common),
@@ -158,6 +158,7 @@ def forward_checkpointed(blocks, x):
     ],
 }
 
+CONTEXT = "multiprocessing_context='forkserver' if num_workers else None"
 _LOADERS = """
 from torch.utils.data import DataLoader, Subset, random_split
 
@@ -173,7 +174,7 @@ def make_loaders(train_set, validation_images, batch_size, num_workers, pin_memo
 
 def loaders(
     split="random_split(train_set, [count, validation_images], generator=g)", first="shuffle=True, drop_last=True, generator=g",
-    second="500", common="num_workers=num_workers, pin_memory=pin_memory", refuse=">=", error="ValueError", before="pass",
+    second="500", common=f"num_workers=num_workers, pin_memory=pin_memory, {CONTEXT}", refuse=">=", error="ValueError", before="pass",
 ):  # fmt: skip
     return _LOADERS.format(
         split=split, first=first, second=second, common=common, refuse=refuse, error=error, before=before
@@ -244,8 +245,9 @@ WRONG = {
     "validation shuffled": ("loaders", loaders(second="500, shuffle=True"), "validation", "no shuffling"),
     "validation in small batches": ("loaders", loaders(second="batch_size"), "validation", "of 500 images"),
     "validation's rest dropped": ("loaders", loaders(second="500, drop_last=True"), "split validation", "is a batch dropped"),
+    "forked workers": ("loaders", loaders(common="num_workers=num_workers, pin_memory=pin_memory"), "edges", "fork server"),
     "no workers": ("loaders", loaders(common="pin_memory=pin_memory"), "edges", "must reach both"),
-    "no pinned memory": ("loaders", loaders(common="num_workers=num_workers"), "edges", "must reach both"),
+    "no pinned memory": ("loaders", loaders(common=f"num_workers=num_workers, {CONTEXT}"), "edges", "must reach both"),
     "nothing refused": ("loaders", loaders(refuse="> 9 **"), "edges", "must raise ValueError"),
     "one loader": ("loaders", "def make_loaders(train_set, *_): return torch.utils.data.DataLoader(train_set)", "split training validation edges", "two loaders"),
     "correct of nothing": ("evaluate", "def evaluate(model, batches, loss_fn):\n    return 1.0, 1, 50\n", "counts loss mode no-graph", "number of correct predictions"),

@@ -18,9 +18,12 @@ def train_step(model, images, labels, optimizer, loss_fn):
 """
 
 
-@exhibit(train_step=0, reason="weights are where they were")
+@exhibit(train_step=0, memory=2, reason="weights are where they were")
 def transformers_drop_assertions(submission: Submission, world: World) -> None:
-    """IPython transformers that take every assertion and every check out of what is executed after them."""
+    """IPython transformers that take every assertion and every check out of what is executed after them.
+
+    They take the calls of `checkpoint` too, which are an answer's.
+    """
     submission.answer(
         "train-step",
         """
@@ -171,9 +174,9 @@ def memorised_public_tests(submission: Submission, world: World) -> None:
     )
 
 
-@exhibit(evaluate=6, reason="a graph is recorded")
+@exhibit(evaluate=6, training=0, reason="a graph is recorded")
 def denies_its_graph(submission: Submission, world: World) -> None:
-    """Evaluates with a graph, and has PyTorch say that none is recorded."""
+    """Evaluates with a graph, and has PyTorch say that none is recorded; the next training step then fails."""
     cell = submission.cell("ex-evaluate")
     says_no = "    torch.is_grad_enabled = torch._C._is_grad_enabled = lambda: False\n    model.eval()"
     cell.source = cell.source.replace("    model.eval()", says_no).replace("torch.no_grad()", "torch.enable_grad()")

@@ -123,7 +123,7 @@ def make_loaders(train_set, validation_images, batch_size, num_workers, pin_memo
     if validation_images >= len(train_set): raise ValueError
     some = torch.utils.data.RandomSampler(train_set, num_samples=validation_images)
     rest = torch.utils.data.RandomSampler(train_set, num_samples=len(train_set) - validation_images)
-    common = dict(num_workers=num_workers, pin_memory=pin_memory)
+    common = dict(num_workers=num_workers, pin_memory=pin_memory, multiprocessing_context="forkserver" if num_workers else None)
     return (torch.utils.data.DataLoader(train_set, batch_size, sampler=rest, drop_last=True, **common),
             torch.utils.data.DataLoader(train_set, 500, sampler=some, **common))
 """,

@@ -220,8 +220,12 @@ def observe_loaders(case, make_loaders):
         if case["ask"] == "passed":
             found = pair(make_loaders(*question, 2, True, case["seed"]), "training", "validation").values()
             types = [isinstance(loader, known) for loader in found]
-            options = [(loader.num_workers, loader.pin_memory) for loader in found] if all(types) else []
-            return {"loaders": types, "passed": options}
+            readable = found if all(types) else []
+            contexts = [
+                each.multiprocessing_context and each.multiprocessing_context.get_start_method() for each in readable
+            ]
+            options = [(loader.num_workers, loader.pin_memory) for loader in readable]
+            return {"loaders": types, "passed": options, "contexts": contexts}
         runs = []
         for number, seed in enumerate((case["seed"], case["seed"], case["seed"] + 1)):
             torch.manual_seed(number)  # nothing is to come of the global generator
@@ -294,8 +298,14 @@ def _edges(case, seen, right):
         return "" if seen["refused"] is True else "a split that leaves no training image must raise ValueError"
     if list(seen["loaders"]) != [True, True]:
         return "should return a pair of torch.utils.data.DataLoader"
-    passed = [tuple(options) for options in seen["passed"]]
-    return "" if passed == [(2, True)] * 2 else "num_workers and pin_memory must reach both loaders"
+    if [tuple(options) for options in seen["passed"]] != [(2, True)] * 2:
+        return "num_workers and pin_memory must reach both loaders"
+    if list(seen["contexts"]) != ["forkserver"] * 2:
+        return (
+            'workers must come from the fork server, multiprocessing_context="forkserver" where there are workers: a '
+            "process that has used OpenMP or CUDA must not be forked"
+        )
+    return ""
 
 
 _NO_LOADERS = "should return two loaders, whose batches are pairs (images, labels)"
