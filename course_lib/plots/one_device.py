@@ -156,7 +156,8 @@ def memory_against_batch(needs: Mapping[str, tuple[float, float]], free: float, 
                           color=colour, fontsize=9)  # fmt: skip
     axes.axhline(free / 1e9, **style.REFERENCE)
     style.label_line(axes, f"free: {free / 1e9:.0f} GB", free / 1e9)
-    axes.set_ylim(bottom=0.5 * min(fixed for fixed, _ in needs.values()) / 1e9, top=8 * free / 1e9)
+    lowest = min(fixed for fixed, _ in needs.values())
+    axes.set_ylim(0.01 * lowest / 1e9, 8 * free / 1e9)  # room for the legend below
     style.plain_numbers(axes.yaxis)
     axes.legend(loc="lower right", title="solid: all of it; dotted: without activations", title_fontsize=9)
     return axes
