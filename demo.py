@@ -15,7 +15,7 @@ import click
 ROOT = Path(__file__).resolve().parent
 DEMO = ROOT / "runs" / "demo"
 COURSE = DEMO / "course"
-LABS = {"01_single_gpu": {"num_gpus": 1}, "02_ddp": {"num_gpus": 2}}
+LABS = {"01_single_gpu": {"num_gpus": 1, "validation_images": 1000}, "02_ddp": {"num_gpus": 2}}
 # With the 5,000 images that ship with the project an epoch is short, and it takes more of them.
 SMALL = {"train_samples": 0, "epochs": 14}
 

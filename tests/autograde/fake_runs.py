@@ -15,11 +15,17 @@ import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from nbgrader.api import Gradebook
 
+from autograde.rubric.schema import find_rubric
 from autograde.submission.notebook_repair import release_of
 from course_lib.runs.run_evidence.learning_curve import COLUMNS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAB = "01_single_gpu"
+# Points of lab 01: of each exercise's cell, of its run, of both, and by hand.
+CHECKS = {exercise.cell: exercise.max_points for exercise in find_rubric(LAB).exercises}
+(RUN,) = (run.max_points for run in find_rubric(LAB).runs)
+AUTOMATIC = sum(CHECKS.values()) + RUN
+BY_HAND = 10
 # A real run of lab 01 on the shipped 5,000 images, with its weights: 8 of 16 epochs, 0.871 in the last one.
 HONEST_RUN = Path(__file__).resolve().parent / "honest_run"
 

@@ -18,7 +18,7 @@ import nbformat
 import psutil
 import pytest
 from click.testing import CliRunner
-from fake_runs import LAB, REPOSITORY, hand_in_to, lay_out, released_notebook, solved_notebook
+from fake_runs import LAB, REPOSITORY, RUN, hand_in_to, lay_out, released_notebook, solved_notebook
 from nbgrader.api import Gradebook
 
 from autograde.batch.grade_lab import grade_lab
@@ -41,7 +41,7 @@ def hand_in_eight(course: Path) -> None:
     hand_in_to(course, "cyd", solved_notebook({"ex-train-step": BLANK_STEP}), None)
     hand_in_to(course, "dan", False)
     hand_in_to(course, "eve", False, None)
-    folder = hand_in_to(course, "fay", solved_notebook({"ex-speedup": "import os\nos._exit(3)"}), None)
+    folder = hand_in_to(course, "fay", solved_notebook({"ex-memory": "import os\nos._exit(3)"}), None)
     (folder / "timestamp.txt").write_text("2026-11-20 22:30:00 UTC")
     hand_in_to(course, "gus", released_notebook())
     (hand_in_to(course, "hal", False, None) / f"{LAB}.ipynb").write_text("{")
@@ -282,5 +282,5 @@ def test_a_worker_that_is_killed_loses_nothing(lab_course, hand_in, busy):
     over.set()
     killer.join()
     assert len(killed) == 1
-    assert {verdict.student: verdict.score for verdict in found} == {"ada": 0, "bob": 0, "cyd": 0, "dan": 20}
+    assert {verdict.student: verdict.score for verdict in found} == {"ada": 0, "bob": 0, "cyd": 0, "dan": RUN}
     assert not any(flag.kind == "grader" for verdict in found for flag in verdict.flags)

@@ -3,17 +3,25 @@
 import pytest
 
 from autograde.grading.exercises import ExerciseJudge, _raised
-from autograde.rubric.schema import Execution, Exercise
+from autograde.rubric.schema import Execution, find_rubric
 
-SPEEDUP = """
-def speedup_and_efficiency(times, ranks):
-    gain = times[1] / times[ranks]
-    return gain, gain / ranks
+EVALUATE = """
+import torch
+
+def evaluate(model, batches, loss_fn):
+    model.eval()
+    loss_sum = correct = images = 0
+    with torch.no_grad():
+        for x, labels in batches:
+            logits = model(x)
+            loss_sum += loss_fn(logits, labels).item() * len(labels)
+            correct += (logits.argmax(1) == labels).sum().item()
+            images += len(labels)
+    return loss_sum, correct, images
 """
-EXERCISES = {
-    "speedup": Exercise("check-speedup", "lab01.speedup", {"speedup": 3, "efficiency": 2}),
-    "evaluate": Exercise("check-evaluate", "lab01.evaluate", {"counts": 2, "loss": 1, "mode": 1, "no-graph": 1}),
-}
+NAMES = ("train-step", "evaluate")
+EXERCISES = {each.cell.removeprefix("check-"): each for each in find_rubric("01_single_gpu").exercises}
+MOST = EXERCISES["evaluate"].max_points
 
 
 def judge(warm, *cells, seconds=1.5):
@@ -21,38 +29,38 @@ def judge(warm, *cells, seconds=1.5):
         {"id": name, "source": source, "definitions": False, "answer": name.startswith("ex-")} for name, source in cells
     ]
     judge = ExerciseJudge(warm, Execution(seconds=seconds), {}, made, [1])
-    results = {name: judge.judge(exercise) for name, exercise in EXERCISES.items()}
+    results = {name: judge.judge(exercise) for name, exercise in EXERCISES.items() if name in NAMES}
     return {name: sum(result.points for result in found) for name, found in results.items()}, results, judge.flags
 
 
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("while True:\n    pass", "timed out after 1.5 s in cell 'ex-evaluate'"),
-        ("import os\nos._exit(0)", "ended itself with exit code 0 in cell 'ex-evaluate'"),
+        ("while True:\n    pass", "timed out after 1.5 s in cell 'ex-train-step'"),
+        ("import os\nos._exit(0)", "ended itself with exit code 0 in cell 'ex-train-step'"),
         ("print('x' * (3 << 20))", "printed too much"),
     ],
 )
 def test_the_others_are_judged(warm, source, reason):
-    points, results, flags = judge(warm, ("ex-evaluate", source), ("ex-speedup", SPEEDUP))
-    assert points == {"speedup": 5, "evaluate": 0}
-    assert all(reason in result.reason for result in results["evaluate"])
+    points, results, flags = judge(warm, ("ex-train-step", source), ("ex-evaluate", EVALUATE))
+    assert points == {"train-step": 0, "evaluate": MOST}
+    assert all(reason in result.reason for result in results["train-step"])
     assert [flag.kind for flag in flags] in (["limit"], ["crash"])
 
 
 def test_a_cell_of_the_lab_s_own_that_ends_the_execution_loses_everything(warm):
     # As when an answer before it has spoilt what it calls.
-    points, results, _ = judge(warm, ("setup", "import os\nos._exit(3)"), ("ex-speedup", SPEEDUP))
-    assert points == {"speedup": 0, "evaluate": 0}
-    assert "exit code 3 in cell 'setup'" in results["speedup"][0].reason
+    points, results, _ = judge(warm, ("setup", "import os\nos._exit(3)"), ("ex-evaluate", EVALUATE))
+    assert points == {"train-step": 0, "evaluate": 0}
+    assert "exit code 3 in cell 'setup'" in results["evaluate"][0].reason
 
 
 def test_three_are_left_out_and_no_more(warm):
     hanging = [(f"ex-{n}", "while True: pass") for n in range(4)]
-    points, results, _ = judge(warm, *hanging, ("ex-speedup", SPEEDUP), seconds=0.5)
-    assert points == {"speedup": 0, "evaluate": 0}
-    assert "in cell 'ex-3'" in results["speedup"][0].reason
-    assert judge(warm, *hanging[1:], ("ex-speedup", SPEEDUP), seconds=0.5)[0]["speedup"] == 5
+    points, results, _ = judge(warm, *hanging, ("ex-evaluate", EVALUATE), seconds=0.5)
+    assert points == {"train-step": 0, "evaluate": 0}
+    assert "in cell 'ex-3'" in results["evaluate"][0].reason
+    assert judge(warm, *hanging[1:], ("ex-evaluate", EVALUATE), seconds=0.5)[0]["evaluate"] == MOST
 
 
 @pytest.mark.parametrize("how", ["closed", "reset"])

@@ -150,7 +150,7 @@ def test_flags_are_counted_on_top_and_told_with_their_details(course):
     several = (Flag("copy", "same curve as ada"), Flag("tampered", "check-evaluate"), Flag("tampered", "run-evidence"))
     page = page_of(
         course,
-        verdict("ada", flags=(Flag("tampered", "check-speedup"),)),
+        verdict("ada", flags=(Flag("tampered", "check-memory"),)),
         verdict("bob", flags=several),
         verdict("eve"),
         verdict("ian", flags=(Flag("new-kind", "of another version"),)),
@@ -162,7 +162,7 @@ def test_flags_are_counted_on_top_and_told_with_their_details(course):
     table = page.html.partition('class="flags"')[2].partition("</table>")[0]
     shown = re.sub("<[^>]*>", " ", table.partition("<tbody>")[2]).split()
     assert " ".join(shown) == (
-        "ada tampered check-speedup bob tampered check-evaluate tampered run-evidence copy same curve as ada "
+        "ada tampered check-memory bob tampered check-evaluate tampered run-evidence copy same curve as ada "
         "ian new-kind of another version"
     )
 

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 
 import pytest
 from click.testing import CliRunner
-from fake_runs import LAB, open_book, released_notebook, solved_notebook
+from fake_runs import AUTOMATIC, CHECKS, LAB, RUN, open_book, released_notebook, solved_notebook
 from nbgrader.apps.api import NbGraderAPI
 
 from autograde.batch.grade_lab import grade_lab
@@ -17,8 +17,13 @@ from autograde.commands.cli import UNSANDBOXED, grade, report
 from autograde.commands.export import export
 from autograde.commands.progress import Progress
 from autograde.gradebook.scores import CourseError, nbgrader_settings
+from autograde.rubric.schema import find_rubric
 from autograde.rubric.verdict import RunSummary, Verdict, load_verdict, verdict_path
 from autograde.sandbox.bubblewrap import SandboxError
+
+EARNED = sum(CHECKS.values())  # of all exercises, without a run
+CRITERIA = len(find_rubric(LAB).runs[0].criteria)
+PARTS = sum(len(exercise.points) for exercise in find_rubric(LAB).exercises)
 
 
 def run(command, *arguments):
@@ -38,9 +43,10 @@ def test_grading_and_reporting(lab_course, hand_in, graded_here, tmp_path):
     done = run(grade, "01", "--course", lab_course)
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
-    assert lines[0].startswith("[1/3, ") and lines[0].endswith("ada: 40/40")
-    assert "bob: 20/40  missed 11 criteria: not answered: the exercise still has its blank  [missing" in lines[1]
-    assert "eve: 0/40  missed " in lines[2] and "[missing]" in lines[2]
+    assert lines[0].startswith("[1/3, ") and lines[0].endswith(f"ada: {AUTOMATIC:g}/{AUTOMATIC:g}")
+    blank = "not answered: the exercise still has its blank  [missing"
+    assert f"bob: {RUN:g}/{AUTOMATIC:g}  missed {PARTS} criteria: {blank}" in lines[1]
+    assert f"eve: 0/{AUTOMATIC:g}  missed " in lines[2] and "[missing]" in lines[2]
     assert f"{LAB}: 3 graded, scores in the gradebook; next: lab report 01" in lines
     assert len([line for line in lines if "skipped submitted/" in line and "not a student id" in line]) == 1
     again = run(grade, "01", "--course", lab_course)
@@ -119,10 +125,10 @@ def test_no_sandbox_is_said_aloud_and_marks_every_result(lab_course, hand_in, wa
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[0] == UNSANDBOXED and done.output.count("[unsandboxed]") == 1
     verdict = load_verdict(verdict_path(lab_course, "ada", LAB))
-    assert (verdict.score, verdict.sandbox, verdict.flags[0].kind) == (40, "none", "unsandboxed")
+    assert (verdict.score, verdict.sandbox, verdict.flags[0].kind) == (AUTOMATIC, "none", "unsandboxed")
     with open_book(lab_course) as gradebook:
         grades = gradebook.find_submission(LAB, "ada").notebooks[0].grades
-        assert sum(grade.auto_score or 0 for grade in grades) == 40
+        assert sum(grade.auto_score or 0 for grade in grades) == AUTOMATIC
     for cell in verdict.cells:
         assert "graded without the sandbox" in verdict.comment(cell)
     path = lab_course / "autograded" / "ada" / LAB / f"{LAB}.ipynb"
@@ -178,7 +184,10 @@ def test_a_missing_run_folder_is_a_flag_and_one_sentence(lab_course, hand_in, gr
     hand_in("zoë.müller", solved_notebook(), None)
     done = run(grade, "1", "--course", lab_course)
     assert done.exit_code == 0, done.output
-    assert "zoë.müller: 20/40  missed 9 criteria: no run folder in the submission" in done.output
+    assert (
+        f"zoë.müller: {EARNED:g}/{AUTOMATIC:g}  missed {CRITERIA} criteria: no run folder in the submission"
+        in done.output
+    )
     assert done.output.count("[missing]") == 2
     for student in ("barbara", "zoë.müller"):
         verdict = load_verdict(verdict_path(lab_course, student, LAB))
@@ -192,7 +201,7 @@ def test_a_missing_run_folder_is_a_flag_and_one_sentence(lab_course, hand_in, gr
     page = (lab_course / "reports" / LAB / "zoë.müller.html").read_text()
     assert page.count("no run folder in the submission") == 2  # the flag and the reason
     with open_book(lab_course) as gradebook:
-        assert gradebook.find_submission(LAB, "zoë.müller").score == 20
+        assert gradebook.find_submission(LAB, "zoë.müller").score == EARNED
     feedback = NbGraderAPI(config=nbgrader_settings(lab_course)).generate_feedback(LAB, "zoë.müller")
     assert feedback["success"], feedback
     shown = (lab_course / "feedback" / "zoë.müller" / LAB / f"{LAB}.html").read_text()
@@ -203,7 +212,7 @@ def test_a_missing_run_folder_is_a_flag_and_one_sentence(lab_course, hand_in, gr
     done = run(export, "1", "--to", "canvas", "--template", canvas, "--course", lab_course)
     assert done.exit_code == 0, done.output
     filled = (lab_course / "exports" / f"{LAB}_canvas.csv").read_text()
-    assert "zoe\u0308.mu\u0308ller,S,20.00" in filled and "barbara,S,20.00" in filled
+    assert f"zoe\u0308.mu\u0308ller,S,{EARNED:.2f}" in filled and f"barbara,S,{EARNED:.2f}" in filled
 
 
 def test_a_terminal_that_lacks_a_letter_of_an_id_stops_nothing(monkeypatch):

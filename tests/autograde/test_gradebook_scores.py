@@ -8,13 +8,13 @@ import warnings
 
 import nbformat
 import pytest
-from fake_runs import HONEST_RUN, LAB, lab_path, open_book, released_notebook, solved_notebook
+from fake_runs import AUTOMATIC, CHECKS, HONEST_RUN, LAB, RUN, lab_path, open_book, released_notebook, solved_notebook
 
 from autograde.batch.grade_lab import grade_lab, is_student_id
 from autograde.gradebook.scores import CourseError
 from autograde.rubric.verdict import Verdict, load_verdict, verdict_path
 
-CHECKS = {"check-train-step": 5.0, "check-evaluate": 5.0, "check-throughput": 5.0, "check-speedup": 5.0}
+WITHOUT_TRANSCRIPT = RUN - 1
 ESSAYS = {"q-knee": "At 9a/b, where the fixed cost is a tenth.", "q-first-epoch": "The first steps pay for the set-up."}
 
 
@@ -33,7 +33,7 @@ def of(student, found):
 
 @pytest.fixture
 def without_transcript(tmp_path):
-    """An honest run folder that lacks assessment.out, which is worth 3 of 20 points."""
+    """An honest run folder that lacks assessment.out, which is worth 1 of 10 points."""
     shutil.copytree(HONEST_RUN, tmp_path / "spoilt")
     (tmp_path / "spoilt" / "assessment.out").unlink()
     return tmp_path / "spoilt"
@@ -48,15 +48,19 @@ def test_scores_reach_the_gradebook_and_grading_twice_changes_nothing(
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         verdicts = grade_lab("1", lab_course)
-    assert [(v.student, v.score, v.max_score) for v in verdicts] == [("ada", 40, 40), ("bob", 17, 40), ("eve", 0, 40)]
+    assert [(v.student, v.score, v.max_score) for v in verdicts] == [
+        ("ada", AUTOMATIC, AUTOMATIC),
+        ("bob", WITHOUT_TRANSCRIPT, AUTOMATIC),
+        ("eve", 0, AUTOMATIC),
+    ]
     first = grades(lab_course)
     full = {cell: (points, None, False) for cell, points in CHECKS.items()}
     # An answer in words waits for a person; one that was never given is worth nothing.
     waits = dict.fromkeys(ESSAYS, (None, None, True))
     blank = dict.fromkeys(ESSAYS, (0.0, None, False))
     nothing = dict.fromkeys(CHECKS, (0.0, None, False))
-    assert of("ada", first) == {**full, **waits, "run-evidence": (20.0, None, False)}
-    assert of("bob", first) == {**nothing, **blank, "run-evidence": (17.0, None, False)}
+    assert of("ada", first) == {**full, **waits, "run-evidence": (RUN, None, False)}
+    assert of("bob", first) == {**nothing, **blank, "run-evidence": (WITHOUT_TRANSCRIPT, None, False)}
     assert of("eve", first) == {**nothing, **blank, "run-evidence": (0.0, None, False)}
     with open_book(lab_course) as gradebook:
         assert gradebook.find_comment("q-knee", LAB, LAB, "bob").comment == "No response."
@@ -122,7 +126,7 @@ def test_a_late_submission_has_its_time_in_the_gradebook(lab_course, hand_in, gr
         r"cyd: timestamp.txt holds '\xb2\u2070\xb2\u2076', which is no time, so its lateness is not known; "
         "write a time as 2026-11-20 22:00:00 UTC"
     ]
-    assert [verdict.score for verdict in verdicts] == [20] * 4
+    assert [verdict.score for verdict in verdicts] == [RUN] * 4
     with open_book(lab_course) as gradebook:
         late = {each.student.id: each.total_seconds_late for each in gradebook.assignment_submissions(LAB)}
     assert late == {"ada": 1800, "bob": 1800, "cyd": 0, "dan": 0}
@@ -141,7 +145,7 @@ def test_one_bad_submission_stops_nobody(lab_course, hand_in, graded_here):
     (lab_course / "submitted" / "loop").symlink_to("loop")
     hand_in("zoe", False)
     scores = {verdict.student: verdict.score for verdict in grade_lab("1", lab_course)}
-    assert scores == {"ada": 20, "bad": 5, "zoe": 20}  # of the bad one the record and the weights still stand
+    assert scores == {"ada": RUN, "bad": 3, "zoe": RUN}  # of the bad one the record and the weights still stand
 
 
 def test_a_score_that_cannot_be_written_is_told_and_the_others_are_written(
@@ -223,17 +227,17 @@ def test_a_folder_of_submissions_that_is_a_link_is_followed_and_a_student_s_own_
     (tmp_path / "disk" / "eve").mkdir()
     (tmp_path / "disk" / "eve" / LAB).symlink_to(tmp_path / "disk" / "ada" / LAB)
     verdicts = {verdict.student: verdict for verdict in grade_lab("1", lab_course)}
-    assert {student: verdict.score for student, verdict in verdicts.items()} == {"ada": 20, "bob": 0, "eve": 0}
+    assert {student: verdict.score for student, verdict in verdicts.items()} == {"ada": RUN, "bob": 0, "eve": 0}
     assert "a link or a file" in verdicts["eve"].results[-1].reason
 
 
 @pytest.mark.parametrize(
     ("cell", "changes", "expected"),
     [
-        ("run-evidence", {"points": 10}, "cell 'run-evidence' is worth 10 points in the notebook, 20 in the rubric"),
+        ("run-evidence", {"points": 20}, "cell 'run-evidence' is worth 20 points in the notebook, 10 in the rubric"),
         ("run-evidence", {"grade_id": "other"}, "the notebook has no grade cell 'run-evidence'"),
-        ("check-speedup", {"points": 4}, "cell 'check-speedup' is worth 4 points in the notebook, 5 in the rubric"),
-        ("check-speedup", {"grade_id": "other"}, "the notebook has no grade cell 'check-speedup'"),
+        ("check-memory", {"points": 4}, "cell 'check-memory' is worth 4 points in the notebook, 5 in the rubric"),
+        ("check-memory", {"grade_id": "other"}, "the notebook has no grade cell 'check-memory'"),
     ],
 )
 def test_notebook_and_rubric_must_agree_before_anything_is_written(
@@ -250,12 +254,12 @@ def test_notebook_and_rubric_must_agree_before_anything_is_written(
 
 @pytest.mark.parametrize(
     ("column", "value", "expected"),
-    [("max_score", "10", "cell 'check-speedup' is worth 10 points"), ("name", "'x'", "no grade cell 'check-speedup'")],
+    [("max_score", "10", "cell 'check-memory' is worth 10 points"), ("name", "'x'", "no grade cell 'check-memory'")],
 )
 def test_a_gradebook_of_an_older_notebook_is_told(lab_course, hand_in, graded_here, column, value, expected):
     with sqlite3.connect(lab_course / "gradebook.db") as database:
         table = "grade_cells" if column == "max_score" else "base_cell"
-        where = "id IN (SELECT id FROM base_cell WHERE name = 'check-speedup')"
+        where = "id IN (SELECT id FROM base_cell WHERE name = 'check-memory')"
         database.execute(f"UPDATE {table} SET {column} = {value} WHERE {where}")
     hand_in("ada", False, None)
     with pytest.raises(CourseError, match=expected + ".*generate_assignment"):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fake_runs import HONEST_RUN, LAB, solved_notebook
+from fake_runs import HONEST_RUN, LAB, RUN, solved_notebook
 from safetensors.torch import load_file, save_file
 
 from autograde.grading.held_out import augment, check_data
@@ -74,7 +74,7 @@ def edit_record(folder, **changes):
 
 def test_honest_weights_score_what_their_curve_says(judge):
     verdict, found = judge()
-    assert sum(result.points for result in found.values()) == 20
+    assert sum(result.points for result in found.values()) == RUN
     assert abs(verdict.runs[0].held_out_accuracy - 0.871) < 0.04 and verdict.runs[0].held_out_images == 1000
     assert [flag.kind for flag in verdict.flags] == ["missing"]  # the notebook
     again, _ = judge()
@@ -223,7 +223,7 @@ def test_a_network_of_the_notebook_is_built_there_and_cannot_answer_by_heart(new
     net = "from course_lib.models import WideResNet\n\ndef make_net():\n    return WideResNet((16, 32, 64), 1, 10)"
 
     def graded(text):
-        notebook = solved_notebook({"ex-speedup": text})
+        notebook = solved_notebook({"ex-memory": text})
         nbformat.write(notebook, folder.parent / f"{LAB}.ipynb")
         return grade_submission(bench_of(new_lab_course, rubric), folder.parent, "ada").verdict
 
@@ -239,15 +239,15 @@ def test_an_answer_that_never_returns_does_not_cost_the_network_of_the_notebook(
 
     rubric = find_rubric(LAB)
     model = ModelEvidence("notebook:make_net", ("fashion-mnist-small",), 100, 0.04, seconds=60)
-    speedup = next(each for each in rubric.exercises if each.cell == "check-speedup")
+    memory = next(each for each in rubric.exercises if each.cell == "check-memory")
     rubric = replace(
         rubric,
-        exercises=(speedup,),
+        exercises=(memory,),
         execution=replace(rubric.execution, seconds=5),
         runs=(replace(rubric.runs[0], model=model),),
     )
     net = "from course_lib.models import WideResNet\n\ndef make_net():\n    return WideResNet((16, 32, 64), 1, 10)"
-    notebook = solved_notebook({"ex-evaluate": "while True:\n    pass", "ex-speedup": net})
+    notebook = solved_notebook({"ex-evaluate": "while True:\n    pass", "ex-memory": net})
     nbformat.write(notebook, folder.parent / f"{LAB}.ipynb")
     verdict = grade_submission(bench_of(new_lab_course, rubric), folder.parent, "ada").verdict
     assert verdict.runs[0].held_out_images == 100

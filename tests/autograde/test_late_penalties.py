@@ -6,7 +6,17 @@ import shutil
 import pytest
 from click.testing import CliRunner
 from fake_class import Page
-from fake_runs import LAB, REPOSITORY, hand_in_to, open_book, released_notebook, source_notebook
+from fake_runs import (
+    AUTOMATIC,
+    BY_HAND,
+    LAB,
+    REPOSITORY,
+    RUN,
+    hand_in_to,
+    open_book,
+    released_notebook,
+    source_notebook,
+)
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
@@ -20,6 +30,7 @@ from autograde.gradebook.scores import CourseError, nbgrader_settings, open_grad
 from autograde.rubric.verdict import CriterionResult, Verdict
 from autograde.submission.notebook_repair import release_of
 
+MOST = int(AUTOMATIC + BY_HAND)
 DUE = "2026-11-20 22:00:00"
 LATENESS = {
     "early": "2026-11-19 22:00:00 UTC",
@@ -149,7 +160,7 @@ def test_penalties_are_those_of_stock_nbgrader(course, tmp_path, method):
 
 @pytest.fixture
 def late_class(lab_course, hand_in):
-    """Two days late: bob; in time: ada. Both have 20 points of 50."""
+    """Two days late: bob; in time: ada. Both have a run's points and no others."""
     for student, day in (("ada", 20), ("bob", 22)):
         folder = hand_in(student, released_notebook())
         (folder / "timestamp.txt").write_text(f"2026-11-{day} 22:00:00 UTC")
@@ -160,37 +171,37 @@ def late_class(lab_course, hand_in):
 
 def test_a_penalty_reaches_gradebook_report_feedback_and_exports(late_class, graded_here, tmp_path):
     grade_lab("1", late_class)
-    assert penalties(late_class) == {"ada": (20, None), "bob": (20, 20)}
+    assert penalties(late_class) == {"ada": (RUN, None), "bob": (RUN, RUN)}
 
     config = nbgrader_settings(late_class)
     assert NbGraderAPI(config=config).generate_feedback(LAB)["success"]
     pages = {name: (late_class / "feedback" / name / LAB / f"{LAB}.html").read_text() for name in ("ada", "bob")}
-    assert "<td>Late submission penalty</td><td>-20</td>" in pages["bob"] and "Late submission" not in pages["ada"]
+    assert "<td>Late submission penalty</td><td>-10</td>" in pages["bob"] and "Late submission" not in pages["ada"]
 
     exported = export_scores(late_class, "nbgrader")
     assert [(row["student_id"], row["late_submission_penalty"], row["score"]) for row in exported] == [
-        ("ada", "0.0", "20.0"),
-        ("bob", "20.0", "0.0"),
+        ("ada", "0.0", "10.0"),
+        ("bob", "10.0", "0.0"),
     ]
     canvas = tmp_path / "canvas.csv"
-    canvas.write_text("Student,ID,SIS Login ID,Section,Lab 1 (7)\nPoints Possible,,,,50\nA,1,ada,S,\nB,2,bob,S,\n")
+    canvas.write_text(f"Student,ID,SIS Login ID,Section,Lab 1 (7)\nPoints Possible,,,,{MOST}\nA,1,ada,S,\nB,2,bob,S,\n")
     filled = export_scores(late_class, "canvas", "--template", str(canvas))
-    assert [row["Lab 1 (7)"] for row in filled] == ["50", "20.00", "0.00"]
+    assert [row["Lab 1 (7)"] for row in filled] == [str(MOST), "10.00", "0.00"]
     moodle = tmp_path / "moodle.csv"
     moodle.write_text(
         "Identifier,Full name,Username,Grade,Maximum Grade,Grade can be changed,Last modified (grade),"
-        "Feedback comments\nParticipant 1,A,ada,,50,Yes,-,\nParticipant 2,B,bob,,50,Yes,-,\n"
+        f"Feedback comments\nParticipant 1,A,ada,,{MOST},Yes,-,\nParticipant 2,B,bob,,{MOST},Yes,-,\n"
     )
     filled = export_scores(late_class, "moodle", "--template", str(moodle), "--feedback")
-    assert [row["Grade"] for row in filled] == ["20.00", "0.00"]
-    assert "late by 2 days: a penalty of 20 points" in filled[1]["Feedback comments"]
+    assert [row["Grade"] for row in filled] == ["10.00", "0.00"]
+    assert "late by 2 days: a penalty of 10 points" in filled[1]["Feedback comments"]
     assert "late" not in filled[0]["Feedback comments"]
 
     assert CliRunner().invoke(report, ["1", "--course", str(late_class)]).exit_code == 0
     page = Page(late_class / "reports" / f"{LAB}.html").text
-    assert "1 late, 1 with a penalty" in page and "2 days −20" in page
+    assert "1 late, 1 with a penalty" in page and "2 days −10" in page
     own = Page(late_class / "reports" / LAB / "bob.html").text
-    assert "Late 2 days Penalty 20 points" in own
+    assert "Late 2 days Penalty 10 points" in own
     assert "Penalty" not in Page(late_class / "reports" / LAB / "ada.html").text
 
 
@@ -203,7 +214,7 @@ def test_hand_grading_that_came_between_is_in_the_penalty_and_stays_done(late_cl
         gradebook.db.commit()
     graded_here.clear()
     grade_lab("1", late_class)
-    assert penalties(late_class) == {"ada": (24, None), "bob": (24, 24)} and graded_here == []
+    assert penalties(late_class) == {"ada": (RUN + 4, None), "bob": (RUN + 4, RUN + 4)} and graded_here == []
     with open_book(late_class) as gradebook:
         assert not gradebook.find_grade("q-knee", LAB, LAB, "bob").needs_manual_grade
     # As nbgrader has it: what was handed in anew is to be looked at again.
@@ -232,7 +243,7 @@ def test_a_plugin_that_fails_loses_no_score(late_class, graded_here):
     path.write_text(path.read_text() + PLUGIN.replace("odd = {", "odd = {'bob': 1 / 0 if student_id == 'bob' else 0, "))
     with pytest.raises(CourseError, match=r"1 of 2 late penalties .* bob: PerHour failed .*ZeroDivisionError"):
         grade_lab("1", late_class)
-    assert {student: score for student, (score, _) in penalties(late_class).items()} == {"ada": 20, "bob": 20}
+    assert {student: score for student, (score, _) in penalties(late_class).items()} == {"ada": RUN, "bob": RUN}
 
 
 def export_scores(course, target, *options):

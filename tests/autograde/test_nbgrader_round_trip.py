@@ -11,7 +11,20 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from fake_runs import HONEST_RUN, LAB, REPOSITORY, hand_in_to, lab_path, lay_out, open_book, solved_notebook
+from fake_runs import (
+    AUTOMATIC,
+    BY_HAND,
+    CHECKS,
+    HONEST_RUN,
+    LAB,
+    REPOSITORY,
+    RUN,
+    hand_in_to,
+    lab_path,
+    lay_out,
+    open_book,
+    solved_notebook,
+)
 from jupyter_client.provisioning import KernelProvisionerFactory
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.apps.api import NbGraderAPI
@@ -35,7 +48,8 @@ for step in ("release", "submitted", "autograded", "feedback"):
     setattr(c.CourseDirectory, step + "_directory", "course/" + step)
 c.CourseDirectory.db_url = "sqlite:///course/gradebook.db"
 """
-FULL = {"check-train-step": 5, "check-evaluate": 5, "check-throughput": 5, "check-speedup": 5, "run-evidence": 20}
+FULL = CHECKS | {"run-evidence": RUN}
+LOST = {"check-train-step": 0, "check-training": 0}  # of one whose train_step raises
 PIXEL = base64.b64encode(
     base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 ).decode()
@@ -203,7 +217,7 @@ def test_either_order_gives_the_same_scores_and_the_pages_tell_why(short_course,
     # In what a student runs, the cell that checks the run folder fails; bob's first cell, and ada's, end well.
     expected = {
         "ada": {**FULL, "q-knee": 0, "q-first-epoch": 0},
-        "bob": {**FULL, "check-train-step": 0, "run-evidence": 17, "q-first-epoch": 0},
+        "bob": {**FULL, **LOST, "run-evidence": RUN - 1, "q-first-epoch": 0},
     }
 
     grade_lab("1", course)  # ours first: makes the assignment too
@@ -213,10 +227,11 @@ def test_either_order_gives_the_same_scores_and_the_pages_tell_why(short_course,
     assert_harmless(formgrader(course, "bob"))
     for page in (feedback(course, "bob"), formgrader(course, "bob")):
         shown = html.unescape(page)
-        assert "17 of 20 points" in shown and "assessment.out line 2" in shown
+        assert "9 of 10 points" in shown and "assessment.out line 2" in shown
         assert "your function raised: ValueError: '<script>alert(5)</script>'" in shown
-        assert "0 of 5 points" in shown and shown.count("5 of 5 points") == 3
-    assert "20 of 20 points" in feedback(course, "ada") and feedback(course, "ada").count("5 of 5 points") == 4
+        assert "0 of 6 points" in shown and "0 of 10 points" in shown
+        assert shown.count("7 of 7 points") == list(CHECKS.values()).count(7)
+    assert "10 of 10 points" in feedback(course, "ada") and "6 of 6 points" in feedback(course, "ada")
 
     for student in expected:
         autograde_again(course, student)
@@ -224,7 +239,7 @@ def test_either_order_gives_the_same_scores_and_the_pages_tell_why(short_course,
     feedback_again(course)
     assert_harmless(feedback(course, "bob"))  # now with what the cells printed when nbgrader executed them
     assert_harmless(formgrader(course, "bob"))
-    assert "17 of 20 points" in feedback(course, "bob")
+    assert "9 of 10 points" in feedback(course, "bob")
 
     grade_lab("1", course, ["bob"], force=True)  # ours again, after
     assert scores(course, "bob") == expected["bob"]
@@ -232,8 +247,8 @@ def test_either_order_gives_the_same_scores_and_the_pages_tell_why(short_course,
     # What formgrader lists.
     listed = NbGraderAPI(config=nbgrader_settings(course)).get_submissions(LAB)
     assert {row["student"]: (row["score"], row["max_score"], row["needs_manual_grade"]) for row in listed} == {
-        "ada": (40, 50, False),  # no question is answered
-        "bob": (32, 50, True),  # one waits for a person
+        "ada": (AUTOMATIC, AUTOMATIC + BY_HAND, False),  # no question is answered
+        "bob": (AUTOMATIC - 17, AUTOMATIC + BY_HAND, True),  # one waits for a person
     }
 
     # A later submission is graded by our command, and the feedback follows.
@@ -253,7 +268,7 @@ def test_nbgrader_alone_gives_the_same_scores(short_course, hand_in, bench_of, a
     succeeded(NbGraderAPI(config=nbgrader_settings(course)).generate_assignment(LAB))
     autograde_again(course, "bob", create=True)
     # No weights back the run up: in stock nbgrader nobody would know.
-    assert scores(course, "bob") == {**FULL, "check-train-step": 0, "run-evidence": 0, "q-first-epoch": 0}
+    assert scores(course, "bob") == {**FULL, **LOST, "run-evidence": 0, "q-first-epoch": 0}
     with open_book(course) as gradebook:
         assert str(gradebook.find_submission(LAB, "bob").timestamp) == "2026-11-20 22:30:00"
         assert gradebook.find_grade("q-knee", LAB, LAB, "bob").needs_manual_grade
@@ -283,4 +298,4 @@ def test_stock_nbgrader_gives_the_same_score_in_every_cell(tmp_path):
             rows = gradebook.find_submission(LAB, "ada").notebooks[0].grades
             grades[name] = {row.name: (row.auto_score, row.needs_manual_grade) for row in rows}
     assert grades["ours"] == grades["stock"]
-    assert sum(score or 0 for score, _ in grades["ours"].values()) == 40
+    assert sum(score or 0 for score, _ in grades["ours"].values()) == AUTOMATIC

@@ -6,7 +6,7 @@ from dataclasses import replace
 import nbformat
 import pytest
 from click.testing import CliRunner
-from fake_runs import LAB, lab_path
+from fake_runs import AUTOMATIC, CHECKS, LAB, lab_path
 
 from autograde.commands.cli import grade
 from autograde.grading.rubric_check import rubric_problems
@@ -21,6 +21,9 @@ def test_every_rubric_of_ours_fits_its_notebook(name):
     assert rubric_problems(rubric, nbformat.read(lab_path(name), as_version=4)) == []
 
 
+CRITERIA = len(find_rubric(LAB).runs[0].criteria)
+
+
 def changed(cell_id, **settings):
     notebook = copy.deepcopy(SOURCE)
     (cell,) = [cell for cell in notebook.cells if cell.id == cell_id]
@@ -32,14 +35,14 @@ def changed(cell_id, **settings):
     ("notebook", "expected"),
     [
         (
-            changed("check-evaluate", points=7),
-            "cell 'check-evaluate' is worth 7 points in the notebook, 5 in the rubric",
+            changed("check-evaluate", points=5),
+            "cell 'check-evaluate' is worth 5 points in the notebook, 7 in the rubric",
         ),
         (changed("check-evaluate", grade_id="other"), "the notebook has no grade cell 'check-evaluate'"),
         (changed("check-evaluate", grade_id="other"), "grade cell 'other' of the notebook is not in [exercises]"),
         (
             changed("run-evidence", points=19),
-            "cell 'run-evidence' is worth 19 points in the notebook, 20 in the rubric",
+            "cell 'run-evidence' is worth 19 points in the notebook, 10 in the rubric",
         ),
         (changed("run-evidence", solution=True), "cell 'run-evidence' is an answer that is graded by hand"),
     ],
@@ -65,7 +68,7 @@ def with_network(name):
         (with_exercise(check="lab01.nothing"), "exercise 'check-train-step': there is no check 'lab01.nothing'"),
         (with_exercise(points={"update": 5.0}), "part 'repeat' of check 'lab01.train-step' has no points"),
         (
-            with_exercise(points={"update": 3.0, "repeat": 1.0, "returns": 0.5, "style": 0.5}),
+            with_exercise(points={"update": 3.0, "repeat": 2.0, "returns": 0.5, "style": 0.5}),
             "check 'lab01.train-step' has no part 'style'",
         ),
         (
@@ -103,16 +106,19 @@ def test_the_command_says_what_fits_and_what_does_not(new_lab_course):
 
     done = check("1")
     assert done.exit_code == 0
-    assert done.output == f"{LAB}: fits its notebook (4 exercises, 9 criteria, 40 points)\n"
+    assert (
+        done.output
+        == f"{LAB}: fits its notebook ({len(CHECKS)} exercises, {CRITERIA} criteria, {AUTOMATIC:g} points)\n"
+    )
     # All of them: this course has the source of the first lab only.
     done = check()
     assert done.exit_code == 1
     assert f"{LAB}: fits" in done.output and "02_ddp: source notebook" in done.output
     ours = len(list(RUBRICS.glob("*.toml")))
     assert done.output.splitlines()[-1] == f"Error: {ours - 1} problems in {ours} rubrics"
-    nbformat.write(changed("check-evaluate", points=7), new_lab_course.parent / "labs" / LAB / f"{LAB}.ipynb")
+    nbformat.write(changed("check-evaluate", points=5), new_lab_course.parent / "labs" / LAB / f"{LAB}.ipynb")
     done = check("1")
-    assert done.exit_code == 1 and "is worth 7 points in the notebook" in done.output
+    assert done.exit_code == 1 and "is worth 5 points in the notebook" in done.output
     assert not (new_lab_course / "gradebook.db").exists()  # it only looks
 
 

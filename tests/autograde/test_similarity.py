@@ -26,8 +26,22 @@ def exercises(notebook):
     }
 
 
-SOLVED = exercises(nbformat.read(lab_path(), as_version=4))
-STARTER = exercises(ClearSolutions().preprocess(nbformat.read(lab_path(), as_version=4), {})[0])
+LAB01 = ("ex-train-step", "ex-evaluate", "ex-throughput")  # beside one answer of a few lines
+SIGNATURE = 'def speedup_and_efficiency(times, ranks):\n    """The pair (speed-up, efficiency) on `ranks` ranks."""\n'
+SHORT = {
+    "ex-speedup": SIGNATURE
+    + "    ### BEGIN SOLUTION\n    gain = times[1] / times[ranks]\n    return gain, gain / ranks\n    ### END SOLUTION"
+}
+BLANK = {"ex-speedup": SIGNATURE + "    # YOUR CODE HERE\n    raise NotImplementedError()"}
+
+
+def of_lab_01(notebook):
+    found = exercises(notebook)
+    return {grade_id: found[grade_id] for grade_id in LAB01}
+
+
+SOLVED = of_lab_01(nbformat.read(lab_path(), as_version=4)) | SHORT
+STARTER = of_lab_01(ClearSolutions().preprocess(nbformat.read(lab_path(), as_version=4), {})[0]) | BLANK
 PLACEHOLDER = re.compile(r"[ \t]+# YOUR CODE HERE\n\s+raise NotImplementedError\(\)")
 
 

@@ -98,11 +98,11 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
 def test_a_slow_answer_that_is_done_in_time_alone_keeps_its_points(warm, monkeypatch):
     lab = GradedLab(warm, "01_single_gpu")
     with_seconds(monkeypatch, 4)
-    slow = "import time\n" + lab.solution("speedup").replace('"""\n', '"""\n    time.sleep(0.5)\n', 1)
+    slow = "import time\n" + lab.solution("evaluate").replace("model.eval()", "time.sleep(0.7)\n    model.eval()")
     asked = []
     execute = warm.execute
     monkeypatch.setattr(warm, "execute", lambda *args, **options: asked.append(1) or execute(*args, **options))
-    judged = lab.judge("speedup", slow)
+    judged = lab.judge("evaluate", slow)
     assert judged.points == judged.max_points, judged.reasons
     assert len(asked) == 2  # beside others it ran out of its half
 
@@ -118,12 +118,12 @@ def test_an_answer_that_never_returns_costs_the_next_ones_one_try_each(warm, mon
     monkeypatch.setattr(warm, "execute", lambda *args, **options: asked.append(1) or execute(*args, **options))
     cells = [
         cell | {"source": f"def {name}(*args):\n    while True:\n        pass\n"}
-        if (name := {"ex-speedup": "speedup_and_efficiency", "ex-evaluate": "evaluate"}.get(cell["id"]))
+        if (name := {"ex-train-step": "train_step", "ex-evaluate": "evaluate"}.get(cell["id"]))
         else cell
         for cell in lab.cells
     ]
     judge = ExerciseJudge(warm, lab.rubric.execution, {}, cells, [1])
-    for exercise in ("evaluate", "speedup"):
+    for exercise in ("evaluate", "train-step"):
         found = next(each for each in lab.rubric.exercises if each.cell == f"check-{exercise}")
         assert all("timed out after 0.5 s" in result.reason for result in judge.judge(found))
     assert len(asked) == 3

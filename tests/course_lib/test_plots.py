@@ -13,7 +13,7 @@ from course_lib.distributed.parameter_server import staleness_of_order
 from course_lib.metrics.communication_cost import Link
 from course_lib.metrics.published_runs import PUBLISHED_RUNS
 from course_lib.metrics.scaling_model import Measurement, StepModel
-from course_lib.plots import asynchrony, communication, curves, parallel_sgd, scaling_study
+from course_lib.plots import asynchrony, communication, curves, one_device, parallel_sgd, scaling_study
 from course_lib.plots.curvature import damping_sweep, fisher_blocks, interval_trade, loss_curves, race, valley
 from course_lib.plots.style import COLOURS, PALETTE
 from course_lib.runs.sweep.outcome.figures import _curves
@@ -47,6 +47,13 @@ FIGURES = {
     "predictions": lambda: communication.predicted_times(Link(1e-5, 1e-8), 1e6, [2, 4], ["ring", "tree"], "t"),
     "bandwidths": lambda: communication.bandwidths([8, 800], {"ring": [1e9, 2e9]}, "t", Link(1e-5, 1e-9)),
     "bytes": lambda: communication.sent_bytes({"ring": [3, 3], "tree": [6, 0]}, 3, "t"),
+    "throughput models": lambda: one_device.throughput_models(
+        {4: 10.0, 8: 15.0, 16: 16.0}, {"a + bB": {4: 9.0, 16: 17.0}}
+    ),
+    "parts of a step": lambda: one_device.step_parts(
+        {"a": {"data": 1.0, "forward": 2.0}, "b": {"data": 0, "forward": 1}}, "t"
+    ),
+    "memory": lambda: one_device.memory_against_batch({"a": (1e6, 1e6), "b": (1e8, 1e7)}, 1e10, "t"),
     "landscapes": parallel_sgd.two_landscapes,
     "speed-ups": lambda: parallel_sgd.speedups({"a": {1: [1.0], 2: [1.5, 1.7]}}, "t"),
     "loss between": lambda: parallel_sgd.loss_between({"a": [(1.0, 0.5), (2.0, 0.4), (1.1, 0.5)]}, [0, 0.5, 1], "t"),

@@ -1,6 +1,7 @@
 """The engine's own rules, on exercises made up here."""
 
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from autograde.sandbox.limits import Exceeded
 from course_lib.exercises import Answers, Exercise, Mistake, Part, visible
 from course_lib.exercises.comparing import contrast, equal, short
 from course_lib.exercises.judging import Expectation, judge, observe_here
+from course_lib.exercises.labs import lab01
 
 SOURCE = Path(__file__).read_text()
 
@@ -223,3 +225,27 @@ def test_what_two_modules_import_comes_before_its_first_use():
 def test_a_case_may_be_shown_with_what_was_counted():
     assert visible._shown(lambda case, seen: f"{case}: {seen}", 1, 2) == "1: 2"
     assert visible._shown("{0} of {1}", (1, 2), None) == "1 of 2" and visible._shown("{a}", {"a": 1}, None) == "1"
+
+
+FAST_DEVICE = {"warmup": 2, "steps": 12, "batch_size": 50, "fast": 0.007, "slow": 0.04}
+
+
+@pytest.mark.parametrize("stalls, right", [([0.0], True), ([1.0, 0.0], True), ([0.3], False)])
+def test_a_machine_that_stops_the_process_at_the_wrong_moment_takes_no_points(stalls, right):
+    """`stalls` are the seconds that each measurement loses between the last wait and the reading of the clock."""
+    left = list(stalls)
+
+    def images_per_second(step, batch_size, steps, warmup, synchronize):
+        for _ in range(warmup):
+            step()
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(steps):
+            step()
+        synchronize()
+        time.sleep(left.pop(0) if len(left) > 1 else left[0])
+        return batch_size * steps / (time.perf_counter() - start)
+
+    exercise = lab01.EXERCISES["throughput"]
+    seen = observe_here(exercise, FAST_DEVICE, (images_per_second,))
+    assert (exercise.parts["rate"].judge(FAST_DEVICE, seen, None) == "") is right

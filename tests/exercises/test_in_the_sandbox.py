@@ -79,3 +79,16 @@ def test_nothing_of_the_descriptions_is_in_a_sandbox(warm):
     function = exercises_of(lab)[name].functions[0]
     judged = GradedLab(warm, full_name(lab)).judge(name, LOOK.format(signature=f"def {function}(*question)"), seed=3)
     assert all("LookupError" in reason and "[[], []]" in reason for reason in judged.reasons.values()), judged.reasons
+
+
+def test_an_answer_that_raises_is_told_where(warm):
+    answer = "def saved_bytes(function):\n    return {}['one']\n\nforward_checkpointed = saved_bytes\n"
+    judged = GradedLab(warm, "01_single_gpu").judge("memory", answer)
+    assert judged.points == 0 and judged.flags == ["crash"]
+    assert all("KeyError" in reason and "line 2" in reason for reason in judged.reasons.values())
+
+
+def test_a_huge_answer_gets_nothing(warm):
+    answer = "def saved_bytes(*given):\n    return torch.zeros(30_000_000)\n\nforward_checkpointed = saved_bytes\n"
+    judged = GradedLab(warm, "01_single_gpu").judge("memory", answer)
+    assert judged.points == 0 and "grader" not in judged.flags, judged.reasons

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from exhibits import Submission, World, exhibit
+from exhibits import UNKNOWN, Submission, World, exhibit
 
 
 @exhibit(train_step=0, flags="limit", reason="timed out after .* while the notebook's answers were executed")
@@ -13,15 +13,15 @@ def sleeps_in_a_cell(submission: Submission, world: World) -> None:
     submission.before("train-step", "import time\ntime.sleep(1e6)")
 
 
-@exhibit(speedup=0, flags="limit", reason="timed out")
+@exhibit(memory=0, flags="limit", reason="timed out")
 def loop_that_ignores_signals(submission: Submission, world: World) -> None:
     """An endless loop in a function, with every signal ignored and every exception caught."""
     submission.answer(
-        "speedup",
+        "memory",
         """
         import signal
 
-        def speedup_and_efficiency(times, ranks):
+        def saved_bytes(function):
             for number in range(1, 65):
                 try:
                     signal.signal(number, signal.SIG_IGN)
@@ -33,13 +33,13 @@ def loop_that_ignores_signals(submission: Submission, world: World) -> None:
                         pass
                 except BaseException:
                     pass
+
+        forward_checkpointed = saved_bytes
         """,
     )
 
 
-@exhibit(
-    train_step=0, evaluate=None, throughput=None, speedup=None, flags="limit", reason="processes|threads|timed out"
-)
+@exhibit(**UNKNOWN | {"train_step": 0}, flags="limit", reason="processes|threads|timed out")
 def fork_bomb(submission: Submission, world: World) -> None:
     """Every process forks for ever."""
     submission.before(
@@ -55,9 +55,7 @@ while True:
     )
 
 
-@exhibit(
-    train_step=0, evaluate=None, throughput=None, speedup=None, flags="limit", reason="processes|threads", slow=True
-)
+@exhibit(**UNKNOWN | {"train_step": 0}, flags="limit", reason="processes|threads", slow=True)
 def zombies(submission: Submission, world: World) -> None:
     """Children that end at once and are never waited for."""
     submission.before(
@@ -72,10 +70,7 @@ for _ in range(100_000):
 
 
 @exhibit(
-    train_step=0,
-    evaluate=None,
-    throughput=None,
-    speedup=None,
+    **UNKNOWN | {"train_step": 0},
     flags="limit",
     reason="processes|threads|memory",
     slow=True,
@@ -202,23 +197,23 @@ def huge_representation(submission: Submission, world: World) -> None:
     )
 
 
-@exhibit(speedup=0, flags="crash", reason="RecursionError")
+@exhibit(memory=0, flags="crash", reason="RecursionError")
 def deep_recursion(submission: Submission, world: World) -> None:
     """Recursion in Python without end."""
     submission.answer(
-        "speedup", "def speedup_and_efficiency(times, ranks):\n    return speedup_and_efficiency(times, ranks)"
+        "memory", "def saved_bytes(function):\n    return saved_bytes(function)\n\nforward_checkpointed = saved_bytes"
     )
 
 
-@exhibit(speedup=0, flags="crash", reason="signal 11")
+@exhibit(memory=0, flags="crash", reason="signal 11")
 def overflow_of_the_stack(submission: Submission, world: World) -> None:
     """Recursion through C without a limit, which ends the interpreter."""
     submission.answer(
-        "speedup",
+        "memory",
         """
         import sys
 
-        def speedup_and_efficiency(times, ranks):
+        def saved_bytes(function):
             sys.setrecursionlimit(10**9)
             class Deep:
                 def __getattr__(self, name):
@@ -227,15 +222,17 @@ def overflow_of_the_stack(submission: Submission, world: World) -> None:
             for _ in range(10**6):
                 deep = [deep]
             return repr(deep), Deep().x
+
+        forward_checkpointed = saved_bytes
         """,
     )
 
 
-@exhibit(speedup=0, reason=".")
+@exhibit(memory=0, reason=".")
 def giant_integer(submission: Submission, world: World) -> None:
     """An integer whose decimal digits take years to write down."""
     submission.answer(
-        "speedup", "def speedup_and_efficiency(times, ranks):\n    return 1 << 200_000_000, 1 << 200_000_000"
+        "memory", "def saved_bytes(*given):\n    return 1 << 200_000_000\n\nforward_checkpointed = saved_bytes"
     )
 
 
@@ -261,11 +258,11 @@ except OSError:
     )
 
 
-@exhibit(train_step=None, evaluate=None, throughput=None, speedup=None, slow=True)
+@exhibit(**UNKNOWN, slow=True)
 def hogs_the_processor(submission: Submission, world: World) -> None:
     """A hundred processes that compute while its own answers, and an honest neighbour's, are timed."""
     submission.before(
-        "speedup",
+        "memory",
         """
 import os
 for _ in range(100):

@@ -18,22 +18,22 @@ from textwrap import dedent
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 
+from autograde.rubric.schema import find_rubric
 from autograde.submission.notebook_repair import release_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAB = "01_single_gpu"
 SOURCE = REPOSITORY / "labs" / LAB / f"{LAB}.ipynb"
 HONEST_RUN = REPOSITORY / "tests" / "autograde" / "honest_run"
-CELLS = {
-    "train_step": "check-train-step",
-    "evaluate": "check-evaluate",
-    "throughput": "check-throughput",
-    "speedup": "check-speedup",
-    "run": "run-evidence",
-    "program": "run-program",
-}
-HONEST = {"train_step": 5, "evaluate": 5, "throughput": 5, "speedup": 5, "run": 20, "program": 10}
-NONE_OF_THEM = {"train_step": 0, "evaluate": 0, "throughput": 0, "speedup": 0}
+RUBRIC = find_rubric(LAB)
+EXERCISES = {each.cell.removeprefix("check-").replace("-", "_"): each for each in RUBRIC.exercises}
+CELLS = {name: each.cell for name, each in EXERCISES.items()} | {"run": "run-evidence", "program": "run-program"}
+AUTOMATIC = RUBRIC.total
+POINTS = {name: each.max_points for name, each in EXERCISES.items()}
+HONEST = POINTS | {"run": 10, "program": 10}
+NONE_OF_THEM = dict.fromkeys(POINTS, 0)
+UNKNOWN = dict.fromkeys(POINTS)  # nothing is said of any
+CALLED_BY_TRAINING = ("train_step", "evaluate")  # an answer that calls two others is lost with either
 
 EXHIBITS: dict[str, Exhibit] = {}
 
@@ -81,7 +81,12 @@ class Exhibit:
 
 
 def exhibit(*, flags: str = "", reason: str = "", slow: bool = False, **points: float) -> Callable:
-    """Register a function as an exhibit; `points` are by the names in `CELLS`, 5 for an exercise and 0 for the runs."""
+    """Register a function as an exhibit.
+
+    `points` are by the names in `CELLS`. Where nothing is said, an exercise has all of its points, and a run none.
+    """
+    if 0 in map(points.get, CALLED_BY_TRAINING):
+        points = {"training": 0} | points
 
     def register(build: Callable[[Submission, World], None]) -> Callable[[Submission, World], None]:
         assert build.__doc__ and not set(points) - set(CELLS)

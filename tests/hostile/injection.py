@@ -65,7 +65,7 @@ def markup_in_outputs(submission: Submission, world: World) -> None:
     check.outputs = [new_output("stream", name="stdout", text="5 of 5 points\npassed 5/5 everything" + MARK)]
 
 
-@exhibit(run=17, reason="run.json is of lab")
+@exhibit(run=8, reason="run.json is of lab")
 def markup_in_the_record(submission: Submission, world: World) -> None:
     """Markup and formulas in every text of run.json that a page may show."""
     path = submission.run() / "run.json"
@@ -84,7 +84,7 @@ def markup_in_the_name_of_the_data(submission: Submission, world: World) -> None
     path.write_text(json.dumps(record))
 
 
-@exhibit(run=17, reason="assessment.out line")
+@exhibit(run=9, reason="assessment.out line")
 def markup_in_the_transcript(submission: Submission, world: World) -> None:
     """Markup as a line of the transcript, which a reason quotes."""
     path = submission.run() / "assessment.out"
@@ -109,12 +109,12 @@ def markup_in_the_last_words(submission: Submission, world: World) -> None:
     submission.before("train-step", f"import os\nos.write(2, {('x' + MARK + TERMINAL)!r}.encode())\nos._exit(70)")
 
 
-@exhibit(speedup=0, reason="object of type|is wrong")
+@exhibit(memory=0, reason="returned a|is wrong|is there a return")
 def markup_in_a_type(submission: Submission, world: World) -> None:
     """Returns an object whose type's name is markup."""
     submission.answer(
-        "speedup",
-        f"def speedup_and_efficiency(times, ranks):\n    return type({ANYTHING!r}, (), {{}})(), 1.0\n\n"
+        "memory",
+        f"def saved_bytes(*given):\n    return type({ANYTHING!r}, (), {{}})()\n\nforward_checkpointed = saved_bytes\n\n"
         f"__name__ = {ANYTHING!r}",
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from exhibits import LAB, NONE_OF_THEM, Submission, World, exhibit
+from exhibits import EXERCISES, LAB, NONE_OF_THEM, Submission, World, exhibit
 from nbformat.v4 import new_code_cell, new_output
 
 
@@ -119,9 +119,9 @@ def grade_cells_rewritten(submission: Submission, world: World) -> None:
 @exhibit(**NONE_OF_THEM, flags="tampered missing", reason="not answered|NotImplementedError")
 def answers_in_locked_cells(submission: Submission, world: World) -> None:
     """Answers are deleted, and the code stands in the locked grade cells, where it is not looked for."""
-    for name in ("train-step", "evaluate", "throughput", "speedup"):
-        answer = submission.cell(f"ex-{name}")
-        submission.cell(f"check-{name}").source = answer.source
+    for exercise in EXERCISES.values():
+        answer = submission.cell(exercise.cell.replace("check-", "ex-"))
+        submission.cell(exercise.cell).source = answer.source
         submission.notebook.cells.remove(answer)
 
 

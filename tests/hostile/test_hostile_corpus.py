@@ -115,7 +115,7 @@ def hand_in(world: World, exhibits: list[Exhibit]) -> None:
     """Everybody's submission."""
     for student in HONEST_STUDENTS:
         submission = Submission(world.course / "submitted" / student / LAB)
-        submission.cell("ex-speedup").source += "\n# canary-answer-of-" + student
+        submission.cell("ex-memory").source += "\n# canary-answer-of-" + student
         for folder in (submission.run(), submission.program()):
             weights = folder / "model.safetensors"
             if (student, folder.name) != ("ada", "run"):  # hers are the ones that others take

@@ -102,6 +102,109 @@ def train_step(model, images, labels, optimizer, loss_fn):
 """,
         "update",
     ),
+    "loaders that are lists": (
+        "01_single_gpu", "loaders",
+        """
+def make_loaders(train_set, validation_images, batch_size, num_workers, pin_memory, seed):
+    if validation_images >= len(train_set): raise ValueError
+    order = torch.randperm(len(train_set), generator=torch.Generator().manual_seed(seed)).tolist()
+    def batches(mine, size):
+        some = [mine[n : n + size] for n in range(0, len(mine), size)]
+        return [(torch.stack([train_set[i][0] for i in each]), torch.tensor([train_set[i][1] for i in each])) for each in some]
+    mine = order[validation_images:]
+    return batches(mine[: len(mine) // batch_size * batch_size], batch_size), batches(order[:validation_images], 500)
+""",
+        "training edges",
+    ),
+    "a split that is drawn when it is read": (
+        "01_single_gpu", "loaders",
+        """
+def make_loaders(train_set, validation_images, batch_size, num_workers, pin_memory, seed):
+    if validation_images >= len(train_set): raise ValueError
+    some = torch.utils.data.RandomSampler(train_set, num_samples=validation_images)
+    rest = torch.utils.data.RandomSampler(train_set, num_samples=len(train_set) - validation_images)
+    common = dict(num_workers=num_workers, pin_memory=pin_memory, multiprocessing_context="forkserver" if num_workers else None)
+    return (torch.utils.data.DataLoader(train_set, batch_size, sampler=rest, drop_last=True, **common),
+            torch.utils.data.DataLoader(train_set, 500, sampler=some, **common))
+""",
+        "split training validation",
+    ),
+    "rows without a training": (
+        "01_single_gpu", "training",
+        """
+def train(model, train_batches, validation_batches, optimizer, loss_fn, epochs, scheduler=None, stop=None, report=None):
+    rows = []
+    for epoch in range(epochs):
+        accuracy = 0.9 - 0.5 / (epoch + 1)
+        rows.append({"train_loss": 1 - accuracy, "train_accuracy": accuracy, "val_loss": 1.1 - accuracy, "val_accuracy": accuracy})
+        if report: report(epoch + 1, rows[-1])
+        if stop and stop([row["val_accuracy"] for row in rows]): break
+    return rows
+""",
+        "loop metrics modes stop",
+    ),
+    "a training of the last epoch alone": (
+        "01_single_gpu", "training",
+        """
+def train(model, train_batches, validation_batches, optimizer, loss_fn, epochs, scheduler=None, stop=None, report=None):
+    model.train()
+    for images, labels in train_batches:
+        loss, logits = train_step(model, images, labels, optimizer, loss_fn)
+    loss_sum, correct, seen = evaluate(model, validation_batches, loss_fn)
+    row = {"train_loss": loss, "train_accuracy": correct / seen, "val_loss": loss_sum / seen, "val_accuracy": correct / seen}
+    return [row] * epochs
+""",
+        "loop metrics modes stop",
+    ),
+    "micro-batches joined to one": (
+        "01_single_gpu", "accumulate",
+        """
+def accumulated_step(model, micro_batches, optimizer, loss_fn, dtype=None):
+    images, labels = (torch.cat(each) for each in zip(*micro_batches))
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype, enabled=dtype is not None):
+        loss = loss_fn(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+""",
+        "gradient",
+    ),
+    "blocks that are computed again for show": (
+        "01_single_gpu", "memory",
+        """
+def forward_checkpointed(blocks, x):
+    for block in blocks:
+        before, x = x, block(x)
+        if x.requires_grad:
+            x.register_hook(lambda gradient, block=block, before=before: (block(before.detach()), gradient)[1])
+    return x
+
+def saved_bytes(function):
+    kept = {}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.update({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()}) or t, lambda t: t
+    ):
+        function()
+    return sum(kept.values())
+""",
+        "recomputed",
+    ),
+    "bytes of what is returned": (
+        "01_single_gpu", "memory",
+        """
+from torch.utils.checkpoint import checkpoint
+
+def saved_bytes(function):
+    result = function()
+    return result.numel() * result.element_size()
+
+def forward_checkpointed(blocks, x):
+    for block in blocks: x = checkpoint(block, x, use_reentrant=False)
+    return x
+""",
+        "bytes",
+    ),
 }  # fmt: skip
 
 

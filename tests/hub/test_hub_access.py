@@ -75,7 +75,7 @@ def found_in_terminal(hub, victim, intruder, processes):
         hub.home(hub.student_a) / LAB / f"{LAB}.ipynb",
         hub.checkout / "labs" / LAB / f"{LAB}.ipynb",
         hub.checkout / "autograde" / "rubrics" / f"{LAB}.toml",
-        hub.checkout / "autograde" / "checks" / "lab01.py",
+        hub.checkout / "course_lib" / "exercises" / "answers" / "lab01.py",
         hub.checkout / "course" / "gradebook.db",
         hub.home(hub.course) / "grader",
         handed_in,
@@ -127,7 +127,7 @@ def test_no_student_gets_into_anothers_server_or_the_graders(hub, victim, intrud
     paths += [f"{SERVICE}{path}" for path in (
         "/", "/lab", "/formgrader", "/formgrader/manage_students", "/formgrader/api/status", "/formgrader/api/students",
         f"/formgrader/api/grades?submission_id={LAB}", "/api/contents", f"/api/contents/labs/{LAB}/{LAB}.ipynb",
-        f"/api/contents/autograde/rubrics/{LAB}.toml", "/api/contents/autograde/checks/lab01.py",
+        f"/api/contents/autograde/rubrics/{LAB}.toml", "/api/contents/course_lib/exercises/answers/lab01.py",
         "/api/contents/course/gradebook.db", "/files/course/gradebook.db", "/api/terminals", "/api/kernels",
     )]  # fmt: skip
     if way == "server's token":  # made for B's own server: of others' it must not even say that they are there

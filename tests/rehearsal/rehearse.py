@@ -53,6 +53,8 @@ def parameters(notebook: Path, gpus: int) -> dict:
             chosen[name] = min(value, 2 if name == "baseline_epochs" else 1)  # the first of a baseline does not count
         elif name == "train_samples":
             chosen[name] = few
+        elif name == "validation_images":
+            chosen[name] = few // 4  # of the training samples
         elif name == "study_samples":
             chosen[name] = min(value or most, few if most == 128 else most)
         elif name.endswith(("samples", "images")):

@@ -1,0 +1,888 @@
+"""Lab 01: the step, the data loaders, evaluation, throughput, the training loop, accumulation, activation memory."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+import weakref
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from course_lib.exercises.comparing import equal, finite, is_number, kind_of
+from course_lib.exercises.description import Exercise, Part
+
+__all__ = ["EXERCISES"]
+
+KEYS = ("train_loss", "train_accuracy", "val_loss", "val_accuracy")
+
+
+def _normal(random, *shape, scale=1.0):
+    return torch.from_numpy(random.normal(0, scale, shape))
+
+
+def _network(random, features, hidden, classes, norm=False):
+    """Parameters and buffers of `perceptron`, in order."""
+    ends = [
+        _normal(random, *shape, scale=0.5) for shape in ((hidden, features), (hidden,), (classes, hidden), (classes,))
+    ]
+    scale, variance = (torch.from_numpy(random.uniform(low, 2, hidden)) for low in (0.5, 0.5))
+    between = [scale, *(_normal(random, hidden, scale=0.3) for _ in range(2)), variance, torch.tensor(7)]
+    return [*ends[:2], *(between if norm else []), *ends[2:]]
+
+
+def _batch(random, images, features, classes):
+    return _normal(random, images, 1, 1, features), torch.from_numpy(random.integers(0, classes, images))
+
+
+def perceptron(state, *between):
+    """A network of two layers, with layers between the first and its activation; `state` are its tensors in order."""
+    (hidden, features), classes = state[0].shape, len(state[-1])
+    layers = [nn.Flatten(), nn.Linear(features, hidden), *between, nn.Tanh(), nn.Linear(hidden, classes)]
+    model = nn.Sequential(*layers).double()
+    for tensor, value in zip(model.state_dict().values(), state, strict=True):
+        tensor.copy_(value)
+    return model
+
+
+def hidden_units(state):
+    return len(state[1])
+
+
+def weights_of(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def pair(found, *names):
+    """Two values by name; None for both where there is no pair."""
+    values = found if isinstance(found, tuple | list) and len(found) == 2 else [None] * 2
+    return dict(zip(names, values, strict=True))
+
+
+# --- train_step
+
+
+def _draw_steps(random):
+    features, hidden, classes = (int(n) for n in random.integers([6, 7, 4], [11, 11, 7]))
+    sgd = {"lr": round(float(random.uniform(0.05, 0.3)), 3), "momentum": round(float(random.uniform(0.3, 0.9)), 2)}
+    smoothing = round(float(random.uniform(0.3, 0.6)), 2)  # enough that no other loss passes for it
+
+    def case(about, images, steps=1, norm=False, sgd=sgd, smoothing=smoothing):
+        state = _network(random, features, hidden, classes, norm)
+        batches = [_batch(random, images, features, classes) for _ in range(steps)]
+        return {"state": state, "norm": norm, "batches": batches, "sgd": sgd, "smoothing": smoothing, "about": about}
+
+    return {
+        "one": [case(f"one step of SGD, {sgd}, loss with label_smoothing={smoothing}", 8)],
+        "normed": [case("one step of a network with batch norm", 24, norm=True)],
+        # Without momentum and smoothing: whatever rule or loss a step follows, it shows whose gradients it used.
+        "two": [case("two steps of plain SGD", 8, 2, sgd={"lr": sgd["lr"]}, smoothing=0.0)],
+    }
+
+
+def observe_steps(case, train_step):
+    norm = [nn.BatchNorm1d(hidden_units(case["state"]))] if case["norm"] else []
+    model = perceptron(case["state"], *norm).train()
+    optimizer = torch.optim.SGD(model.parameters(), **case["sgd"])
+    loss_fn, found, steps = nn.CrossEntropyLoss(label_smoothing=case["smoothing"]), None, []
+    for images, labels in case["batches"]:
+        found = train_step(model, images.clone(), labels.clone(), optimizer, loss_fn)
+        gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+        steps.append({"weights": weights_of(model), "gradients": gradients})
+    values = pair(found, "loss", "logits")
+    attached = any(isinstance(value, torch.Tensor) and value.requires_grad for value in values.values())
+    found = {"steps": steps} if len(steps) > 1 else {"weights": steps[0]["weights"]}
+    return values | found | {"attached": attached, "training": model.training}
+
+
+def _flat(tensors, like):
+    """Tensors as one vector; `TypeError` where they are not finite and shaped like those of `like`."""
+    if not isinstance(tensors, list) or len(tensors) != len(like):
+        raise TypeError
+    for one, other in zip(tensors, like, strict=True):
+        if not isinstance(one, torch.Tensor) or one.shape != other.shape or not bool(one.isfinite().all()):
+            raise TypeError
+    return torch.cat([tensor.double().flatten() for tensor in tensors])
+
+
+def _own_gradient(state, images, labels):
+    weights = [tensor.clone().requires_grad_() for tensor in state]
+    logits = (images.flatten(1) @ weights[0].T + weights[1]).tanh() @ weights[2].T + weights[3]
+    return _flat(list(torch.autograd.grad(functional.cross_entropy(logits, labels), weights)), state)
+
+
+def _repeats(case, seen, right):
+    """Both steps move the weights by the same multiple of their own batch's gradient.
+
+    The multiple is the update's business. Where no weight moves, the gradients that a step leaves are judged.
+    """
+    start, (first, second) = case["state"], seen["steps"]
+    places = [_flat(state, start) for state in (start, first["weights"], second["weights"])]
+    used = [places[1] - places[0], places[2] - places[1]]
+    own = [
+        _own_gradient(state, *batch) for state, batch in zip((start, first["weights"]), case["batches"], strict=True)
+    ]
+    if not any(bool(moved.any()) for moved in used):
+        used = [_flat(step["gradients"], start) for step in (first, second)]
+    scale = used[0].dot(own[0]) / own[0].square().sum()
+
+    def follows(gradient):
+        return bool((used[1] - scale * gradient).norm() <= 1e-2 * abs(scale) * gradient.norm())
+
+    if not any(bool(one.any()) for one in used) or not (used[0] - scale * own[0]).norm() <= 1e-2 * used[0].norm():
+        return _NO_REPEAT
+    if follows(own[1]):
+        return ""
+    return _PILED_UP if follows(own[0] + own[1]) else _NO_REPEAT
+
+
+_NO_REPEAT = "two steps do not move the weights along the gradients of their own batches"
+_PILED_UP = (
+    "the second step uses the first one's gradients too: PyTorch adds to .grad; call optimizer.zero_grad() before "
+    "backward()"
+)
+
+step = Exercise(("train_step",), _draw_steps, observe_steps, {
+    "update": Part("One step of the given optimiser on the given loss",
+        "after one step the weights are not those of the given optimiser and loss: one backward() of loss_fn's value, "
+        "then one optimizer.step(), in training mode", cases="one normed", keys="weights training"),
+    "repeat": Part("Several steps, each with its own gradients", _NO_REPEAT,
+        "print a gradient's norm before each step: PyTorch adds to .grad", cases="two", judge=_repeats),
+    "returns": Part("Returns loss and logits of before the update, detached",
+        "loss and logits are not those of the weights before the update",
+        "print type, shape and requires_grad of what train_step returns", cases="one", keys="loss logits attached"),
+}, "do one step by hand for a linear layer, and compare a weight before and after train_step")  # fmt: skip
+
+# --- make_loaders
+
+
+def _draw_loaders(random):
+    def case(ask, batch_size, more=0):
+        validation, b = int(random.integers(501, 540)), batch_size
+        training = b * int(random.integers(5, 9)) + (int(random.integers(1, b)) if b > 1 else 0)
+        about = f"{validation + training} images, {validation + more} of them for validation, batches of {b}"
+        return {"ask": ask, "images": validation + training, "validation": validation + (training + more if more else 0),
+                "batch_size": b, "seed": int(random.integers(0, 10**6)), "about": about}  # fmt: skip
+
+    batch_size = int(random.integers(8, 17))
+    refused = case("refused", batch_size, 3)
+    refused["about"] = (
+        f"{refused['images']} images, {refused['validation']} of them for validation: no training image is left"
+    )
+    passed = case("passed", batch_size)
+    passed["about"] = "two workers, pinned memory (what the loaders have: num_workers, pin_memory)"
+    return {"split": [case("read", 1)], "batches": [case("read", batch_size)], "edges": [passed, refused]}
+
+
+class Numbered(torch.utils.data.Dataset):
+    """Images whose labels are their numbers."""
+
+    def __init__(self, images):
+        self.images = images
+
+    def __len__(self):
+        return self.images
+
+    def __getitem__(self, number):
+        if not 0 <= number < self.images:
+            raise IndexError(number)
+        return torch.full((1, 2, 2), float(number)), number
+
+
+def generator_states():
+    """The states of torch's and numpy's global generators."""
+    _, numbers, place, *_ = np.random.get_state()
+    return torch.get_rng_state().numpy().tobytes(), numbers.tobytes(), place
+
+
+def numbers_read(loader):
+    """The numbers of the images, batch by batch; None for what cannot be read."""
+    try:
+        return [[int(label) for label in labels] for _, labels in loader]
+    except (TypeError, ValueError):
+        return None
+
+
+def observe_loaders(case, make_loaders):
+    """What two epochs read: with the seed, with it again, and with another."""
+    images, known = Numbered(case["images"]), torch.utils.data.DataLoader
+    question = images, case["validation"], case["batch_size"]
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if case["ask"] == "refused":
+            try:
+                make_loaders(*question, 0, False, case["seed"])
+            except ValueError:
+                return {"refused": True}
+            return {"refused": False}
+        if case["ask"] == "passed":
+            found = pair(make_loaders(*question, 2, True, case["seed"]), "training", "validation").values()
+            types = [isinstance(loader, known) for loader in found]
+            readable = found if all(types) else []
+            contexts = [
+                each.multiprocessing_context and each.multiprocessing_context.get_start_method() for each in readable
+            ]
+            options = [(loader.num_workers, loader.pin_memory) for loader in readable]
+            return {"loaders": types, "passed": options, "contexts": contexts}
+        runs = []
+        for number, seed in enumerate((case["seed"], case["seed"], case["seed"] + 1)):
+            torch.manual_seed(number)  # nothing is to come of the global generator
+            before = generator_states()
+            found = pair(make_loaders(*question, 0, False, seed), "training", "validation")
+            untouched = generator_states() == before
+            orders = {name: [numbers_read(loader) for _ in range(2)] for name, loader in found.items()}
+            runs.append(orders | {"untouched": untouched})
+        return {"runs": runs}
+
+
+def _joined(batches):
+    if not isinstance(batches, list):
+        raise TypeError
+    return [number for batch in batches for number in batch]
+
+
+def _split(case, seen, right):
+    splits = []
+    for run in seen["runs"]:
+        training, validation = (_joined(run[name][0]) for name in ("training", "validation"))
+        if run["untouched"] is not True:
+            return ("the global generator of torch or numpy, from which weights and dropout are drawn, is changed: draw "
+                    "the split from torch.Generator().manual_seed(seed)")  # fmt: skip
+        if set(training) & set(validation):
+            return "some image is both for training and for validation: the accuracy would be of images already learnt"
+        if len(set(validation)) != case["validation"]:
+            return "validation_images says how many images are for validation, and yours are not so many: is a batch dropped?"
+        if sorted(training + validation) != list(range(case["images"])):
+            return "with batches of one image, some image is in neither loader, or in one twice"
+        splits.append(set(validation))
+    if splits[0] != splits[1]:
+        return "the same seed does not give the same split: draw it from torch.Generator().manual_seed(seed)"
+    return "another seed gives the same split: draw it from the seed" if splits[0] == splits[2] else ""
+
+
+def _training(case, seen, right):
+    rest = case["images"] - case["validation"]
+    for run in seen["runs"]:
+        for batches in run["training"]:
+            if any(len(batch) != case["batch_size"] for batch in batches):
+                return ("a training batch has another size than batch_size: the incomplete last batch is dropped "
+                        "(drop_last=True), because a small batch has a noisy gradient")  # fmt: skip
+            if len(batches) != rest // case["batch_size"] or len(set(_joined(batches))) != len(_joined(batches)):
+                return "an epoch does not read each training image once, in whole batches"
+        first, second = map(_joined, run["training"])
+        if first == sorted(first):
+            return "the training images are not shuffled"
+        if first == second:
+            return "two epochs read the training images in the same order: shuffle anew in each (shuffle=True)"
+    if seen["runs"][0]["training"] != seen["runs"][1]["training"]:
+        return "the same seed does not give the same order of training: give the DataLoader a generator with that seed"
+    return ""
+
+
+def _validation(case, seen, right):
+    for run in seen["runs"]:
+        first, second = run["validation"]
+        if sorted(_joined(first)) != sorted(set(_joined(first))) or len(_joined(first)) != case["validation"]:
+            return "the validation loader does not read each validation image once: no batch of it is dropped"
+        if first != second:
+            return "two passes read the validation images in different orders: they need no shuffling"
+        if [len(batch) for batch in first] != [500, case["validation"] - 500]:
+            return "the validation batches are of 500 images, and the rest"
+    return ""
+
+
+def _edges(case, seen, right):
+    if case["ask"] == "refused":
+        return "" if seen["refused"] is True else "a split that leaves no training image must raise ValueError"
+    if list(seen["loaders"]) != [True, True]:
+        return "should return a pair of torch.utils.data.DataLoader"
+    if [tuple(options) for options in seen["passed"]] != [(2, True)] * 2:
+        return "num_workers and pin_memory must reach both loaders"
+    if list(seen["contexts"]) != ["forkserver"] * 2:
+        return (
+            'workers must come from the fork server, multiprocessing_context="forkserver" where there are workers: a '
+            "process that has used OpenMP or CUDA must not be forked"
+        )
+    return ""
+
+
+_NO_LOADERS = "should return two loaders, whose batches are pairs (images, labels)"
+
+loaders = Exercise(("make_loaders",), _draw_loaders, observe_loaders, {
+    "split": Part("A split that comes from the seed alone", _NO_LOADERS, judge=_split),
+    "training": Part("Training batches: shuffled anew, whole, reproducible", _NO_LOADERS, cases="batches", judge=_training),
+    "validation": Part("Validation batches: every image, in a fixed order", _NO_LOADERS, cases="batches",
+        judge=_validation),
+    "edges": Part("Workers and pinned memory passed on, an empty split refused", _NO_LOADERS, judge=_edges),
+}, "give it a data set whose labels are 0, 1, 2, …, and print the labels of two epochs")  # fmt: skip
+
+# --- evaluate
+
+
+def _draw_evaluations(random):
+    features, hidden, classes = (int(n) for n in random.integers([8, 10, 4], [20, 24, 9]))
+    cuts = [int(n) for n in random.integers([5, 27], [23, 45])]  # no batch of one image
+    sizes = [cuts[0], cuts[1] - cuts[0], 50 - cuts[1]]
+    plain, normed = (_network(random, features, hidden, classes, norm) for norm in (False, True))
+    # The same function of the images as the normed network in evaluation mode, without batch norm and dropout.
+    weight, bias, scale, shift, mean, variance, _, *last = normed
+    scale = scale / (variance + 1e-5).sqrt()
+    folded = [weight * scale[:, None], (bias - mean) * scale + shift, *last]
+    images, labels = _batch(random, 50, features, classes)
+    logits = (images.flatten(1) @ plain[0].T + plain[1]).tanh() @ plain[2].T + plain[3]
+    labels[:30] = logits.argmax(1)[:30]  # more right than any other rule than the largest logit gets
+    batches = list(zip(images.split(sizes), labels.split(sizes), strict=True))
+    about = f"three batches of {sizes} images"
+    return {"networks": [{"plain": plain, "normed": normed, "folded": folded, "batches": batches,
+                          "amount": float(random.uniform(2, 5)), "about": about}]}  # fmt: skip
+
+
+class UnlessGrad(nn.Module):
+    """Changes its input while a graph is recorded."""
+
+    def __init__(self, amount):
+        super().__init__()
+        self.amount = amount
+        # What is asked is what autograd does, not a function that says so.
+        self.probe = torch.ones((), requires_grad=True)
+
+    def forward(self, x):
+        return x + self.amount * x.roll(1, dims=1) if (self.probe * 1).requires_grad else x
+
+
+def observe_evaluation(case, evaluate):
+    """The three numbers of each network, and the normed one's tensors afterwards."""
+    norm = nn.BatchNorm1d(hidden_units(case["normed"])), nn.Dropout(0.5)
+    models = {
+        "plain": perceptron(case["plain"]), "watched": perceptron(case["plain"], UnlessGrad(case["amount"])),
+        "normed": perceptron(case["normed"], *norm), "folded": perceptron(case["folded"]),
+    }  # fmt: skip
+    found = {}
+    for name, model in models.items():
+        batches = [(images.clone(), labels.clone()) for images, labels in case["batches"]]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # of dropout, where it is left on
+            three = evaluate(model.train(), batches, nn.CrossEntropyLoss())
+        found[name] = list(three) if isinstance(three, tuple | list) and len(three) == 3 else [None] * 3
+    loss_sum, correct, images = found["plain"]
+    state = [tensor.clone() for tensor in models["normed"].state_dict().values()]
+    return found | {"loss_sum": loss_sum, "correct": correct, "images": images, "state": state}
+
+
+def _same_numbers(found, expected):
+    return all(is_number(b) and equal(a, float(b), 1e-3) for a, b in zip(found, expected, strict=True))
+
+
+def _evaluates(seen, right):
+    """Whether something is right that only the network's logits can tell: a mistake in a sum costs that sum alone."""
+    numbers = all(is_number(value) for value in seen["plain"])
+    in_order = numbers and _same_numbers(sorted(map(float, seen["plain"])), sorted(map(float, right["plain"])))
+    return in_order or equal(seen["correct"], right["correct"]) or equal(seen["loss_sum"], right["loss_sum"], 1e-3)
+
+
+def _mode(case, seen, right):
+    if not equal(seen["state"], right["state"]):
+        return (
+            "evaluating changed the model: batch norm's statistics moved, so it was in training mode; call model.eval() "
+            "first"
+        )
+    if not _evaluates(seen, right):
+        return _NO_SUMS
+    steady = _same_numbers(seen["normed"], seen["folded"])
+    return "" if steady else "the sums of a network with batch norm and dropout are not those of evaluation mode"
+
+
+def _no_graph(case, seen, right):
+    if not _evaluates(seen, right):
+        return _NO_SUMS
+    same = _same_numbers(seen["watched"], seen["plain"])
+    return "" if same else "a graph is recorded in the forward passes, which costs memory: use torch.no_grad()"
+
+
+_NO_SUMS = "neither the losses nor the correct predictions are right, so this cannot be judged"
+
+evaluation = Exercise(("evaluate",), _draw_evaluations, observe_evaluation, {
+    "counts": Part("Counts correct predictions and images", "the number of correct predictions or of images is wrong",
+        cases="networks", keys="correct images"),
+    "loss": Part("Sums the losses of all images, with a short last batch too",
+        "the sum of the images' losses is wrong when batches differ in size", cases="networks", keys="loss_sum",
+        tolerance=1e-3),
+    "mode": Part("In evaluation mode, the network unchanged", _NO_SUMS, "print model.training inside a forward hook",
+        cases="networks", judge=_mode),
+    "no-graph": Part("Records no graph", _NO_SUMS, "print torch.is_grad_enabled() inside a forward hook",
+        cases="networks", judge=_no_graph),
+}, "add up the three numbers by hand for two small batches of different sizes, and compare")  # fmt: skip
+
+# --- images_per_second
+
+POLL = 0.001  # seconds
+ATTEMPTS = 4
+MOST_CALLS, MOST_QUESTIONS = 1000, 100_000
+
+
+def _draw_devices(random):
+    """Two devices, the second at least 2.2 times as fast or slow: no guess is right for both."""
+
+    def device(speed):
+        warmup, steps, batch_size = (int(n) for n in random.integers([2, 12, 20], [5, 17, 200]))
+        fast = float(0.007 * 8**speed)
+        slow = float(random.uniform(0.8, 1.2)) * steps * fast / warmup  # the warm-up lasts as long as the rest
+        about = (
+            f"a pretend device: {warmup} + {steps} steps of {batch_size} images, {1000 * fast:.0f} ms each once warm"
+        )
+        return {"warmup": warmup, "steps": steps, "batch_size": batch_size, "fast": fast, "slow": slow, "about": about}
+
+    speed = random.uniform()
+    return {"devices": [device(speed), device((speed + random.uniform(0.4, 0.6)) % 1)]}
+
+
+class Device:
+    """A pretend device, which works behind the caller's back: only it knows how long it took.
+
+    A process that a busy machine stops between the last step and the return is asked again; one who always puts the
+    return off gains nothing by it.
+    """
+
+    def __init__(self, case):
+        self.case, self.attempts, self.questions = case, 0, 0
+        self.begin()
+
+    def answer(self, name, rank, *arguments):
+        self.questions += 1
+        if self.questions > MOST_QUESTIONS:
+            raise ValueError("the device was asked too often")
+        actions = {
+            "begin": self.begin,
+            "step": self.step,
+            "synchronize": self.synchronize,
+            "ready": self.ready,
+            "end": self.end,
+        }
+        return actions[name](*arguments)
+
+    def begin(self):
+        self.calls, self.waits, self.busy_until, self.found, self.returned = [], [], 0.0, None, 0.0
+        self.attempts += 1
+
+    def step(self):
+        now = time.perf_counter()
+        warm = len(self.calls) >= self.case["warmup"]
+        self.busy_until = max(now, self.busy_until) + self.case["fast" if warm else "slow"]
+        self.calls.append(now)
+        if len(self.calls) > MOST_CALLS:
+            raise ValueError("step() was called too often")
+
+    def synchronize(self):
+        self.waits.append((len(self.calls), max(time.perf_counter(), self.busy_until)))
+        if len(self.waits) > MOST_CALLS:
+            raise ValueError("synchronize() was called too often")
+
+    def ready(self):
+        return time.perf_counter() >= self.busy_until
+
+    def end(self, found):
+        """Whether it is to be done again."""
+        self.found, self.returned = found, time.perf_counter()
+        bounds = self.bounds()
+        late = bounds is not None and is_number(found) and found <= bounds[0] and self.returned > self.latest()
+        return late and self.attempts < ATTEMPTS
+
+    def when(self, calls):
+        """When the device was done with so many steps and had been waited for; an empty list if it was not."""
+        return [clock for after, clock in self.waits if after == calls]
+
+    def latest(self):
+        """The latest end of the measurement that counts: one who puts off the return cannot widen the bounds."""
+        done, ready = self.when(len(self.calls))[0], self.when(self.case["warmup"])[-1]
+        return done + 0.3 * (done - ready) + 0.05
+
+    def bounds(self):
+        """Bounds of the rate, which hold on a busy machine; None if the steps or the waits are not those asked for."""
+        warmup, steps = self.case["warmup"], self.case["steps"]
+        ready, done = self.when(warmup), self.when(warmup + steps)
+        if len(self.calls) != warmup + steps or not ready or not done:
+            return None
+        # The inner clock starts between the device's being ready and its first timed step, and stops between its
+        # being done and the return.
+        longest = min(self.returned, self.latest()) - ready[-1]
+        lowest, highest = (self.case["batch_size"] * steps / t for t in (longest, done[0] - self.calls[warmup]))
+        return [0.99 * lowest, 1.01 * highest]
+
+    def evidence(self):
+        first, last = self.case["warmup"], self.case["warmup"] + self.case["steps"]
+        return {
+            "calls": len(self.calls), "bounds": self.bounds(), "found": self.found, "ready": bool(self.when(first)),
+            "done": bool(self.when(last)), "within": sum(first < calls < last for calls, _ in self.waits),
+        }  # fmt: skip
+
+
+def observe_throughput(case, outside, images_per_second):
+    def synchronize():
+        outside("synchronize")
+        while not outside("ready"):
+            time.sleep(POLL)
+
+    again = True
+    while again:
+        outside("begin")
+        found = images_per_second(
+            lambda: outside("step"), case["batch_size"], case["steps"], case["warmup"], synchronize
+        )
+        again = outside("end", found)
+    return {}
+
+
+def _calls(case, seen, right):
+    asked = case["warmup"] + case["steps"]
+    if seen["calls"] == asked:
+        return ""
+    return f"step() ran {'more' if seen['calls'] > asked else 'less'} often than warmup and steps ask for"
+
+
+def _rate(case, seen, right):
+    if not is_number(seen["found"]):
+        return f"should return a number, it returned {kind_of(seen['found'])}"
+    if not seen["done"]:
+        return (
+            "the clock was read while the device was still at work: call synchronize() before each reading of the clock"
+        )
+    if not seen["ready"]:
+        return ("the clock was started while the device was still busy with the warm-up steps: synchronize() after them, "
+                "and start the clock only then")  # fmt: skip
+    rate, (lowest, highest) = finite(seen["found"]), seen["bounds"]
+    truth = case["batch_size"] / case["fast"]
+    if lowest < rate < highest and not (seen["within"] and rate < 0.85 * truth):
+        return ""
+    if rate >= highest:
+        return "the rate is higher than what the device did in the timed steps"
+    factors = {"batch_size": "count images, not steps", "steps": "count all timed steps"}
+    for name, why in factors.items():
+        if lowest < case[name] * rate < highest:
+            return f"the rate is lower than what the device did in the timed steps, by the factor {name}: {why}"
+    if seen["within"]:
+        return ("the rate is lower than what the device did in the timed steps: synchronize() within them makes the "
+                "device wait for Python; call it once before each reading of the clock")  # fmt: skip
+    return ("the rate is lower than what the device did in the timed steps: the warm-up is not timed, and the rate is "
+            "batch_size · steps / seconds")  # fmt: skip
+
+
+throughput = Exercise(("images_per_second",), _draw_devices, observe_throughput, {
+    "calls": Part("Runs the steps that were asked for", hint="count the calls of step() by a counter of your own",
+        cases="devices", judge=_calls),
+    "rate": Part("Times the timed steps, all of them, and nothing else", cases="devices", needs="calls", judge=_rate),
+}, "write down, in order, every call of step() and synchronize() and every reading of the clock", watch=Device,
+)  # fmt: skip
+
+# --- train
+
+TRAIN_SIZES, VALIDATION_SIZES = (9, 3, 7, 4), (8, 2, 6)  # of the batches, in another order each time
+
+
+def _draw_trainings(random):
+    features, hidden, classes = 6, 5, 4
+
+    def case(about, epochs, norm=False, **more):
+        batches = [[_batch(random, int(size), features, classes) for size in random.permutation(sizes)]
+                   for sizes in (TRAIN_SIZES, VALIDATION_SIZES)]  # fmt: skip
+        given = {"state": _network(random, features, hidden, classes, norm), "norm": norm, "epochs": epochs, "rates": [],
+                 "ends": 0, "lr": round(float(random.uniform(0.2, 0.5)), 3)}  # fmt: skip
+        about = (
+            f"{epochs} epochs, {len(TRAIN_SIZES)} training batches, {len(VALIDATION_SIZES)} validation batches{about}"
+        )
+        return given | {"batches": batches, "about": about} | more
+
+    rates = random.uniform(0.2, 2.0, 20).round(3).tolist()
+    return {
+        "scheduled": [case(", a scheduler", 3, rates=rates)],
+        "plain": [case("", 3)],
+        "modes": [case(", a network with batch norm", 3, norm=True)],
+        "stops": [case(f", to stop after {ends}", 5, ends=ends) for ends in (2, 3)],
+    }
+
+
+class Again:
+    """Batches that can be read again, though not by their numbers."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        for images, labels in self.batches:
+            yield images.clone(), labels.clone()
+
+
+def accuracies_of(found):
+    try:
+        return [float(value) for value in found]
+    except (TypeError, ValueError):
+        return "no list"
+
+
+def observe_training(case, train, *others):
+    """Weights, rows, modes of all forward passes by the batches' sizes, and what `report` and `stop` were called with."""
+    norm = [nn.BatchNorm1d(hidden_units(case["state"]))] if case["norm"] else []
+    model, passes, reported, accuracies = perceptron(case["state"], *norm).eval(), [], [], []
+    model.register_forward_pre_hook(
+        lambda module, given: passes.append([len(given[0]), module.training, torch.is_grad_enabled()])
+    )
+    optimizer, rates = torch.optim.SGD(model.parameters(), lr=case["lr"]), case["rates"]
+
+    def report(epoch, row):
+        reported.append(epoch if isinstance(row, dict) and set(row) >= set(KEYS) else "no row")
+
+    def stop(found):
+        accuracies.append(accuracies_of(found))
+        return len(accuracies) == case["ends"]
+
+    options = {"stop": stop, "report": report} if case["ends"] else {}
+    if rates:
+        options["scheduler"] = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: rates[number % len(rates)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batches = map(Again, case["batches"])
+        rows = train(model, *batches, optimizer, nn.CrossEntropyLoss(), case["epochs"], **options)
+    if isinstance(rows, list | tuple):
+        rows = [[row.get(key) for key in KEYS] if isinstance(row, dict) else None for row in rows]
+    epochs = len(rows) if isinstance(rows, list) else None
+    return {"weights": weights_of(model), "rows": rows, "epochs": epochs, "passes": passes, "reported": reported,
+            "accuracies": accuracies}  # fmt: skip
+
+
+def _modes(case, seen, right):
+    modes = [training for size, training, graph in seen["passes"] if size in TRAIN_SIZES and graph]
+    evaluated = [size for size, *_ in seen["passes"] if size in VALIDATION_SIZES]
+    if len(modes) < case["epochs"] * len(TRAIN_SIZES):
+        return "the network does not see all training batches in all epochs"
+    if len(evaluated) > case["epochs"] * len(VALIDATION_SIZES):
+        return "the validation batches are evaluated more than once an epoch, which costs more time than the training"
+    if len(evaluated) < case["epochs"] * len(VALIDATION_SIZES):
+        return "the network does not see all validation batches in all epochs"
+    if all(modes):
+        return ""
+    return ("some step was made in evaluation mode, in which batch norm and dropout do not train: evaluate() leaves the "
+            "network so; call model.train() at the start of every epoch")  # fmt: skip
+
+
+training = Exercise(("train", "train_step", "evaluate"), _draw_trainings, observe_training, {
+    "loop": Part("Trains on every batch of every epoch, the scheduler stepped after each step",
+        "after the training the weights are not those of one train_step for each batch and epoch, each with the "
+        "scheduler's learning rate", cases="plain scheduled", keys="weights"),
+    "metrics": Part("A row for each epoch, with means over all images",
+        "the rows are wrong: a list of one dict for each epoch, with means over the images",
+        "print loss and size of each batch of one epoch, and take the mean by hand", cases="plain", keys="rows"),
+    "modes": Part("Training mode in every step, one evaluation an epoch",
+        hint="print model.training inside a forward hook", cases="modes", judge=_modes),
+    "stop": Part("Reports every epoch, and ends where stop says so",
+        "report(epoch, row) once for each epoch, from 1; then stop(all validation accuracies so far); a true answer ends "
+        "the training, with that epoch's row as the last", "call it with stop=lambda found: print(found)",
+        cases="stops", keys="reported accuracies epochs"),
+}, "train two epochs on two batches by hand, with your train_step, and compare a weight")  # fmt: skip
+
+# --- accumulated_step
+
+
+def _draw_accumulations(random):
+    features, hidden, classes = 10, 8, 4
+
+    def case(sizes, dtype=""):
+        given = {"state": _network(random, features, hidden, classes), "dtype": dtype}
+        given |= {
+            "lr": round(float(random.uniform(0.2, 0.5)), 3),
+            "smoothing": round(float(random.uniform(0.3, 0.6)), 2),
+        }
+        about = f"{len(sizes)} micro-batches of {sizes} images, dtype={dtype or None}"
+        return given | {"batches": [_batch(random, size, features, classes) for size in sizes], "about": about}
+
+    uneven = [int(size) for size in random.permutation([12, 3, 7, 9])]
+    return {
+        "even": [case([8] * 4)],
+        "uneven": [case(uneven)],
+        "autocast": [case([8] * 3, "bfloat16"), case([8] * 3, "float16"), case([8] * 3)],
+    }
+
+
+class Held:
+    """A tensor that autograd saved, as long as it is kept."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+class PeakOfSaved(contextlib.AbstractContextManager):
+    """Elements that are saved: now, and the most at a time."""
+
+    def __enter__(self):
+        self.held, self.most = weakref.WeakSet(), 0
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, lambda held: held.tensor)
+        self.hooks.__enter__()
+        return self
+
+    def __exit__(self, *exc_info):
+        self.hooks.__exit__(*exc_info)
+
+    def pack(self, tensor):
+        held = Held(tensor)
+        self.held.add(held)
+        self.most = max(self.most, self.now())
+        return held
+
+    def now(self):
+        return sum(each.tensor.numel() for each in self.held)
+
+
+def autocast_now():
+    return str(torch.get_autocast_dtype("cpu")).removeprefix("torch.") if torch.is_autocast_enabled("cpu") else ""
+
+
+def observe_accumulation(case, accumulated_step):
+    """Weights and loss; whether there was ever more than one graph; autocast's type at each place, empty without."""
+    model = perceptron(case["state"]).to(torch.float32 if case["dtype"] else torch.float64)
+    own, seen = nn.CrossEntropyLoss(label_smoothing=case["smoothing"]), {"forward": [], "loss_fn": [], "backward": []}
+    batches = [(images.to(model[1].weight.dtype), labels.clone()) for images, labels in case["batches"]]
+
+    def loss_fn(logits, labels):
+        seen["loss_fn"].append(autocast_now())
+        return own(logits, labels)
+
+    largest = max(batches, key=lambda batch: len(batch[1]))
+    with (
+        PeakOfSaved() as alone,
+        torch.autocast("cpu", getattr(torch, case["dtype"] or "bfloat16"), enabled=bool(case["dtype"])),
+    ):
+        own(model(largest[0]), largest[1])
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)  # left from an earlier step
+        parameter.register_hook(lambda gradient: seen["backward"].append(autocast_now()))
+    model.register_forward_pre_hook(lambda *given: seen["forward"].append(autocast_now()))
+    options = {"dtype": getattr(torch, case["dtype"])} if case["dtype"] else {}
+    with PeakOfSaved() as together:
+        loss = accumulated_step(model, batches, torch.optim.SGD(model.parameters(), lr=case["lr"]), loss_fn, **options)
+    return seen | {"weights": weights_of(model), "loss": loss, "one-graph": together.most < 1.5 * alone.most}
+
+
+def _autocast(case, seen, right):
+    places = {"forward": "the forward pass", "loss_fn": "the loss"}
+    for key, place in places.items():
+        if not isinstance(seen[key], list) or not seen[key] or any(found != case["dtype"] for found in seen[key]):
+            return (
+                f"{place} did not run under torch.autocast(device_type, dtype) with the dtype that was given" if case["dtype"]
+                else f"without a dtype {place} runs without autocast"
+            )  # fmt: skip
+    if not seen["backward"]:
+        return "there was no backward pass"
+    if any(found != "" for found in seen["backward"]):
+        return "the backward pass ran under autocast: call backward() after the with block"
+    return ""
+
+
+_ACCUMULATED = (
+    "the weights did not move by one step along the gradient of the mean loss over all images, or the loss that came "
+    "back is not that mean"
+)
+
+accumulation = Exercise(("accumulated_step",), _draw_accumulations, observe_accumulation, {
+    "gradient": Part("One update from several micro-batches, one graph at a time", _ACCUMULATED, cases="even",
+        keys="weights loss one-graph"),
+    "uneven": Part("Micro-batches of different sizes", _ACCUMULATED, "give it micro-batches of 1 and 3 images",
+        keys="weights loss"),
+    "autocast": Part("Forward and loss under autocast, the backward pass outside",
+        "print torch.is_autocast_enabled() in a forward hook", judge=_autocast),
+}, "compare its gradients with those of one backward pass over all images together")  # fmt: skip
+
+# --- saved_bytes, forward_checkpointed
+
+
+def _draw_memories(random):
+    sizes = [int(n) for n in random.integers(3, 12, 3)]
+    dtypes = random.permutation(["float32", "float64", "bfloat16"]).tolist()
+
+    def saved(kind, dtype, about):
+        a, b, c = sizes
+        return {"kind": kind, "dtype": dtype, "given": [_normal(random, *shape) for shape in ((a, b), (b, c), (c, b))],
+                "about": f"{about}, {dtype}"}  # fmt: skip
+
+    def blocks(grad):
+        shapes = [(6, 4), (6,), (4, 6), (4,)]
+        state = [[_normal(random, *shape, scale=0.5) for shape in shapes] for _ in range(4)]
+        about = f"4 blocks, an input that {'needs a' if grad else 'needs no'} gradient (the blocks' numbers, in order)"
+        return {"blocks": state, "x": _normal(random, 5, 4), "grad": grad, "about": about}
+
+    return {
+        "bytes": [
+            saved("layers", dtypes[0], "two linear layers with a ReLU between"),
+            saved("layers", dtypes[1], "two linear layers with a ReLU between"),
+            saved("views", dtypes[2], "exp and sigmoid of a square, and a matrix times its transpose"),
+            saved("half", dtypes[0], "two linear layers, the first under torch.no_grad()"),
+            saved("nothing", dtypes[1], "nothing needs a gradient"),
+        ],
+        "blocks": [blocks(True), blocks(False)],
+    }
+
+
+def computation(kind, x, first, last):
+    """A function whose graph is alive until it returns."""
+    if kind != "nothing":
+        first, last = first.requires_grad_(), last.requires_grad_()
+
+    def layers():
+        return ((x @ first).relu() @ last).sum()
+
+    def views():
+        y = (first * first).exp().sigmoid()
+        return (y @ y.T).tanh().sum()
+
+    def half():
+        with torch.no_grad():
+            y = (x @ first).tanh()
+        return (y @ last).square().sum()
+
+    return {"layers": layers, "views": views, "half": half, "nothing": layers}[kind]
+
+
+def observe_memory(case, saved_bytes, forward_checkpointed):
+    if "kind" in case:
+        given = [tensor.to(getattr(torch, case["dtype"])) for tensor in case["given"]]
+        return {"bytes": saved_bytes(computation(case["kind"], *given))}
+    blocks, calls = [], []
+    for number, state in enumerate(case["blocks"]):
+        block = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4)).double()
+        for parameter, value in zip(block.parameters(), state, strict=True):
+            parameter.data = value.clone()
+        block.register_forward_pre_hook(lambda module, given, number=number: calls.append(number))
+        blocks.append(block)
+    x = case["x"].clone().requires_grad_(case["grad"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with PeakOfSaved() as saved:
+            output = forward_checkpointed(list(blocks), x)
+        forward, kept = list(calls), saved.now()
+        if isinstance(output, torch.Tensor) and output.requires_grad:
+            output.square().sum().backward()
+    gradients = [parameter.grad for block in blocks for parameter in block.parameters()]
+    inputs = len(blocks) * x.numel()
+    return {"output": output, "forward": forward, "backward": calls[len(forward):], "gradients": gradients, "input": x.grad,
+            "inputs-alone": kept < 2 * inputs}  # fmt: skip
+
+
+memory = Exercise(("saved_bytes", "forward_checkpointed"), _draw_memories, observe_memory, {
+    "bytes": Part("Counts the bytes that autograd saves, each storage once",
+        "the number of bytes is wrong: of each tensor that is saved, the storage's bytes, each storage once",
+        "x * x saves x twice in one storage; x.exp() saves its result; nothing is saved under torch.no_grad()",
+        keys="bytes"),
+    "output": Part("The blocks' output", "the output is not that of the blocks, applied in turn", cases="blocks",
+        keys="output forward"),
+    "recomputed": Part("Each block computed again in the backward pass, with the right gradients",
+        "in the backward pass the blocks are not computed again one by one, or a gradient is wrong", cases="blocks",
+        keys="backward gradients input inputs-alone"),
+}, "print the block's number in a forward hook, then call backward()")  # fmt: skip
+
+EXERCISES = {
+    "train-step": step, "loaders": loaders, "evaluate": evaluation, "throughput": throughput, "training": training,
+    "accumulate": accumulation, "memory": memory,
+}  # fmt: skip

@@ -1,0 +1,42 @@
+"""The memory of the training device: how much is free, and what to do where it is full."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import psutil
+import torch
+
+__all__ = ["DeviceMemoryError", "free_memory", "memory_advice"]
+
+REMEDY = (
+    "`nvidia-smi` shows which processes hold it: shut down the kernels of other notebooks, restart this one, or take "
+    "another GPU (CUDA_VISIBLE_DEVICES=1). Else take a smaller batch_size or width"
+)
+
+
+class DeviceMemoryError(MemoryError):
+    """The device's memory is full. One line that says what to do."""
+
+
+def free_memory(device: torch.device | str) -> int:
+    """Bytes that are free: on a GPU for all processes, else this machine's available memory."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
+
+
+@contextlib.contextmanager
+def memory_advice(device: torch.device | str) -> Iterator[None]:
+    """Raise `DeviceMemoryError` where the block runs out of the GPU's memory; other errors pass.
+
+    A GPU that is full already refuses the context itself, by another error than an allocation that does not fit.
+    """
+    try:
+        yield
+    except RuntimeError as error:  # torch.OutOfMemoryError is one
+        if not isinstance(error, torch.OutOfMemoryError) and "out of memory" not in str(error).lower():
+            raise
+        raise DeviceMemoryError(f"the memory of {device} is full. {REMEDY}") from None
