@@ -85,7 +85,7 @@ def program_left_a_checkpoint(submission: Submission, world: World) -> None:
     (folder / "plot.png").symlink_to(world.course / "grading_secret")
 
 
-@exhibit(run=20, flags="missing copy", reason="run.json names no program, expected 'program'")
+@exhibit(run=10, flags="missing copy", reason="run.json names no program, expected 'program'")
 def one_run_for_two(submission: Submission, world: World) -> None:
     """The notebook's own run, handed in a second time as the program's."""
     submission.run()

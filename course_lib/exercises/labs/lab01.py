@@ -727,7 +727,7 @@ class PeakOfSaved(contextlib.AbstractContextManager):
         self.hooks.__exit__(*exc_info)
 
     def pack(self, tensor):
-        held = Held(tensor)
+        held = Held(tensor.detach())  # an output that knew its node would keep it for ever
         self.held.add(held)
         self.most = max(self.most, self.now())
         return held
