@@ -18,8 +18,9 @@ from torch.testing._internal.distributed import multi_threaded_pg
 
 from autograde.checks import described
 from autograde.checks.registry import AnswerError
-from course_lib.exercises import Finding, exercises_of, message_broker
+from course_lib.exercises import Finding, exercises_of
 from course_lib.exercises.judging import plain
+from course_lib.exercises.ranks import message_broker
 
 TICK = 0.02  # seconds of the clock for each question
 _RANK = threading.local()
