@@ -88,8 +88,9 @@ def backward_timeline(traces: Mapping[str, Mapping[str, Sequence[tuple[float, fl
         axes.set_yticks(range(len(lanes)), list(lanes))
         axes.set_title(label, loc="left", fontsize=10)
         axes.set_ylim(len(lanes) - 0.4, -0.6)
-        axes.set_xlim(left=0)
         axes.grid(visible=False)
+    longest = max(end for lanes in traces.values() for spans in lanes.values() for _, end in spans)
+    panels[-1].set_xlim(0, 1.02 * longest)
     panels[-1].set_xlabel("time since the backward pass began (ms)")
     style.figure_title(figure, title)
     return figure
