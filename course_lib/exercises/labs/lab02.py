@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 
 import torch
@@ -16,8 +17,8 @@ from torch.utils.data import TensorDataset
 
 from course_lib.exercises.comparing import equal, finite, is_number, kind_of
 from course_lib.exercises.description import Exercise, Part
-from course_lib.exercises.labs.lab02_program import program
-from course_lib.exercises.labs.lab02_training import accumulate, epoch, wrap
+from course_lib.exercises.labs.lab02_program import PROGRAM
+from course_lib.exercises.labs.lab02_training import ACCUMULATE, EPOCH, WRAP
 from course_lib.exercises.ranks.collective_broker import CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, collective_group
 from course_lib.exercises.ranks.watched_ranks import on_watched_ranks
@@ -58,7 +59,7 @@ def _draw_nodes(random):
 
 def observe_set_up(case, set_up):
     """The calls that choose a GPU and join the group; the GPUs are pretended, and so are the other ranks."""
-    current, calls, init = [0], [], dist.init_process_group
+    current, calls, init, hook = [0], [], dist.init_process_group, sys.excepthook
 
     def set_device(device):
         if isinstance(device, torch.device):
@@ -73,6 +74,7 @@ def observe_set_up(case, set_up):
         calls.append(["join", str(backend), current[0] if bound is None else bound, int(rank), int(world_size)])
         place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
         init(pretended_backend(), store=dist.HashStore(), **place)
+        sys.excepthook = hook  # PyTorch's writes the rank before each line
 
     places = [(torch.cuda, "set_device", set_device), (dist, "init_process_group", init_process_group)]
     places += [(torch.cuda, "current_device", lambda: current[0])]
@@ -220,7 +222,7 @@ def _shared_gpu(case, seen, right):
     return "" if seen["device"] == "cpu" else "gloo goes with the CPU here: return torch.device('cpu')"
 
 
-set_up = Exercise(
+SET_UP = Exercise(
     ("set_up",),
     _draw_nodes,
     observe_set_up,
@@ -343,7 +345,7 @@ def _own_result(case, seen, right):
     return "" if own else "some rank does not return what its own prepare() returned"
 
 
-prepare = Exercise(
+PREPARE_ONCE = Exercise(
     ("prepare_once",),
     _draw_preparations,
     observe_preparation,
@@ -391,9 +393,10 @@ def _draw_sets(random):
 def observe_loaders(case, make_loaders):
     """What the loaders of every rank yield; the ranks are pretended one after the other."""
     alone()
-    found = []
+    found, hook = [], sys.excepthook
     for rank in range(case["ranks"]):
         dist.init_process_group(pretended_backend(), store=dist.HashStore(), rank=rank, world_size=case["ranks"])
+        sys.excepthook = hook
         try:
             sets = [TensorDataset(case[name].clone()) for name in ("train", "validation")]
             loaders = make_loaders(*sets, case["batch_size"], case["seeds"][0])
@@ -509,7 +512,7 @@ def _validated_once(case, seen, right):
 
 _NO_LOADERS = "should return a pair of loaders of the given sets' items"
 
-loaders = Exercise(
+LOADERS = Exercise(
     ("make_loaders",),
     _draw_sets,
     observe_loaders,
@@ -552,7 +555,7 @@ def observe_buffers(case, rank, outside, equalise_buffers):
                 place.copy_(value)
             for norm in norms:
                 norm.num_batches_tracked.fill_(7)
-        outside("barrier")
+        outside("began")
         equalise_buffers(model)
     return {"buffers": [place.clone() for norm in norms for place in (norm.running_mean, norm.running_var)],
             "counts": [int(norm.num_batches_tracked) for norm in norms]}  # fmt: skip
@@ -567,7 +570,7 @@ class Counted(CollectiveBroker):
 
     @property
     def answers(self):
-        return {**super().answers, "barrier": self.began}
+        return {**super().answers, "began": self.began}
 
     def began(self, rank):
         self._before = max(self._before, self._joined[rank])
@@ -596,7 +599,7 @@ def _of_rank_0(case, seen, right):
     return "the buffers are not rank 0's: dist.broadcast(buffer, src=0)"
 
 
-buffers = Exercise(
+BUFFERS = Exercise(
     ("equalise_buffers",),
     _draw_buffers,
     observe_buffers,
@@ -731,7 +734,7 @@ def _everywhere(case, seen, right):
 
 _PAIR = "should return a pair of numbers"
 
-reductions = Exercise(
+REDUCTIONS = Exercise(
     ("reduce_throughput", "reduce_metrics"),
     _draw_epochs,
     observe_reductions,
@@ -797,7 +800,7 @@ def _as_rank_0(case, seen, right):
 
 _NO_STOP = "should return a bool on every rank"
 
-stop = Exercise(
+STOP = Exercise(
     ("stop_together",),
     _draw_wishes,
     observe_stops,
@@ -815,6 +818,6 @@ stop = Exercise(
 )
 
 EXERCISES = {
-    "set-up": set_up, "prepare-once": prepare, "loaders": loaders, "wrap": wrap, "epoch": epoch, "accumulate": accumulate,
-    "buffers": buffers, "reductions": reductions, "stop": stop, "program": program,
+    "set-up": SET_UP, "prepare-once": PREPARE_ONCE, "loaders": LOADERS, "wrap": WRAP, "epoch": EPOCH, "accumulate": ACCUMULATE,
+    "buffers": BUFFERS, "reductions": REDUCTIONS, "stop": STOP, "program": PROGRAM,
 }  # fmt: skip

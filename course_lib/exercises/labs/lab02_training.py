@@ -12,7 +12,7 @@ from course_lib.exercises.ranks.collective_broker import CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import collective_group
 from course_lib.exercises.ranks.watched_ranks import on_watched_ranks
 
-__all__ = ["accumulate", "epoch", "wrap"]
+__all__ = ["ACCUMULATE", "EPOCH", "WRAP"]
 
 RANKS, FEATURES, HIDDEN, CLASSES = 2, 6, 8, 5
 CLOSE = 1e-3
@@ -225,7 +225,7 @@ _ON_RANKS = {
     "seconds": 40.0,
 }
 
-wrap = Exercise(
+WRAP = Exercise(
     ("wrap",),
     _draw_models,
     observe_wrap,
@@ -421,7 +421,7 @@ def _which_sum(case, found, truth):
 
 _NOTHING_RECORDED = "should return (sum of losses, correct, images), three numbers"
 
-epoch = Exercise(
+EPOCH = Exercise(
     ("train_epoch",),
     _draw_trainings,
     observe_epoch,
@@ -529,7 +529,7 @@ def _one_all_reduce(case, seen, right):
     return ""
 
 
-accumulate = Exercise(
+ACCUMULATE = Exercise(
     ("accumulated_step",),
     _draw_micro_batches,
     observe_accumulation,
