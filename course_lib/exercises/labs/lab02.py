@@ -69,7 +69,9 @@ def observe_set_up(case, set_up):
         current[0] = device
         calls.append(["set_device", device])
 
-    def init_process_group(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, device_id=None, **others):
+    def init_process_group(
+        backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, device_id=None, **others
+    ):
         bound = device_id if device_id is None or isinstance(device_id, int) else torch.device(device_id).index
         calls.append(["join", str(backend), current[0] if bound is None else bound, int(rank), int(world_size)])
         place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
@@ -202,7 +204,9 @@ def _own_gpu(case, seen, right):
             return "set_device comes after init_process_group: the rank joins while GPU 0 is its current device"
         if join[1] == _place(case, "RANK"):
             return "set_device is given the global rank: a GPU is numbered on its own node, by LOCAL_RANK"
-        return "the rank joins while another GPU than its own is the current one: torch.cuda.set_device(local_rank) first"
+        return (
+            "the rank joins while another GPU than its own is the current one: torch.cuda.set_device(local_rank) first"
+        )
     if seen["device"] == f"cuda:{local}":
         return ""
     return _NO_DEVICE if seen["device"] is None else "the device that it returns is not cuda:local_rank"
@@ -286,7 +290,9 @@ class Preparations(CollectiveBroker):
         if isinstance(ended, list):
             collective = self.collectives[number]
             heard = {collective.root} if collective.kind in ("broadcast", "scatter") else set(range(self.size))
-            self._knows[rank] |= bool(heard & collective.knows) and (collective.kind != "reduce" or rank == collective.root)
+            self._knows[rank] |= bool(heard & collective.knows) and (
+                collective.kind != "reduce" or rank == collective.root
+            )
         return ended
 
     def post(self, rank, destination, tag, tensor):
@@ -326,7 +332,9 @@ def _in_order(case, seen, right):
     if 0 not in seen["begun"]:
         return "rank 0 never called prepare()"
     if seen["early"]:
-        return "another rank began before rank 0 had finished: let the others wait at dist.barrier() until rank 0 is done"
+        return (
+            "another rank began before rank 0 had finished: let the others wait at dist.barrier() until rank 0 is done"
+        )
     if seen["unheard"]:
         return "nothing passed between rank 0 and another rank after rank 0 had finished, so it cannot know: dist.barrier()"
     return "" if set(seen["begun"]) == set(range(case["size"])) else _NOT_ONCE
@@ -586,7 +594,11 @@ def _all_equal(case, seen, right):
         own = all(equal(one["buffers"], mine) for one, mine in zip(ranks, case["norms"], strict=True))
         return "the ranks still have their own buffers" if own else "the ranks' buffers still differ"
     least = sum(tensor.nbytes for tensor in case["norms"][0])
-    return "" if seen["carried"] >= least else "the buffers are equal, but fewer bytes than they have passed between the ranks"
+    return (
+        ""
+        if seen["carried"] >= least
+        else "the buffers are equal, but fewer bytes than they have passed between the ranks"
+    )
 
 
 def _of_rank_0(case, seen, right):
@@ -595,7 +607,9 @@ def _of_rank_0(case, seen, right):
         return ""
     mean = [torch.stack(each).mean(0) for each in zip(*case["norms"], strict=True)]
     if equal(buffers, mean, 1e-3):
-        return "the buffers are the mean of the ranks', rank 0's were asked for: a mean of variances is no variance of all"
+        return (
+            "the buffers are the mean of the ranks', rank 0's were asked for: a mean of variances is no variance of all"
+        )
     return "the buffers are not rank 0's: dist.broadcast(buffer, src=0)"
 
 
@@ -664,7 +678,10 @@ def _number(seen, which, place, what):
 def _reason(value, right, what, wrong):
     if equal(value, right, _LOW):
         return ""
-    return next((f"the {what} is wrong: {why}" for why, other in wrong.items() if equal(value, other, _LOW)), f"the {what} is wrong")
+    return next(
+        (f"the {what} is wrong: {why}" for why, other in wrong.items() if equal(value, other, _LOW)),
+        f"the {what} is wrong",
+    )
 
 
 def _column(case, name):
@@ -762,7 +779,10 @@ REDUCTIONS = Exercise(
 
 def _draw_wishes(random):
     def case(wishes):
-        return {"wishes": [[bool(wish) for wish in each] for each in wishes], "about": f"wishes of ranks 0, 1, 2: {wishes}"}
+        return {
+            "wishes": [[bool(wish) for wish in each] for each in wishes],
+            "about": f"wishes of ranks 0, 1, 2: {wishes}",
+        }
 
     unanimous = random.permutation([True, False, True, False]).tolist()
     apart = [[False, True, False], [True, False, False], [False, True, True], [True, True, False]]
@@ -784,7 +804,9 @@ def _same_everywhere(case, seen, right):
         return "should return a bool, True or False: bool(tensor.item())"
     if any(len(set(each)) > 1 for each in _stops(seen)):
         return "the ranks decide differently: one would stop, and another wait for it in the next all-reduce"
-    if any(each[0] != wishes[0] for each, wishes in zip(_stops(seen), case["wishes"], strict=True) if len(set(wishes)) == 1):
+    if any(
+        each[0] != wishes[0] for each, wishes in zip(_stops(seen), case["wishes"], strict=True) if len(set(wishes)) == 1
+    ):
         return "where all ranks wish the same, that is not what they decide"
     return ""
 

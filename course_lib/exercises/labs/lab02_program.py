@@ -10,10 +10,10 @@ import argparse
 import contextlib
 import math
 import os
+import pathlib
 import shutil
 import tempfile
 import threading
-import types
 
 import torch
 import torch.distributed as dist
@@ -91,10 +91,16 @@ class Program(CollectiveBroker):
 def _draw_programs(random):
     def numbers(accuracy):
         trained, validated = (
-            [[float(random.uniform(5, 90)), int(random.integers(10, 90)), int(random.integers(100, 200))] for _ in range(RANKS)]
+            [
+                [float(random.uniform(5, 90)), int(random.integers(10, 90)), int(random.integers(100, 200))]
+                for _ in range(RANKS)
+            ]
             for _ in range(2)
         )
-        means = {"trained": random.uniform(0.1, 0.9, 2).tolist(), "validated": [float(random.uniform(0.1, 0.9)), accuracy]}
+        means = {
+            "trained": random.uniform(0.1, 0.9, 2).tolist(),
+            "validated": [float(random.uniform(0.1, 0.9)), accuracy],
+        }
         return {
             "trained": trained, "validated": validated, "means": means, "seconds": float(random.uniform(1, 9)),
             "images_per_sec": float(random.uniform(100, 900)),
@@ -118,7 +124,9 @@ def _draw_programs(random):
         }  # fmt: skip
 
     return {
-        "whole": [case(-1, 6, 4, "2 ranks with a process group, at most 6 epochs, two accuracies above the target after 4")],
+        "whole": [
+            case(-1, 6, 4, "2 ranks with a process group, at most 6 epochs, two accuracies above the target after 4")
+        ],
         "resumed": [case(2, 4, 5, "2 ranks without a process group, 4 epochs, and the job is killed in the third")],
     }
 
@@ -273,11 +281,10 @@ def resumed(case, rank, outside, main, args, run, folder):
         left()
         written = os.path.exists(args.checkpoint)
         with collective_group_for_files(rank, outside):
-            file = [open(args.checkpoint, "rb").read() if rank == 0 and written else None]
+            file = [pathlib.Path(args.checkpoint).read_bytes() if rank == 0 and written else None]
             dist.broadcast_object_list(file, src=0)
         if rank != 0 and file[0] is not None:
-            with open(args.checkpoint, "wb") as copy:
-                copy.write(file[0])
+            pathlib.Path(args.checkpoint).write_bytes(file[0])
         outside("again")
         returned = main(args, run)
         up = dist.is_initialized()
@@ -303,8 +310,10 @@ def facts_of(returned):
     if not isinstance(returned, dict):
         return {"keys": None}
     weights, model = returned.get("weights"), HERE.model.module
-    held = isinstance(weights, dict) and weights.keys() == model.state_dict().keys() and all(
-        torch.equal(value, model.state_dict()[name]) for name, value in weights.items()
+    held = (
+        isinstance(weights, dict)
+        and weights.keys() == model.state_dict().keys()
+        and all(torch.equal(value, model.state_dict()[name]) for name, value in weights.items())
     )
     prints = [weight.detach().double().sum().item() for weight in model.parameters()]
     orders = returned.get("orders")
@@ -354,7 +363,9 @@ def _trained(case, seen, right):
             return "it destroys a process group that it has not made: `launch` still needs it"
     first = seen["ranks"][0]
     if first["held"] is not True or seen["ranks"][1]["none"] is not True:
-        return "the weights that it returns are not those of the trained model: on rank 0 a state dict, None on the others"
+        return (
+            "the weights that it returns are not those of the trained model: on rank 0 a state dict, None on the others"
+        )
     if any(not equal(one["printed"], one["prints"]) for one in seen["ranks"]):
         return "the fingerprint is not the sum of each of the trained model's parameters"
     return ""
@@ -366,7 +377,11 @@ def _prepared(case, calls):
     facts = _named(calls, "loaders")[0]
     if facts["batch_size"] != case["batch_size"] or facts["seed"] != case["seed"]:
         return "make_loaders is not given args.batch_size and args.seed: every rank needs the same seed"
-    return "" if sum(facts["sizes"]) == case["samples"] else "make_loaders is not given the two parts of the training images"
+    return (
+        ""
+        if sum(facts["sizes"]) == case["samples"]
+        else "make_loaders is not given the two parts of the training images"
+    )
 
 
 def _loop(trainings, wanted):
@@ -393,7 +408,9 @@ def _training(case, facts, rate):
         return "the optimiser does not have the wrapped model's parameters"
     if not equal(facts["momentum"], case["momentum"]) or facts["nesterov"] is not True:
         return "the optimiser is not train_single's: SGD with args.momentum, Nesterov's"
-    return "" if equal(facts["lr"], rate) else "the learning rate at an epoch's beginning is not train_single's schedule's"
+    return (
+        "" if equal(facts["lr"], rate) else "the learning rate at an epoch's beginning is not train_single's schedule's"
+    )
 
 
 def _validation(case, seen, right):
@@ -456,7 +473,16 @@ def _records(case, seen, right):
     for number, (row, now) in enumerate(zip(rows, case["epochs"], strict=False)):
         total += now["seconds"]
         (train_loss, train_accuracy), (val_loss, val_accuracy) = now["means"]["trained"], now["means"]["validated"]
-        wanted = [number + 1, total, now["images_per_sec"], train_loss, train_accuracy, val_loss, val_accuracy, rates[number]]
+        wanted = [
+            number + 1,
+            total,
+            now["images_per_sec"],
+            train_loss,
+            train_accuracy,
+            val_loss,
+            val_accuracy,
+            rates[number],
+        ]
         if not equal(row["seconds"], now["seconds"]):
             return "an epoch's seconds are not those of the slowest rank"
         for value, one, name in zip(row["record"], wanted, ("epoch", "time", *METRICS, "lr"), strict=True):
@@ -469,7 +495,11 @@ def _records(case, seen, right):
             return "the seconds of an epoch are not measured"
         if one["orders"] != [_order(case, rank, number) for number in range(count)]:
             return "`orders` does not have the first 16 indices of this rank's sampler, for each epoch"
-    return "" if _named(seen["calls"][0], "save_model") == [{"own": True}] else "rank 0 does not save the trained network at the end"
+    return (
+        ""
+        if _named(seen["calls"][0], "save_model") == [{"own": True}]
+        else "rank 0 does not save the trained network at the end"
+    )
 
 
 def _order(case, rank, number):
@@ -504,7 +534,9 @@ def _resumes(case, seen, right):
             return "after the second start there is not one accuracy for each epoch of both"
         if one["up"] is not False:
             return "at the end the process group that set_up made is still there: dist.destroy_process_group()"
-    return "" if _same_weights(seen, killed) else "the second start does not have the weights that the first one had saved"
+    return (
+        "" if _same_weights(seen, killed) else "the second start does not have the weights that the first one had saved"
+    )
 
 
 def _same_weights(seen, killed):

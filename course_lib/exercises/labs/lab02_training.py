@@ -133,7 +133,12 @@ def wrapped_for_gpu(wrap, number, sync):
     try:
         nn.parallel.DistributedDataParallel = Pretended
         names.update(dict.fromkeys(known, Pretended))
-        state = [torch.ones(HIDDEN, FEATURES), *[torch.ones(HIDDEN)] * 3, torch.ones(CLASSES, HIDDEN), torch.ones(CLASSES)]
+        state = [
+            torch.ones(HIDDEN, FEATURES),
+            *[torch.ones(HIDDEN)] * 3,
+            torch.ones(CLASSES, HIDDEN),
+            torch.ones(CLASSES),
+        ]
         wrapped = wrap(network(state, True), torch.device("cuda", number), sync)
     finally:
         nn.parallel.DistributedDataParallel = theirs
@@ -150,7 +155,9 @@ def wrapped_for_gpu(wrap, number, sync):
 def _from_rank_0(case, seen, right):
     first = case["problems"][0]["states"][0]
     every = all(equal(one["found"][0]["weights"], first) for one in seen["ranks"])
-    return "" if every else "the ranks do not start from rank 0's weights: nn.parallel.DistributedDataParallel sends them"
+    return (
+        "" if every else "the ranks do not start from rank 0's weights: nn.parallel.DistributedDataParallel sends them"
+    )
 
 
 def _averaged(problem, ranks, place):
@@ -172,7 +179,10 @@ def _mean_gradient(case, seen, right):
 
 def _logits(problem):
     """Per rank, with batch norm over the batches that `sync` says."""
-    model, (batches, sizes) = network(problem["states"][0], True), (problem["batches"], [len(y) for _, y in problem["batches"]])
+    model, (batches, sizes) = (
+        network(problem["states"][0], True),
+        (problem["batches"], [len(y) for _, y in problem["batches"]]),
+    )
     if problem["sync"]:
         return model(torch.cat([images for images, _ in batches])).split(sizes)
     return [model(images) for images, _ in batches]
@@ -184,7 +194,9 @@ def _synchronised(case, seen, right):
         if not all(equal(a, b.detach(), CLOSE) for a, b in zip(logits, _logits(problem), strict=True)):
             if problem["sync"]:
                 return "batch norm is not over the batches of all ranks when it was asked for"
-            return "without being asked for, batch norm is not each rank's own: convert only where sync_batchnorm is true"
+            return (
+                "without being asked for, batch norm is not each rank's own: convert only where sync_batchnorm is true"
+            )
     if not _averaged(case["problems"][0], seen["ranks"], 0):
         return ""  # the gradients are another part's
     mean = _synchronised_gradient(case["problems"][1])
@@ -511,7 +523,11 @@ def _mean_loss(case, seen, right):
                 if equal(found, sum(losses), CLOSE):
                     return "it returns the sum of the micro-batches' losses, not their mean"
                 last = equal(found, losses[-1], CLOSE) or equal(found, losses[-1] / len(losses), CLOSE)
-                return "it returns the last micro-batch's loss" if last else "it does not return the mean loss of this rank"
+                return (
+                    "it returns the last micro-batch's loss"
+                    if last
+                    else "it does not return the mean loss of this rank"
+                )
     return ""
 
 

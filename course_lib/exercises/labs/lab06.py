@@ -7,9 +7,9 @@ import math
 import torch
 import torch.distributed as dist
 
-from course_lib.exercises.ranks.broker_process_group import message_group
 from course_lib.exercises.comparing import equal, short
 from course_lib.exercises.description import Exercise, Part
+from course_lib.exercises.ranks.broker_process_group import message_group
 from course_lib.exercises.ranks.launched_ranks import on_launched_ranks
 from course_lib.exercises.ranks.message_broker import MessageBroker
 

@@ -92,7 +92,9 @@ class CollectiveBroker(MessageBroker):
         """For an observation: bytes that each rank brought to all-reduces, and to all collectives."""
         ranks = range(self.size)
         return {
-            "reduced": [sum(each.nbytes(rank) for each in self.collectives if each.kind == "allreduce") for rank in ranks],
+            "reduced": [
+                sum(each.nbytes(rank) for each in self.collectives if each.kind == "allreduce") for rank in ranks
+            ],
             "carried": [sum(each.nbytes(rank) for each in self.collectives) for rank in ranks],
             "ended": sum(each.ended is not None for each in self.collectives),
         }
@@ -110,7 +112,9 @@ class CollectiveBroker(MessageBroker):
 
     def join(self, rank: int, kind: Any, root: Any, operation: Any, tensors: Any) -> int | str:
         """A rank joins its next collective; the number of it, or why the ranks are stopped."""
-        if not (self._is_rank(rank) and isinstance(tensors, list) and all(isinstance(t, torch.Tensor) for t in tensors)):
+        if not (
+            self._is_rank(rank) and isinstance(tensors, list) and all(isinstance(t, torch.Tensor) for t in tensors)
+        ):
             return "a collective takes tensors"
         if kind not in NAMES or (root != -1 and not self._is_rank(root)) or operation not in ("", *REDUCE):
             return "there is no such collective, root or operation"
@@ -152,7 +156,11 @@ class CollectiveBroker(MessageBroker):
         patience = AFTER_AN_ERROR if self._raised else PATIENCE
         if any(rank not in self._left and self._unanswered[rank] < patience for rank in range(self.size)):
             return ""
-        waiting = [f"rank {rank} waits in {self._in[rank] or 'a receive'}" for rank in range(self.size) if rank not in self._left]
+        waiting = [
+            f"rank {rank} waits in {self._in[rank] or 'a receive'}"
+            for rank in range(self.size)
+            if rank not in self._left
+        ]
         left = ", ".join(str(rank) for rank in sorted(self._left))
         gone = f"rank {left} {'have' if ',' in left else 'has'} left the function" if left else ""
         self.fault = f"deadlock: {', '.join(filter(None, [*waiting, gone]))}"

@@ -59,7 +59,7 @@ def stopped(answer):
 class CollectiveProcessGroup(BrokerProcessGroup):
     """Messages, and the collectives of the labs."""
 
-    def getBackendName(self):  # noqa: N802 (PyTorch's name)
+    def getBackendName(self):
         return "by_the_grader"
 
     def enter(self, kind, brought, places, root=-1, operation=""):
