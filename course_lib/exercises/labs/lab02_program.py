@@ -249,7 +249,7 @@ def observe_program(case, rank, outside, main):
     stand_ins = [
         stand_in_set_up, stand_in_rank_device, stand_in_prepare_once, stand_in_network, stand_in_make_loaders, stand_in_wrap,
         stand_in_train_epoch, stand_in_equalise_buffers, stand_in_evaluate, stand_in_reduce_throughput,
-        stand_in_reduce_metrics, stand_in_stop_together,
+        stand_in_reduce_metrics, stand_in_stop_together, warmup_then_decay,
     ]  # fmt: skip
     for function in stand_ins:
         names[function.__name__.removeprefix("stand_in_")] = function
