@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _HERE = Path(__file__).parent
-_GROUP = Path(course_lib.__file__).parent / "exercises" / "broker_process_group.py"  # beside every driver
+_GROUP = Path(course_lib.__file__).parent / "exercises" / "ranks" / "broker_process_group.py"  # beside every driver
 
 Findings = dict[str, Finding]
 

@@ -1,0 +1,4 @@
+LOSES = {}
+RIGHT = {}
+WRONG = {}
+SAYS = {}
