@@ -20,8 +20,8 @@ CLOSE = 1e-3
 
 def network(state, normed):
     """A small network from its parameters, in order."""
-    layers = [nn.Linear(FEATURES, HIDDEN), *([nn.BatchNorm1d(HIDDEN)] if normed else []), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)]
-    model = nn.Sequential(*layers)
+    norm = [nn.BatchNorm1d(HIDDEN)] if normed else []
+    model = nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, HIDDEN), *norm, nn.Tanh(), nn.Linear(HIDDEN, CLASSES))
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), state, strict=True):
             parameter.copy_(value)
@@ -54,7 +54,7 @@ def _state(random, normed):
 
 
 def _batch(random, size, shift):
-    return _normal(random, size, FEATURES) + shift, torch.from_numpy(random.integers(0, CLASSES, size))
+    return _normal(random, size, FEATURES, 1, 1) + shift, torch.from_numpy(random.integers(0, CLASSES, size))
 
 
 def _gradients(state, normed, batches, training=True):
@@ -488,7 +488,7 @@ def _one_update(case, seen, right):
             (own, "each rank steps by its own gradient: the last backward() must run outside model.no_sync()"),
             ([[count * g for g in mine] for mine in own],
              "each rank steps by its own gradient: the last backward() must run outside model.no_sync()"),
-            ([_gradients(state, False, [rank[-1] for rank in update]) for state in states],
+            ([[g / count for g in _gradients(state, False, [rank[-1] for rank in update])] for state in states],
              "only the last micro-batch counts: optimizer.zero_grad() once, before the first"),
         ):  # fmt: skip
             if all(equal(a, b, CLOSE) for a, b in zip(found, wrong, strict=True)):

@@ -125,7 +125,10 @@ class CollectiveBroker(MessageBroker):
         collective = self.collectives[number]
         if self._in[rank] != (other := _called(collective.kind, collective.root, collective.operation)):
             one, another = sorted([self._in[rank], other])
-            self.fault = self.fault or f"the ranks make different calls: one is in {one}, another in {another}"
+            different = f"one is in {one}, another in {another}"
+            if kind == collective.kind:
+                different = f"they call dist.{NAMES[kind]} with different roots or operations"
+            self.fault = self.fault or f"the ranks make different calls: {different}"
         collective.brought[rank] = tensors
         if not self.fault and len(collective.brought) == self.size:
             try:
