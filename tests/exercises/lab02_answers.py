@@ -493,7 +493,7 @@ _OF = {
         "the last rank": (edited(STOP, "src=0", "src=dist.get_world_size() - 1"), "rank0", "not rank 0's wish"),
         "never": ("def stop_together(wish, device):\n    dist.barrier()\n    return False\n", "same rank0", "wish the same"),
         "who wishes it": (edited(STOP, "    decision =", "    if not wish: return False\n    decision ="),
-                          "same rank0", "deadlock"),
+                          "same rank0", "deadlock: rank 0 waits in dist.broadcast"),
         "rank 0 tells nobody": (edited(STOP, "    dist.broadcast", "    if dist.get_rank() == 0: dist.broadcast"), "same rank0", "deadlock: rank 0 waits in dist.broadcast"),
         "the message is not read": (edited(STOP, "bool(decision.item())", "wish"), "same rank0", "decide differently"),
     },

@@ -116,7 +116,12 @@ class CollectiveBroker(MessageBroker):
             self._is_rank(rank) and isinstance(tensors, list) and all(isinstance(t, torch.Tensor) for t in tensors)
         ):
             return "a collective takes tensors"
-        if kind not in NAMES or (root != -1 and not self._is_rank(root)) or operation not in ("", *REDUCE):
+        if (
+            type(kind) is not str
+            or kind not in NAMES
+            or (root != -1 and not self._is_rank(root))
+            or operation not in ("", *REDUCE)
+        ):
             return "there is no such collective, root or operation"
         self._bytes += sum(tensor.nbytes for tensor in tensors)
         number = self._joined[rank]
