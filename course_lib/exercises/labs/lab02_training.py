@@ -281,7 +281,7 @@ def _draw_trainings(random):
         "epochs": [
             {
                 "size": RANKS, "state": _state(random, True), "images": images * 2, "labels": labels, "epochs": epochs,
-                "batch_size": batch_size, "batches": batches, "lr": float(random.uniform(0.1, 0.3)),
+                "batch_size": batch_size, "batches": batches, "lr": float(random.uniform(1.0, 2.0)),
                 "seed": int(random.integers(0, 10_000)),
                 "about": f"2 ranks, {batches} batches of {batch_size} each, epochs {epochs[0]} and {epochs[1]}",
             }
