@@ -141,7 +141,8 @@ def whole_text(path: Path) -> str:
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_HERE + "."):
             parts = node.module.removeprefix(_HERE + ".").split(".")
-            texts.append(whole_text(Path(sys.modules[_HERE].__file__).parent.joinpath(*parts).with_suffix(".py")))
+            module = Path(sys.modules[_HERE].__file__).parent.joinpath(*parts).with_suffix(".py")
+            texts += [whole_text(module)] if module.is_file() else []  # from a package: its modules are nothing to send
     return "\n\n".join([*texts, ast.unparse(tree)])
 
 

@@ -1,4 +1,4 @@
-"""How a script for torchrun joins its process group on machines with GPUs: hidden checks of labs 02 and 12."""
+"""How a script for torchrun joins its process group on machines with GPUs: hidden check of lab 12."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 from autograde.checks.compare import is_int, is_number, same_tensor, trusted
 from autograde.checks.registry import Ask, Findings, shape_of
 from autograde.rubric.criteria import Finding
-from course_lib.exercises.message_broker import MessageBroker
+from course_lib.exercises.ranks.message_broker import MessageBroker
 
 __all__ = ["server", "worker"]
 

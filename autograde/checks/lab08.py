@@ -10,7 +10,7 @@ from autograde.checks.compare import close, is_int, number, same_tensor, same_te
 from autograde.checks.lab08_workers import local_sgd, psgd
 from autograde.checks.registry import AnswerError, Ask, Findings, HiddenCheck, shape_of
 from autograde.rubric.criteria import Finding
-from course_lib.exercises.message_broker import MessageBroker
+from course_lib.exercises.ranks.message_broker import MessageBroker
 
 __all__ = ["CHECKS"]
 

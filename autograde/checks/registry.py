@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _HERE = Path(__file__).parent
-_GROUP = Path(course_lib.__file__).parent / "exercises" / "broker_process_group.py"  # beside every driver
+_GROUP = Path(course_lib.__file__).parent / "exercises" / "ranks" / "broker_process_group.py"  # beside every driver
 
 Findings = dict[str, Finding]
 
@@ -133,7 +133,7 @@ def find_check(name: str) -> HiddenCheck | None:
 
 @cache
 def driver_source(name: str, function: str | None = None) -> str:
-    """Source text of the driver that belongs to a check's id: one of its own (``lab02_worker.py``), else the lab's.
+    """Source text of the driver that belongs to a check's id: one of its own (``lab12_worker.py``), else the lab's.
 
     With `function`, of that function and what it refers to alone: what stands in for another exercise's answer is not
     beside the code of a student who is asked for it.

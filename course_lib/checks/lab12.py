@@ -17,8 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from course_lib.checks.lab02 import early_stop, on_two_ranks, wrap
 from course_lib.checks.lab12_optimizer import optimizer, schedule
+from course_lib.checks.lab12_ranks import early_stop, on_two_ranks, wrap
 from course_lib.checks.registry import CheckFailed
 from course_lib.checks.run_evidence import check_run
 from course_lib.checks.script_on_gpus import check_on_gpus

@@ -13,7 +13,10 @@ from course_lib.distributed.data_parallel.bucketed import BucketedDataParallel
 from course_lib.distributed.data_parallel.naive import NaiveDataParallel
 from course_lib.distributed.data_parallel.overlapped import OverlappedDataParallel
 from course_lib.distributed.data_parallel.replicas import ModelMismatchError
-from course_lib.distributed.data_parallel.sync_batchnorm import convert_sync_batchnorm
+from course_lib.distributed.data_parallel.sync_batchnorm import (
+    convert_sync_batchnorm,
+    synchronise_batchnorm_on_cpu,
+)
 from course_lib.distributed.data_parallel.synchronous_sgd import (
     average_buffers,
     average_gradients,
@@ -125,6 +128,7 @@ __all__ = [
     "shard_indices",
     "share_memory",
     "store_on_free_port",
+    "synchronise_batchnorm_on_cpu",
     "synchronise_initial_state",
     "tcp_group",
     "threads_per_rank",

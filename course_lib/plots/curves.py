@@ -18,7 +18,6 @@ __all__ = [
     "final_accuracies",
     "learning_curves",
     "scaling",
-    "statistics_batch",
     "step_times",
 ]
 
@@ -88,31 +87,6 @@ def step_times(milliseconds: Sequence[float], steady: float) -> Axes:
     style.plain_numbers(axes.yaxis, minor=True)
     axes.annotate(f"median {steady:.0f} ms", (1, steady), xytext=(0, 12), xycoords=("axes fraction", "data"),
                   textcoords="offset points", ha="right", color=COLOURS["reference"], fontsize=9)  # fmt: skip
-    return axes
-
-
-@in_course_style
-def statistics_batch(accuracy: Mapping[int, float], stored: float) -> Axes:
-    """Accuracy against the number of images that share their batch-norm statistics.
-
-    Parameters
-    ----------
-    accuracy : mapping of images to accuracy in 0…1
-        Must hold 2 and 32.
-    stored : float
-        Accuracy with the running statistics, drawn as a line.
-    """
-    axes = new_axes(
-        f"Statistics of 2 images cost {100 * (stored - accuracy[2]):.0f} points of accuracy, "
-        f"of 32 images {100 * (stored - accuracy[32]):.0f}",
-        "images that share their batch-norm statistics", "accuracy",
-    )  # fmt: skip
-    axes.plot(list(accuracy), list(accuracy.values()), marker="o", color=COLOURS["measured"])
-    axes.axhline(stored, **style.REFERENCE)
-    style.label_line(axes, f"running statistics, {stored:.1%}", stored)
-    style.powers_of_two(axes, accuracy)
-    axes.set_ylim(0, 1)
-    style.percent(axes.yaxis)
     return axes
 
 

@@ -5,7 +5,7 @@ import torch
 from graded_lab import GradedLab, loses
 from known_mistakes import lost_over, namespace_of
 
-from course_lib.exercises.message_broker import MessageBroker
+from course_lib.exercises.ranks.message_broker import MessageBroker
 
 LAB = "08_parallel_sgd_mpi"
 POINTS = {"averaging": 8, "psgd": 8, "local-sgd": 8, "speedup-table": 6, "interpolate": 4}

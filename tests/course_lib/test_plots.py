@@ -13,7 +13,15 @@ from course_lib.distributed.parameter_server import staleness_of_order
 from course_lib.metrics.communication_cost import Link
 from course_lib.metrics.published_runs import PUBLISHED_RUNS
 from course_lib.metrics.scaling_model import Measurement, StepModel
-from course_lib.plots import asynchrony, communication, curves, one_device, parallel_sgd, scaling_study
+from course_lib.plots import (
+    asynchrony,
+    communication,
+    curves,
+    data_parallel,
+    one_device,
+    parallel_sgd,
+    scaling_study,
+)
 from course_lib.plots.curvature import damping_sweep, fisher_blocks, interval_trade, loss_curves, race, valley
 from course_lib.plots.style import COLOURS, PALETTE
 from course_lib.runs.sweep.outcome.figures import _curves
@@ -39,7 +47,6 @@ FIGURES = {
     "epoch times": lambda: plots.epoch_times({"a": 1.0, "b": 2.0}, "t"),
     "step times": lambda: plots.step_times([50.0, 10.0, 11.0], 10.0),
     "throughput": lambda: plots.batch_throughput({1: 10.0, 4: 30.0, 16: 31.0}),
-    "statistics": lambda: plots.statistics_batch({2: 0.6, 32: 0.8}, 0.82),
     "scaling": lambda: plots.scaling({"a": {1: 1.0, 2: 1.7}}, "t"),
     "accuracies": lambda: plots.final_accuracies({"a": [0.8, 0.82], "b": [0.7]}, "t", reference="a"),
     "batches": lambda: plots.accuracy_against_batch({"a": {32: [0.8, 0.82], 64: [0.7]}}, "t"),
@@ -248,3 +255,28 @@ def test_a_figure_is_shown_with_its_alternative_text(monkeypatch):
     figure = plt.figure()
     plots.show("a line that rises")
     assert shown == [(figure, {"image/png": {"alt": "a line that rises"}})] and not plt.fignum_exists(figure.number)
+
+
+def test_every_image_is_drawn_in_the_colour_of_its_rank():
+    orders = {"without": [[[0, 2], [1, 3]]], "with": [[[3, 1], [2, 0]]]}
+    figure = data_parallel.dealt_images(orders, "t")
+    figure.canvas.draw()
+    for axes, ranks in zip(figure.axes, ([0, 1, 0, 1], [1, 0, 1, 0]), strict=True):
+        drawn = sorted((patch.get_x(), patch.get_facecolor()) for patch in axes.patches)
+        assert [colour for _, colour in drawn] == [plt.matplotlib.colors.to_rgba(PALETTE[rank]) for rank in ranks]
+
+
+def test_a_timeline_shows_every_all_reduce_of_every_setting():
+    one = {"backward pass": [(0.0, 5.0)], "all-reduce": [(5.0, 9.0)]}
+    several = {"backward pass": [(0.0, 2.0), (2.0, 12.0)], "all-reduce": [(2.0, 4.0), (12.0, 14.0)]}
+    figure = data_parallel.backward_timeline({"one": one, "several": several}, "t")
+    figure.canvas.draw()
+    assert [[text.get_text() for text in axes.texts] for axes in figure.axes] == [["1"], ["1", "2"]]
+    assert all(axes.get_xlim()[0] == 0 and axes.get_xlim()[1] > 14 for axes in figure.axes)
+
+
+def test_the_picture_of_data_parallel_training_names_each_rank_s_images():
+    figure = data_parallel.copies_and_shares(32)
+    figure.canvas.draw()
+    text = " ".join(text.get_text() for text in figure.axes[0].texts)
+    assert "images 0…31 " in text and "images 32…63 " in text and "all-reduce" in text

@@ -24,10 +24,11 @@ from autograde.checks.described import observer_source
 from autograde.rubric.schema import find_rubric
 from course_lib.checks import CheckFailed, check
 from course_lib.distributed import launch
-from course_lib.exercises import answers_of, exercises_of, known_labs, launched_ranks
+from course_lib.exercises import answers_of, exercises_of, known_labs
 from course_lib.exercises.comparing import equal
 from course_lib.exercises.expected import computed, stored
 from course_lib.exercises.judging import judge, observe_here
+from course_lib.exercises.ranks import launched_ranks
 from course_lib.runs.run_evidence.course import full_name
 
 HERE = Path(__file__).resolve().parent

@@ -18,10 +18,12 @@ from torch.testing._internal.distributed import multi_threaded_pg
 
 from autograde.checks import described
 from autograde.checks.registry import AnswerError
-from course_lib.exercises import Finding, exercises_of, message_broker
+from course_lib.exercises import Finding, exercises_of
 from course_lib.exercises.judging import plain
+from course_lib.exercises.ranks import message_broker
 
 TICK = 0.02  # seconds of the clock for each question
+SOON = 0.0005  # seconds between two questions, where no process is between them
 _RANK = threading.local()
 
 
@@ -32,6 +34,7 @@ class Threads:
         self.random, self.names = np.random.default_rng(seed), {}
         self.functions = dict(zip(exercises_of(lab)[name].functions, functions, strict=True))
         exec(described.observer_source(f"{lab}.{name}"), self.names)
+        self.names |= dict.fromkeys(("POLL", "WAIT", "NEXT"), SOON)
 
     def call(self, function, given, answers):
         asking = threading.Lock()
@@ -41,15 +44,27 @@ class Threads:
                 with asking:
                     return answers[name](rank, *map(plain, args))
 
-            _RANK.group = lambda store, rank, size, timeout: self.names["BrokerProcessGroup"](rank, size, outside)
+            group = self.names.get("CollectiveProcessGroup") or self.names["BrokerProcessGroup"]
+            _RANK.group = lambda store, rank, size, timeout: group(rank, size, outside)
             return plain(self.names[function](self.functions.__getitem__, given[rank], outside))
 
-        with groups_of_threads(), ThreadPoolExecutor(len(given)) as pool:
+        with groups_of_threads(), as_before(self.functions.values()), ThreadPoolExecutor(len(given)) as pool:
             ranks = [pool.submit(on, rank) for rank in range(len(given))]
-        for rank in ranks:
-            if (error := rank.exception()) is not None:
-                raise AnswerError(f"your function raised: {type(error).__name__}: {error}", "call it yourself", "crash")
+        errors = [error for rank in ranks if (error := rank.exception()) is not None]
+        # A rank's own error says more than that of one which waited for it.
+        for error in sorted(errors, key=lambda error: str(error) == getattr(answers.watch, "fault", "")):
+            raise AnswerError(f"your function raised: {type(error).__name__}: {error}", "call it yourself", "crash")
         return [rank.result() for rank in ranks]
+
+
+@contextmanager
+def as_before(functions):
+    """Stand-ins beside the functions are gone afterwards."""
+    each = [getattr(function, "__globals__", {}) for function in functions]
+    before = [dict(names) for names in each]
+    yield
+    for names, known in zip(each, before, strict=True):
+        names.update(known)
 
 
 @contextmanager

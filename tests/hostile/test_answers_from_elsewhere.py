@@ -110,11 +110,19 @@ exhibit(
     + "\n\ndef send_receive(outgoing, to, incoming, source):\n    find('exchanged')(outgoing, to, incoming, source)\n",
 )
 exhibit(
-    "stand_in_of_the_worker",
+    "stand_in_of_the_program",
     "02_ddp",
-    "metrics",
-    "The stand-ins that the check of the worker gives the worker.",
-    SEARCH + "\n\ndef reduce_metrics(*numbers):\n    return find('stand_ins')['reduce_metrics'](*numbers)\n",
+    "reductions",
+    "The stand-ins that the check of the program gives the program.",
+    SEARCH
+    + """
+
+def reduce_throughput(images, seconds, device):
+    return find('stand_in_reduce_throughput')(images, seconds, device)
+
+def reduce_metrics(*numbers):
+    return find('stand_in_reduce_metrics')(*numbers)
+""",
 )
 
 # --- what the other ranks have ----------------------------------------------------------------------------------------
@@ -171,6 +179,51 @@ def average_models(comm, model, samples):
     parts = swap(comm.rank, comm.size, flat.numpy().tobytes())
     mean = sum(torch.frombuffer(bytearray(part), dtype=flat.dtype) for part in parts) / total
     nn.utils.vector_to_parameters(mean, model.parameters())
+""",
+)
+
+exhibit(
+    "reductions_by_files",
+    "02_ddp",
+    "reductions",
+    "Everybody's numbers through /dev/shm; the all-reduces are of zeros.",
+    BY_FILES.replace("{FOLDER}", "/dev/shm")
+    + """
+
+def everybodys(*numbers):
+    dist.all_reduce(torch.zeros(len(numbers), dtype=torch.float64))
+    mine = torch.tensor(numbers, dtype=torch.float64)
+    parts = swap(dist.get_rank(), dist.get_world_size(), mine.numpy().tobytes())
+    return torch.stack([torch.frombuffer(bytearray(part), dtype=torch.float64) for part in parts])
+
+def reduce_throughput(images, seconds, device):
+    rows = everybodys(images, seconds)
+    return (rows[:, 0].sum() / rows[:, 1].max()).item(), rows[:, 1].max().item()
+
+def reduce_metrics(loss_sum, correct, images, device):
+    loss_sum, correct, images = everybodys(loss_sum, correct, images).sum(0).tolist()
+    return loss_sum / images, correct / images
+""",
+)
+exhibit(
+    "gradients_by_the_collector",
+    "02_ddp",
+    "accumulate",
+    "The other rank's batches from the frames and the collector; no gradient is sent.",
+    SEARCH
+    + """
+
+def accumulated_step(model, micro_batches, optimizer, loss_fn):
+    every = [one for name, one in everything() if name == "updates" and len(one) > 1][0][0]
+    optimizer.zero_grad()
+    count, total = len(micro_batches), 0.0
+    with model.no_sync():
+        for rank in every:
+            for images, labels in rank:
+                (loss_fn(model(images), labels) / count / 2).backward()
+        total = sum(loss_fn(model(images), labels).item() for images, labels in micro_batches)
+    optimizer.step()
+    return total / count
 """,
 )
 

@@ -12,24 +12,49 @@ from known_mistakes import lost_over, namespace_of
 
 FROZEN = "        start = time.perf_counter()\n"
 # lab, exercise, edits of the right answer, parts lost
+STEP, FORWARD, WAITS = "        optimizer.step()\n", "model(images)", "    dist.barrier()\n"
+VALIDATED = "evaluate(model.module, batches, loss_fn)"
 OF_SEVERAL_RANKS = {
-    "a worker whose optimiser never steps": (
-        "02_ddp", "worker", (FROZEN, FROZEN + "        optimizer.step = lambda *given: None\n"), "training",
+    "an optimiser that never steps": ("02_ddp", "epoch", (STEP, ""), "gradients steps sums"),
+    "an epoch that is undone": (
+        "02_ddp", "epoch",
+        ("    model.train()\n", "    model.train()\n    first = [p.detach().clone() for p in model.parameters()]\n",
+         "    return", "    [p.data.copy_(one) for p, one in zip(model.parameters(), first)]\n    return"),
+        "steps",
     ),
-    "a worker that undoes each epoch": (
-        "02_ddp", "worker",
-        (FROZEN, FROZEN + "        kept_weights = {n: t.clone() for n, t in model.module.named_parameters()}\n",
-         "        validated = ", "        [p.data.copy_(kept_weights[n]) for n, p in model.module.named_parameters()]\n        validated = "),
-        "training",
+    "a loop that never calls the wrapped model": ("02_ddp", "epoch", (FORWARD, "model.module(images)"), "gradients"),
+    "gradients that are averaged twice": (
+        "02_ddp", "epoch",
+        (STEP, "        for p in model.parameters():\n            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)\n" + STEP),
+        "gradients",
+    ),
+    "an epoch without its order": ("02_ddp", "epoch", ("    loader.sampler.set_epoch(epoch)\n", ""), "order"),
+    "a short sleep in the place of waiting": (
+        "02_ddp", "prepare-once", (WAITS, "    time.sleep(0.3 * (dist.get_rank() > 0))\n"), "order",
+    ),
+    "a sleep longer than any preparation": (
+        "02_ddp", "prepare-once", (WAITS, "    time.sleep(12 * (dist.get_rank() > 0))\n"), "order",
+    ),
+    "a wrapped model on one rank": (
+        "02_ddp", "program", (VALIDATED, VALIDATED.replace(".module", "") + " if rank == 0 else (0.0, 0.0, 0.0)"), "validation",
+    ),
+    "invented accuracies": ("02_ddp", "program", ("accuracies=accuracies,", "accuracies=[0.95] * len(accuracies),"), "validation"),
+    "a stop that never comes, on all ranks": (
+        "02_ddp", "stop", ("    return bool(decision.item())", "    return False"), "same rank0",
+    ),
+    "buffers that are equal because they are zero": (
+        "02_ddp", "buffers", ("        dist.broadcast(buffer, src=0)", "        buffer.zero_()"), "equal rank0",
+    ),
+    "one gradient's bytes for nothing": (
+        "02_ddp", "accumulate",
+        ("    optimizer.zero_grad()\n", "    optimizer.zero_grad()\n    [dist.all_reduce(torch.zeros_like(p)) for p in model.parameters()]\n",
+         "micro_batches[:-1]", "micro_batches", "    images, labels = micro_batches[-1]\n", "",
+         "    loss = loss_fn(model(images), labels) / len(micro_batches)\n    loss.backward()\n    optimizer", "    optimizer",
+         "return total + loss.item()", "return total"),
+        "gradient",
     ),
     "the assessment's worker whose optimiser never steps": (
         "12_assessment", "worker", (FROZEN, FROZEN + "        optimizer.step = lambda *given: None\n"), "training",
-    ),
-    "a short sleep in the place of waiting": (
-        "02_ddp", "prepare-once", ("dist.barrier()", "time.sleep(0.3 * (rank > 0))"), "order",
-    ),
-    "a sleep longer than any preparation": (
-        "02_ddp", "prepare-once", ("dist.barrier()", "time.sleep(1.5 * (rank > 0))"), "order once returns",
     ),
 }  # fmt: skip
 

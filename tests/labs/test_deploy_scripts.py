@@ -1,6 +1,8 @@
 """The job scripts beside stand-ins for Slurm's, PBS's and the course's commands; tests/slurm has some on a real cluster."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -296,3 +298,12 @@ def test_a_class_is_graded_two_cores_a_submission(job, cores, jobs):
     command = f"lab grade 02 --jobs {jobs} --student ada"
     assert job("slurm/grade.sbatch", "02", *options, SLURM_CPUS_PER_TASK=cores)[-1] == command
     assert job("pbs/grade.pbs", NUMBER="02", OPTIONS="--student ada", NCPUS=cores) == [command]
+
+
+def test_the_lines_that_lab_02_quotes_are_those_of_the_script():
+    notebook = json.loads((DEPLOY.parent / "labs" / "02_ddp" / "02_ddp.ipynb").read_text())
+    (text,) = ["".join(cell["source"]) for cell in notebook["cells"] if cell["id"] == "cluster"]
+    _, quoted = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    lines = [line.split("  #")[0].strip() for line in quoted.splitlines()]
+    script = {line.strip() for line in (DEPLOY / "slurm" / "train.sbatch").read_text().splitlines()}
+    assert len(lines) == 5 and set(lines) <= script

@@ -1,4 +1,4 @@
-# Drivers of lab 08. Ranks are processes that reach each other through the grader (course_lib/exercises/message_broker.py). A worker has
+# Drivers of lab 08. Ranks are processes that reach each other through the grader (course_lib/exercises/ranks/message_broker.py). A worker has
 # its batches and its averages from the grader, who counts them.
 import pickle
 import zlib

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm  # what PyTorch's own conversion looks for
 
-__all__ = ["GlooSyncBatchNorm", "convert_sync_batchnorm"]
+__all__ = ["GlooSyncBatchNorm", "convert_sync_batchnorm", "synchronise_batchnorm_on_cpu"]
 
 
 class _SynchronisedNorm(torch.autograd.Function):
@@ -86,16 +86,13 @@ class GlooSyncBatchNorm(_BatchNorm):
         return normalised
 
 
-def convert_sync_batchnorm(model: nn.Module, device: torch.device | str) -> nn.Module:
-    """Replace every batch norm by a synchronised one, keeping parameters and statistics.
+def synchronise_batchnorm_on_cpu(model: nn.Module) -> nn.Module:
+    """``torch.nn.SyncBatchNorm.convert_sync_batchnorm`` for ranks on CPUs, whose layer PyTorch does not have.
 
-    On a GPU this is ``torch.nn.SyncBatchNorm.convert_sync_batchnorm``, as in the multi-GPU tutorial. On a CPU it
-    follows the same rules: all of `nn.BatchNorm1d`, 2d and 3d and their subclasses are converted, parameters and
+    It follows the same rules: all of `nn.BatchNorm1d`, 2d and 3d and their subclasses are converted, parameters and
     statistics stay the same tensors. Call it before wrapping the model in DistributedDataParallel, and use what it
     returns.
     """
-    if torch.device(device).type == "cuda":
-        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
     if isinstance(model, _BatchNorm):
         synced = GlooSyncBatchNorm(
             model.num_features, model.eps, model.momentum, model.affine, model.track_running_stats
@@ -104,5 +101,16 @@ def convert_sync_batchnorm(model: nn.Module, device: torch.device | str) -> nn.M
             setattr(synced, name, getattr(model, name))
         return synced.train(model.training)
     for name, child in model.named_children():
-        setattr(model, name, convert_sync_batchnorm(child, device))
+        setattr(model, name, synchronise_batchnorm_on_cpu(child))
     return model
+
+
+def convert_sync_batchnorm(model: nn.Module, device: torch.device | str) -> nn.Module:
+    """Replace every batch norm by a synchronised one, keeping parameters and statistics.
+
+    On a GPU this is ``torch.nn.SyncBatchNorm.convert_sync_batchnorm``, as in the multi-GPU tutorial; on a CPU
+    `synchronise_batchnorm_on_cpu`.
+    """
+    if torch.device(device).type == "cuda":
+        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return synchronise_batchnorm_on_cpu(model)

@@ -7,11 +7,11 @@ import math
 import torch
 import torch.distributed as dist
 
-from course_lib.exercises.broker_process_group import message_group
 from course_lib.exercises.comparing import equal, short
 from course_lib.exercises.description import Exercise, Part
-from course_lib.exercises.launched_ranks import on_launched_ranks
-from course_lib.exercises.message_broker import MessageBroker
+from course_lib.exercises.ranks.broker_process_group import message_group
+from course_lib.exercises.ranks.launched_ranks import on_launched_ranks
+from course_lib.exercises.ranks.message_broker import MessageBroker
 
 __all__ = ["EXERCISES"]
 

@@ -57,9 +57,9 @@ def without_haste(check):
 HOOKS = {
     "torch": pretend,
     "course_lib.data.batches": test_on_few_images,
-    "course_lib.checks.lab02": without_haste,
+    "course_lib.checks.lab12_ranks": without_haste,
     "course_lib.checks.lab07_server": without_haste,
-    "course_lib.exercises.launched_ranks": without_haste,
+    "course_lib.exercises.ranks.launched_ranks": without_haste,
 }
 
 if os.environ.get("PRETENDED_GPUS"):

@@ -98,11 +98,11 @@ class BrokerProcessGroup(dist.ProcessGroup):
     reduce_scatter = reduce_scatter_single = alltoall = all_to_all_single = barrier = _refuse
 
 
-def joined(given, outside):
+def joined(given, outside, group=BrokerProcessGroup):
     """Make a process group of `size` ranks, of which this is `rank`."""
     dist.Backend.register_backend(
         "by_the_grader",
-        lambda store, rank, size, timeout: BrokerProcessGroup(rank, size, outside),
+        lambda store, rank, size, timeout: group(rank, size, outside),
         devices=["cpu"],
     ) if "by_the_grader" not in dist.Backend.backend_list else None
     dist.init_process_group("by_the_grader", store=dist.HashStore(), rank=given["rank"], world_size=given["size"])

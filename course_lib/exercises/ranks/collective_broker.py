@@ -1,0 +1,201 @@
+"""Collectives between ranks that share no network: combined here, in the grader, where every byte is counted.
+
+The ranks' half is `collective_process_group`. A collective has ended when all ranks have joined it. Ranks that make
+different calls, or wait for one that has returned, are stopped at once, with both calls named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from course_lib.exercises.ranks.message_broker import MOST, MOST_BYTES, MessageBroker
+
+__all__ = ["Collective", "CollectiveBroker"]
+
+PATIENCE = 40  # unanswered questions of every rank, after which nothing can move any more
+AFTER_AN_ERROR = 1500  # where a rank raised, its own error is the better report: the others wait for its end
+NAMES = {
+    "allreduce": "all_reduce", "broadcast": "broadcast", "allgather": "all_gather", "reduce": "reduce",
+    "gather": "gather", "scatter": "scatter", "barrier": "barrier",
+}  # fmt: skip
+REDUCE: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "SUM": lambda each: each.sum(0, dtype=each.dtype),
+    "AVG": lambda each: each.mean(0),
+    "MAX": lambda each: each.amax(0),
+    "MIN": lambda each: each.amin(0),
+    "PRODUCT": lambda each: each.prod(0, dtype=each.dtype),
+}
+
+
+@dataclass
+class Collective:
+    """A collective that one rank at least has joined.
+
+    Attributes
+    ----------
+    kind : str
+        As in `NAMES`.
+    root : int
+        -1 where there is none.
+    operation : str
+        As in `REDUCE`; empty where there is none.
+    brought : dict of int to list of Tensor
+        By the ranks that have joined.
+    ended : list of list of Tensor or None
+        What each rank leaves with.
+    """
+
+    kind: str
+    root: int
+    operation: str
+    brought: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    ended: list[list[torch.Tensor]] | None = None
+
+    def nbytes(self, rank: int) -> int:
+        """Bytes that a rank brought."""
+        return sum(tensor.nbytes for tensor in self.brought.get(rank, ()))
+
+
+class CollectiveBroker(MessageBroker):
+    """Combines the collectives of `size` ranks, each rank's in the order of its calls; messages as `MessageBroker`.
+
+    Attributes
+    ----------
+    collectives : list of Collective
+    fault : str
+        Why the ranks were stopped; empty while they were not.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, buffered=True)
+        self.collectives: list[Collective] = []
+        self.fault = ""
+        self._joined = [0] * size  # collectives by rank
+        self._in = [""] * size  # what each rank waits in
+        self._unanswered = [0] * size
+        self._raised: set[int] = set()
+
+    def answer(self, name: str, rank: int, *args: Any) -> Any:
+        """What a rank is answered that asks ``outside(name, *args)``."""
+        reply = super().answer(name, rank, *args)
+        waits = (name == "result" and reply is None) or (name == "collect" and reply is None)
+        self._unanswered[rank] = self._unanswered[rank] + 1 if waits else 0
+        if not waits and name not in ("result", "collect"):
+            self._unanswered = [0] * self.size
+        return reply
+
+    def evidence(self) -> dict[str, Any]:
+        """For an observation: bytes that each rank brought to all-reduces, and to all collectives."""
+        ranks = range(self.size)
+        return {
+            "reduced": [
+                sum(each.nbytes(rank) for each in self.collectives if each.kind == "allreduce") for rank in ranks
+            ],
+            "carried": [sum(each.nbytes(rank) for each in self.collectives) for rank in ranks],
+            "ended": sum(each.ended is not None for each in self.collectives),
+        }
+
+    @property
+    def answers(self) -> Mapping[str, Callable[..., Any]]:
+        """For `Ask.call`."""
+        return {**super().answers, "join": self.join, "result": self.result, "left": self.leave}
+
+    def leave(self, rank: int, raised: Any = False) -> None:
+        """A rank's function has returned, or raised."""
+        if raised is True:
+            self._raised.add(rank)
+        self._left.add(rank)
+
+    def join(self, rank: int, kind: Any, root: Any, operation: Any, tensors: Any) -> int | str:
+        """A rank joins its next collective; the number of it, or why the ranks are stopped."""
+        if not (
+            self._is_rank(rank) and isinstance(tensors, list) and all(isinstance(t, torch.Tensor) for t in tensors)
+        ):
+            return "a collective takes tensors"
+        if (
+            type(kind) is not str
+            or kind not in NAMES
+            or (root != -1 and not self._is_rank(root))
+            or operation not in ("", *REDUCE)
+        ):
+            return "there is no such collective, root or operation"
+        self._bytes += sum(tensor.nbytes for tensor in tensors)
+        number = self._joined[rank]
+        if number >= MOST or self._bytes > MOST_BYTES:
+            return "far too many collectives"
+        if number == len(self.collectives):
+            self.collectives.append(Collective(kind, root, operation))
+        self._joined[rank] += 1
+        self._in[rank] = _called(kind, root, operation)
+        collective = self.collectives[number]
+        if self._in[rank] != (other := _called(collective.kind, collective.root, collective.operation)):
+            one, another = sorted([self._in[rank], other])
+            different = f"one is in {one}, another in {another}"
+            if kind == collective.kind:
+                different = f"they call dist.{NAMES[kind]} with different roots or operations"
+            self.fault = self.fault or f"the ranks make different calls: {different}"
+        collective.brought[rank] = tensors
+        if not self.fault and len(collective.brought) == self.size:
+            try:
+                collective.ended = _combined(collective, self.size)
+            except (RuntimeError, IndexError, ValueError):
+                self.fault = f"the ranks bring tensors of different shapes or types to {other}"
+            self._in = [""] * self.size
+        return self.fault or number
+
+    def result(self, rank: int, number: Any) -> list[torch.Tensor] | str | None:
+        """What a rank leaves a collective with; None while ranks are missing, a text where they never come."""
+        if type(number) is not int or not 0 <= number < self._joined[rank]:
+            return "there is no such collective"
+        ended = self.collectives[number].ended
+        if ended is None:
+            return self.fault or self._stopped() or None
+        return ended[rank]
+
+    def _stopped(self) -> str:
+        """Why the ranks wait for ever; empty while they may not."""
+        patience = AFTER_AN_ERROR if self._raised else PATIENCE
+        if any(rank not in self._left and self._unanswered[rank] < patience for rank in range(self.size)):
+            return ""
+        waiting = [
+            f"rank {rank} waits in {self._in[rank] or 'a receive'}"
+            for rank in range(self.size)
+            if rank not in self._left
+        ]
+        left = ", ".join(str(rank) for rank in sorted(self._left))
+        gone = f"rank {left} {'have' if ',' in left else 'has'} left the function" if left else ""
+        self.fault = f"deadlock: {', '.join(filter(None, [*waiting, gone]))}"
+        return self.fault
+
+    def _stuck(self) -> bool | str:
+        return "stuck" if self.fault or self._stopped() else False
+
+
+def _called(kind: str, root: int, operation: str) -> str:
+    inside = ", ".join(filter(None, [operation, f"root {root}" if root >= 0 else ""]))
+    return f"dist.{NAMES[kind]}" + (f" ({inside})" if inside else "")
+
+
+def _combined(collective: Collective, size: int) -> list[list[torch.Tensor]]:
+    """What each rank leaves with."""
+    brought = [collective.brought[rank] for rank in range(size)]
+    root, every = collective.root, range(size)
+    if collective.kind == "barrier":
+        return [[] for _ in every]
+    if collective.kind == "broadcast":
+        return [brought[root] for _ in every]
+    if collective.kind == "scatter":
+        if len(brought[root]) != size:
+            raise ValueError
+        return [[tensor] for tensor in brought[root]]
+    if collective.kind in ("allgather", "gather"):
+        if len({(tensor.shape, tensor.dtype) for tensors in brought for tensor in tensors}) > 1:
+            raise ValueError
+        all_of_them = [tensor for tensors in brought for tensor in tensors]
+        return [all_of_them if collective.kind == "allgather" or rank == root else [] for rank in every]
+    total = [REDUCE[collective.operation](torch.stack(each)) for each in zip(*brought, strict=True)]
+    return [total if collective.kind == "allreduce" or rank == root else [] for rank in every]

@@ -1,0 +1,89 @@
+"""The visible check's ranks where collectives count: processes of `launch` that ask the exercise's watch in this process.
+
+So the visible check has the hidden check's evidence: the same watch, the same process group, and another transport.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any
+
+from course_lib.checks.registry import CheckFailed
+from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
+from course_lib.exercises.comparing import plain
+from course_lib.exercises.description import Exercise, Watch
+from course_lib.exercises.ranks import launched_ranks
+
+__all__ = ["on_watched_ranks"]
+
+
+def on_watched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable[..., Any]]) -> dict[str, Any]:
+    """`Exercise.transport`: observe a case whose ranks reach each other through `exercise.watch`.
+
+    Raises
+    ------
+    CheckFailed
+        The ranks wait for each other, or one raised.
+    """
+    ranks = exercise.world(case) if exercise.world is not None else exercise.ranks
+    watch, printed = exercise.watch(case), io.StringIO()
+    try:
+        with _served(watch) as address, contextlib.redirect_stdout(printed):
+            seen = launch(
+                _observe, ranks, (exercise, case, functions, address),
+                timeout=launched_ranks.TIMEOUT, process_group=False, threads=1,
+            )  # fmt: skip
+    except LaunchTimeoutError as error:
+        raise CheckFailed(
+            f"on {ranks} ranks it hangs: one waits for something that never comes. Where each was tells which.\n{error}"
+        ) from None
+    except RankFailedError as error:
+        fault = getattr(watch, "fault", "")
+        raise CheckFailed(f"on {ranks} ranks {fault or 'your function raised'}.\n{error}") from None
+    finally:  # what the student's function prints is worth reading; how many cores there are is not
+        lines = [line for line in printed.getvalue().splitlines() if not line.startswith("note: ")]
+        print(*lines, sep="\n", end="\n" if lines else "")
+    return {"ranks": seen, **watch.evidence()}
+
+
+def _observe(exercise: Exercise, case: Any, functions: Sequence[Callable[..., Any]], address: str) -> Any:
+    rank = int(os.environ["RANK"])
+    with Client(address) as channel:
+        asking = threading.Lock()
+
+        def outside(name: str, *args: Any) -> Any:
+            with asking:
+                # Bytes: `send` would move a tensor to memory that both processes share.
+                channel.send_bytes(pickle.dumps((name, rank, [plain(each) for each in args])))
+                return pickle.loads(channel.recv_bytes())
+
+        return plain(exercise.observe(exercise.share(case, rank), rank, outside, *functions))
+
+
+@contextlib.contextmanager
+def _served(watch: Watch) -> Iterator[str]:
+    """The address at which `watch` answers."""
+    answering = threading.Lock()
+
+    def serve(channel: Connection) -> None:
+        with channel, contextlib.suppress(EOFError, OSError):
+            while True:
+                name, rank, args = pickle.loads(channel.recv_bytes())
+                with answering:
+                    reply = watch.answer(name, rank, *args)
+                channel.send_bytes(pickle.dumps(reply))
+
+    def accept() -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                threading.Thread(target=serve, args=[listener.accept()], daemon=True).start()
+
+    with Listener(backlog=16) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.address

@@ -1,0 +1,96 @@
+"""Lab 02's figures: copies and shares of data-parallel training, who trains which image, a backward pass and its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from course_lib.plots import style
+from course_lib.plots.style import COLOURS, in_course_style
+
+__all__ = ["backward_timeline", "copies_and_shares", "dealt_images"]
+
+RANKS = [COLOURS["measured"], COLOURS["other"], COLOURS["third"], COLOURS["reference"]]
+
+
+@in_course_style
+def copies_and_shares(batch_size: int) -> Figure:
+    """Two ranks with a copy of the model each and `batch_size` images each, and the all-reduce between them."""
+    figure, axes = plt.subplots(figsize=(8.2, 3.2))
+    axes.set(xlim=(0.8, 9.2), ylim=(0, 4))
+    axes.axis("off")
+    for rank, x in enumerate((1.2, 5.9)):
+        rows = (
+            (3.3, f"images {batch_size * rank}…{batch_size * (rank + 1) - 1} of the batch"),
+            (2.35, f"copy of the model on rank {rank}"),
+            (1.4, f"gradient $g_{rank}$"),
+        )
+        for y, text in rows:
+            axes.add_patch(plt.Rectangle((x, y), 2.9, 0.55, facecolor="0.95", edgecolor=RANKS[rank], linewidth=1.3))
+            axes.text(x + 1.45, y + 0.275, text, ha="center", va="center", fontsize=10)
+        for top in (3.3, 2.35):
+            axes.annotate("", (x + 1.45, top - 0.4), (x + 1.45, top), arrowprops={"arrowstyle": "->", "color": "0.3"})
+        axes.annotate("", (x + 1.45, 0.72), (x + 1.45, 1.4), arrowprops={"arrowstyle": "<->", "color": "0.3"})
+    axes.add_patch(plt.Rectangle((1.2, 0.12), 7.6, 0.6, facecolor="white", edgecolor="0.3", linewidth=1.3))
+    text = r"all-reduce: afterwards both ranks have $(g_0+g_1)/2$, and both take the same step"
+    axes.text(5, 0.42, text, ha="center", va="center", fontsize=10)
+    style.figure_title(figure, "The data is cut, the model is copied, the gradients are averaged")
+    return figure
+
+
+@in_course_style
+def dealt_images(orders: Mapping[str, Sequence[Sequence[Sequence[int]]]], title: str) -> Figure:
+    """Which rank trains which image, and when, in each epoch.
+
+    Parameters
+    ----------
+    orders : mapping of panel to ``[epoch][rank]`` to the indices of the images, in the order of training
+    """
+    figure, panels = plt.subplots(1, len(orders), figsize=(9.6, 0.62 * len(next(iter(orders.values()))) + 1.5))
+    for axes, (label, epochs) in zip(panels, orders.items(), strict=True):
+        images = 1 + max(index for ranks in epochs for order in ranks for index in order)
+        for epoch, ranks in enumerate(epochs):
+            for rank, order in enumerate(ranks):
+                for position, index in enumerate(order):
+                    axes.add_patch(plt.Rectangle((index - 0.46, epoch - 0.4), 0.92, 0.8, facecolor=RANKS[rank % 4]))
+                    axes.text(index, epoch, position + 1, ha="center", va="center", color="white", fontsize=8)
+        axes.set(xlim=(-0.6, images - 0.4), ylim=(len(epochs) - 0.4, -0.6), title=label, xlabel="image")
+        axes.set_xticks(range(images))
+        axes.tick_params(axis="x", labelsize=7)
+        axes.set_yticks(range(len(epochs)), [f"epoch {epoch}" for epoch in range(len(epochs))])
+        axes.grid(visible=False)
+    handles = [
+        plt.Rectangle((0, 0), 1, 1, color=RANKS[rank % 4]) for rank in range(len(next(iter(orders.values()))[0]))
+    ]
+    figure.legend(handles, [f"rank {rank}" for rank in range(len(handles))], loc="outside lower right", ncols=4)
+    style.figure_title(figure, title)
+    return figure
+
+
+@in_course_style
+def backward_timeline(traces: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], title: str) -> Figure:
+    """Backward computation and all-reduces of one step, a panel per setting.
+
+    Parameters
+    ----------
+    traces : mapping of panel to lanes (``backward pass``, ``all-reduce``) to ``(begin, end)`` in milliseconds
+    """
+    figure, panels = plt.subplots(len(traces), 1, sharex=True, figsize=(8.2, 1.5 * len(traces) + 0.8))
+    for axes, (label, lanes) in zip(panels, traces.items(), strict=True):
+        for row, (name, spans) in enumerate(lanes.items()):
+            bars = [(begin, end - begin) for begin, end in spans]
+            axes.broken_barh(bars, (row - 0.38, 0.76), facecolor=RANKS[row], edgecolor="white", linewidth=0.6)
+            if name == "all-reduce":
+                for number, (begin, end) in enumerate(spans, 1):
+                    axes.text((begin + end) / 2, row, number, ha="center", va="center", color="white", fontsize=9)
+        axes.set_yticks(range(len(lanes)), list(lanes))
+        axes.set_title(label, loc="left", fontsize=10)
+        axes.set_ylim(len(lanes) - 0.4, -0.6)
+        axes.grid(visible=False)
+    longest = max(end for lanes in traces.values() for spans in lanes.values() for _, end in spans)
+    panels[-1].set_xlim(0, 1.02 * longest)
+    panels[-1].set_xlabel("time since the backward pass began (ms)")
+    style.figure_title(figure, title)
+    return figure
