@@ -88,7 +88,7 @@ def submissions(course: Path, lab: str, skipped: Callable[[str], None] = lambda 
     except OSError as error:
         raise CourseError(
             f"{submitted} cannot be read ({error.strerror}); collect submissions with "
-            f"`nbgrader collect {lab}` on a hub, or put them into {submitted}/STUDENT/{lab}/"
+            f"`nbgrader collect {lab} --update` on a hub, or put them into {submitted}/STUDENT/{lab}/"
         ) from None
     names = [name for name in names if os.path.lexists(submitted / name / lab)]
     for name in names:

@@ -47,7 +47,7 @@ def serve(demo: Demo, passwords: dict[str, str], port: int, say=print) -> int:
     process = HubProcess(command, demo.private, environment, log)
     address = f"http://127.0.0.1:{ports[0]}/"
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 360  # more than the server that grades may take (jupyterhub_config.py)
         while not stopped and process.runs() and not answers(f"{address}hub/health"):
             if time.monotonic() > deadline:
                 raise DemoError(f"the hub does not answer at {address}; see {log}")

@@ -104,6 +104,7 @@ c.JupyterHub.services = [
         "user": course["account"],
         "cwd": course["folder"],
         "oauth_no_confirm": True,
+        "timeout": 300,  # seconds; JupyterHub's own 30 are too few for a machine that is busy, and end the hub
         "command": [str(environment / "bin" / "jupyterhub-singleuser"), f"--ServerApp.root_dir={course['folder']}"],
         "environment": {
             **common,

@@ -59,6 +59,12 @@ def test_the_service_is_open_to_instructors_only(configure):
     assert all(scope.endswith("!service=distributed-training") for scope in let_in[0]["scopes"] if "access" in scope)
 
 
+def test_a_busy_machine_may_take_minutes_to_start_the_service(configure):
+    service, _ = configure().JupyterHub.services
+    assert service["name"] == "distributed-training"
+    assert service["timeout"] >= 120  # JupyterHub's default, 30 seconds, ended the hub on a machine that was busy
+
+
 def test_no_role_rules_the_hub(configure):
     scopes = {scope for role in configure().JupyterHub.load_roles for scope in role["scopes"]}
     assert not {scope for scope in scopes if scope.startswith(("admin", "access:servers!user", "tokens", "inherit"))}
