@@ -8,7 +8,7 @@ import numpy as np
 
 __all__ = ["t_limit"]
 
-PLACES = 200_001  # of the grid; the limit is right to four digits from one degree of freedom to a million
+PLACES = 20_001  # of the grid; the limit is right to four digits from one degree of freedom to a million
 
 
 def t_limit(degrees: float, level: float = 0.05) -> float:

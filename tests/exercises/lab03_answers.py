@@ -10,8 +10,8 @@ LOSES = {
         "linear": "linear by the root", "sqrt": "sqrt as linear", "none": "none scales",
     },
     "comparison": {
-        "mean deviation error": "two numbers", "mean": "median", "deviation": "variance, range", "error": "error over n",
-        "mean decision identical": "largest", "deviation decision identical": "n", "error decision identical": "no root of n",
+        "mean deviation error": "two numbers", "mean": "median, largest", "deviation": "variance, range", "error": "error over n",
+        "deviation decision identical": "n", "error decision identical": "no root of n",
         "decision identical": "signed, fewer degrees, pooled degrees, twice, sum, one error, deviations, not t, fixed, turned",
     },
     "noise-scale": {

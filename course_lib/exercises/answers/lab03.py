@@ -197,6 +197,7 @@ ANSWERS = {
         "range": Mistake("that is the range; it grows with n", _runs(spread=lambda x: max(x) - min(x))[0], None),
         "error over n": Mistake(f"that is divided by n; {_MEANS}", _runs(error=lambda s, n: s / n)[0], None),
         "median": Mistake("that is the median", _runs(mean=statistics.median)[0], None),
+        "largest": Mistake("that is the largest value, not the mean", _runs(mean=max)[0], None),
         "signed": Mistake("the sign of the difference does not matter (abs)", None, _runs(size=float)[1]),
         "fewer degrees": Mistake(f"the degrees of freedom are Welch's, {_WELCH}; n − 1 of the smaller list has too few", None,
             _limit_of(lambda e, f, n, m: min(n, m) - 1)),
@@ -214,7 +215,6 @@ ANSWERS = {
         "fixed": Mistake("what counts depends on the runs' standard errors", None, _runs(lambda *_: 0.03)[1]),
         "turned": Mistake("that is turned: True where the two can be told apart", None,
             lambda first, second: not _runs()[1](first, second)),
-        "largest": Mistake("that is the largest value, not the mean", *_runs(mean=max)),
     }),
     "gradient-norms": Answers(),
     "noise-scale": Answers((_norms(),), {
