@@ -26,7 +26,7 @@ LOSES = {
     },
     "search": {
         "choice diverged edge": "one number, worst, accuracy", "choice": "best run, median", "diverged edge": "nan left out, nan wins",
-        "edge": "edge of the survivors, edge as entered, upper edge alone, turned",
+        "edge": "edge of the survivors, edge as entered, upper edge alone, never, turned",
     },
 }  # fmt: skip
 
@@ -195,8 +195,10 @@ WRONG = {
                           "Raise a ValueError"),
     "half of it": ("critical-batch", _CURVE.format("raise ValueError", "[a, b, b / a / 2]", _STEPS), "critical",
                    "B_crit is not E_min/S_min"),
-    "never at the edge": ("search", _SEARCH.format(_WHOLE, "False"), "edge", "flagged wrongly"),
-    "nothing dropped": ("search", _SEARCH.format("not np.isnan(values[0])", _ENDS), "diverged edge", "diverged"),
+    "always at the edge": ("search", _SEARCH.format(_WHOLE, "True"), "edge", "flagged wrongly"),
+    "nan dropped": (
+        "search", _SEARCH.replace("np.mean", "np.nanmean").format("True", _ENDS), "diverged edge", "however good its other",
+    ),
     "a rank": ("search", "choose_lr = lambda results: (0, True)", "choice diverged edge", "best mean"),
 }  # fmt: skip
 

@@ -269,6 +269,8 @@ ANSWERS = {
             _search(edge=lambda lr, tried, kept: lr in (tried[0], tried[-1]))),
         "upper edge alone": Mistake("the lower end of the grid is an edge, too",
             _search(edge=lambda lr, tried, kept: lr == max(tried))),
+        "never": Mistake("it is False even where the best is the smallest or the largest learning rate that was tried",
+            _search(edge=lambda lr, tried, kept: False)),
         "turned": Mistake("it is turned: True where the best is at the edge",
             _search(edge=lambda lr, tried, kept: min(tried) < lr < max(tried))),
     }),

@@ -506,28 +506,29 @@ def _draw_searches(random):
             results[rates[place]] = [round(low + value, 5) for value in above]
         return case(shuffled(results))
 
-    def with_diverged(best, gone):
+    def in_order(results, order):
+        return case({list(results)[place]: list(results.values())[place] for place in order})
+
+    def with_diverged(best, gone, order):
         """At place `gone` one of three runs has diverged; the other two are the best of all."""
         rates = grid(5)
         results = hill(rates, best)
         results[rates[gone]] = [0.95, math.nan, 0.94][:: int(random.choice([-1, 1]))]
-        return case(shuffled(results))
+        return in_order(results, order)
 
-    def entered(best, order):
-        """Best at one place of the grid, entered in an order of our own."""
-        results = hill(grid(5), best)
-        return case({list(results)[place]: list(results.values())[place] for place in order})
+    def anyhow():
+        return random.permutation(5).tolist()
 
     inside = int(random.integers(1, 4))
     others = [place for place in range(5) if place != inside]
     return {
         "clean": [odd_runs() for _ in range(3)],
-        "diverged": [with_diverged(1, 3), with_diverged(2, 4), with_diverged(3, 0)],
+        "diverged": [with_diverged(best, gone, anyhow()) for best, gone in ((1, 3), (2, 4), (3, 0))],
         "edges": [
-            entered(0, [0, 2, 4, 1, 3]),
-            entered(4, [1, 3, 4, 2, 0]),
-            entered(inside, [inside, *others]),
-            with_diverged(3, 4),
+            in_order(hill(grid(5), 0), [0, 2, 4, 1, 3]),
+            in_order(hill(grid(5), 4), [1, 3, 4, 2, 0]),
+            in_order(hill(grid(5), inside), [inside, *others]),
+            with_diverged(3, 4, [2, 4, 3, 0, 1]),
         ],
     }
 
