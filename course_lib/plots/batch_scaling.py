@@ -21,7 +21,7 @@ Runs = Mapping[float, Sequence[float]]
 
 
 @in_course_style
-def long_step(k: int = 8, lr: float = 0.12) -> Figure:
+def long_step(k: int = 8, lr: float = 0.16) -> Figure:
     """One step of length k·lr beside k steps of length lr, where the gradient hardly turns and where it does."""
     figure, both = plt.subplots(1, 2, figsize=(8.6, 3.0), sharex=True, sharey=True)
     x, y = np.meshgrid(np.linspace(-1.6, 2.2, 90), np.linspace(-1.2, 1.6, 90))
