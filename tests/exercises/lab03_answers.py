@@ -26,7 +26,7 @@ LOSES = {
     },
     "search": {
         "choice diverged edge": "one number, worst, accuracy", "choice": "best run, median", "diverged edge": "nan left out, nan wins",
-        "edge": "edge of the survivors, edge as entered, upper edge alone, never, turned",
+        "edge": "edge of the survivors, edge as entered, upper edge alone, never, always, turned",
     },
 }  # fmt: skip
 
@@ -195,7 +195,7 @@ WRONG = {
                           "Raise a ValueError"),
     "half of it": ("critical-batch", _CURVE.format("raise ValueError", "[a, b, b / a / 2]", _STEPS), "critical",
                    "B_crit is not E_min/S_min"),
-    "always at the edge": ("search", _SEARCH.format(_WHOLE, "True"), "edge", "flagged wrongly"),
+    "always at the edge": ("search", _SEARCH.format(_WHOLE, "True"), "edge", "smaller and larger"),
     "nan dropped": (
         "search", _SEARCH.replace("np.mean", "np.nanmean").format("True", _ENDS), "diverged edge", "however good its other",
     ),

@@ -271,6 +271,8 @@ ANSWERS = {
             _search(edge=lambda lr, tried, kept: lr == max(tried))),
         "never": Mistake("it is False even where the best is the smallest or the largest learning rate that was tried",
             _search(edge=lambda lr, tried, kept: False)),
+        "always": Mistake("it is True even where smaller and larger learning rates were tried",
+            _search(edge=lambda lr, tried, kept: True)),
         "turned": Mistake("it is turned: True where the best is at the edge",
             _search(edge=lambda lr, tried, kept: min(tried) < lr < max(tried))),
     }),
