@@ -12,7 +12,7 @@ LOSES = {
     "comparison": {
         "mean deviation error": "two numbers", "mean": "median, largest", "deviation": "variance, range", "error": "error over n",
         "deviation decision identical": "n", "error decision identical": "no root of n",
-        "decision identical": "signed, fewer degrees, pooled degrees, twice, sum, one error, deviations, not t, fixed, turned",
+        "decision identical": "signed, fewer degrees, pooled degrees, twice, sum, one error, deviations, not t, fixed, never, always, turned",
     },
     "noise-scale": {
         "signal noise scale lost": "one number", "signal noise scale": "only the first",
@@ -25,7 +25,7 @@ LOSES = {
         "prediction": "known steps for the fewest, halves for ever, rounded, upside down, images",
     },
     "search": {
-        "choice diverged edge": "one number, worst, accuracy", "choice": "best run, median", "diverged edge": "nan left out, nan wins",
+        "choice diverged edge": "one number, worst, accuracy", "choice": "best run, median", "diverged edge": "nan left out",
         "edge": "edge of the survivors, edge as entered, upper edge alone, never, always, turned",
     },
 }  # fmt: skip
@@ -163,11 +163,13 @@ WRONG = {
     "gradients kept for two": ("training", _train(clear="step % 2 or optimizer.zero_grad()"),
                                "updates losses passes schedule", "are not those of SGD"),
     "no verdict": ("comparison", _RUNS.format(_N, "None"), "decision identical", "decided wrongly"),
-    "never apart": ("comparison", _RUNS.format(_N, "False"), "decision identical", "decided wrongly"),
-    "always apart": ("comparison", _RUNS.format(_N, "True"), "decision identical", "decided wrongly"),
+    "never apart": ("comparison", _RUNS.format(_N, "False"), "decision identical", "False for every pair"),
+    "always apart": ("comparison", _RUNS.format(_N, "True"), "decision identical", "True for every pair"),
     "not of n": ("comparison", _RUNS.format("3", "abs(a - b) > limit"), "error decision identical", "√n times less"),
-    "0/0": ("comparison", _RUNS.replace("if e == 0 and f == 0", "if False").format(_N, "abs(a - b) > limit"), "identical",
-            "ZeroDivisionError"),
+    "identical runs are equal": (
+        "comparison", _RUNS.replace("return a != b", "return False").format(_N, "abs(a - b) > limit"), "identical",
+        "any difference counts",
+    ),
     "no no_sync": ("gradient-norms", norms(sync="contextlib.nullcontext()"), "small", "under model.no_sync()"),
     "averaged twice": ("gradient-norms", norms(big="(both[:-1] / dist.get_world_size()).square().sum().item()"), "big",
                        "divided by the number of ranks twice"),

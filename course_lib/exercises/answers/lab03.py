@@ -149,10 +149,6 @@ def _search(
     return choose_lr
 
 
-def _any_nan_at_all(results):
-    return max(results, key=lambda lr: (math.fsum(results[lr]) / len(results[lr])) if _whole(results[lr]) else math.inf)
-
-
 _MEANS = "the mean of n runs varies √n times less than one run"
 _ONE_RUN = f"that is one run's standard deviation; {_MEANS}"
 _WELCH = "ν = (e₁² + e₂²)² / (e₁⁴/(n₁ − 1) + e₂⁴/(n₂ − 1))"
@@ -213,6 +209,8 @@ ANSWERS = {
         "not t": Mistake("the limit is t_limit(ν) times the difference's standard error", None,
             _runs(lambda e, f, *_: math.hypot(e, f))[1]),
         "fixed": Mistake("what counts depends on the runs' standard errors", None, _runs(lambda *_: 0.03)[1]),
+        "never": Mistake("it is False for every pair", None, lambda first, second: False),
+        "always": Mistake("it is True for every pair", None, lambda first, second: True),
         "turned": Mistake("that is turned: True where the two can be told apart", None,
             lambda first, second: not _runs()[1](first, second)),
     }),
@@ -261,8 +259,6 @@ ANSWERS = {
             lambda results: (max(map(statistics.mean, filter(_whole, results.values()))), _search()(results)[1])),
         "nan left out": Mistake("a learning rate with a diverged run is out, however good its other runs are",
             _search(runs=lambda values: [value for value in values if math.isfinite(value)])),
-        "nan wins": Mistake("nan was taken for the best mean; a learning rate with a diverged run is out",
-            lambda results: (_any_nan_at_all(results), _search()(results)[1])),
         "edge of the survivors": Mistake("a neighbour whose run diverged was tried, too: the grid reaches beyond the best",
             _search(edge=lambda lr, tried, kept: lr in (min(kept), max(kept)))),
         "edge as entered": Mistake("that is the first or last entry; the smallest or largest learning rate was asked for",
