@@ -111,7 +111,9 @@ def _install(to: Path, say, gpu: bool | None) -> None:
     if not stamp.is_current():
         say(f"proxy: {proxy}")
         if shutil.which("npm") is None:
-            raise InstallError("the hub's proxy needs Node.js and npm; Debian: apt-get install --no-install-recommends nodejs npm")
+            raise InstallError(
+                "the hub's proxy needs Node.js and npm; Debian: apt-get install --no-install-recommends nodejs npm"
+            )
         proxy.mkdir(exist_ok=True)
         shutil.copy(HERE / "package.json", proxy)
         _run("npm", "install", "--prefix", proxy, "--no-audit", "--no-fund", "--loglevel=error")

@@ -1,14 +1,55 @@
-"""Lab 03's answers, right and wrong."""
+"""Lab 03's answers, right and wrong. The gradient norms on ranks are judged without a reference."""
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
 
+import numpy as np
+
 from course_lib.exercises.description import Answers, Mistake
-from course_lib.optim import gradient_noise_scale, linear_scaling, sqrt_scaling, steps_needed, useful_batch
+from course_lib.metrics.student_t import t_limit
+from course_lib.optim import gradient_noise_scale, linear_scaling, sqrt_scaling, steps_needed
 
 __all__ = ["ANSWERS"]
+
+
+def _train(
+    clear=True,
+    mode=True,
+    begin_again=True,
+    epochs=lambda n: n,
+    when="after",
+    kept=lambda losses: losses,
+    more=0,
+    late=False,
+):
+    def train_steps(model, batches, steps, optimizer, schedule, loss_fn, device):
+        model.train(mode)
+        losses, epoch = [], 0
+        while len(losses) < steps + more and (begin_again or not epoch):
+            if epochs(epoch) is not None:
+                batches.set_epoch(epochs(epoch))
+            for images, labels in batches:
+                loss = loss_fn(model(images.to(device)), labels.to(device))
+                if clear:
+                    optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if schedule is not None and when == "after":
+                    schedule.step()
+                if late:
+                    loss = loss_fn(copy.deepcopy(model)(images), labels)
+                losses.append(loss.item())
+                if len(losses) == steps + more:
+                    break
+            if schedule is not None and when == "pass":
+                schedule.step()
+            epoch += 1
+        return kept(losses)
+
+    return train_steps
 
 
 def _rates(linear=linear_scaling, sqrt=sqrt_scaling, none=lambda base, k: base, k=lambda b, reference: b / reference):
@@ -16,20 +57,30 @@ def _rates(linear=linear_scaling, sqrt=sqrt_scaling, none=lambda base, k: base, 
     return lambda base, batch, reference, rule: rules[rule](base, k(batch, reference))
 
 
+def _degrees(e, f, n, m):
+    return (e**2 + f**2) ** 2 / (e**4 / (n - 1) + f**4 / (m - 1))
+
+
 def _runs(
-    limit=lambda e, f, s, t: 2 * math.hypot(e, f), size=abs,
+    limit=lambda e, f, s, t, n, m: t_limit(_degrees(e, f, n, m)) * math.hypot(e, f), size=abs,
     mean=statistics.mean, spread=statistics.stdev, error=lambda spread, n: spread / math.sqrt(n),
 ):  # fmt: skip
-    """Both functions; `limit` on the `size` of a difference is of the errors e, f and the spreads s, t."""
+    """Both functions; `limit` on the `size` of a difference is of the errors e, f, the deviations s, t, the runs n, m."""
 
     def summarise(values):
         return mean(values), spread(values), error(spread(values), len(values))
 
-    def is_noise(first, second):
+    def distinguishable(first, second):
         (a, s, e), (b, t, f) = summarise(first), summarise(second)
-        return size(a - b) <= limit(e, f, s, t)
+        if e == f == 0:
+            return a != b
+        return size(a - b) > limit(e, f, s, t, len(first), len(second))
 
-    return summarise, is_noise
+    return summarise, distinguishable
+
+
+def _limit_of(degrees, error=math.hypot):
+    return _runs(lambda e, f, s, t, n, m: t_limit(degrees(e, f, n, m)) * error(e, f))[1]
 
 
 def _norms(
@@ -52,56 +103,120 @@ def _mean_of_quotients(b, B, small, big):
     return _norms(scale=lambda G2, tr: mean if G2 > 0 else math.inf)(b, B, small, big)
 
 
+def _least_squares(S, E):
+    return np.linalg.lstsq(np.stack([1 / S, 1 / E], axis=1), np.ones(len(S)), rcond=None)[0]
+
+
+def _absolute(S, E):
+    images, steps = np.polyfit(S / E, S, 1)
+    return steps, images
+
+
+def _two_points(S, E):
+    ends = [0, -1]
+    return _least_squares(S[ends], E[ends])
+
+
+def _curve(
+    fit=_least_squares, quotient=lambda s, e: e / s, refuse=lambda s, e: s <= 0 or e <= 0, give=lambda *found: found
+):
+    def critical_batch(steps, images):
+        s, e = map(float, fit(np.array(steps, dtype=float), np.array(images, dtype=float)))
+        if refuse(s, e):
+            raise ValueError("no such curve")
+        return give(s, e, quotient(s, e))
+
+    return critical_batch
+
+
 def _steps(batch, scale, known_batch, known_steps):
     return known_steps * steps_needed(batch, scale, 1) / steps_needed(known_batch, scale, 1)
 
 
-_FLOORS = "an epoch has images // num_ranks // batch_size steps, an incomplete batch is dropped"
-_MEANS = "the mean of n runs spreads √n times less than one run"
-_SPREAD = f"that is one run's spread; {_MEANS}"
-_LOST = "where |G|² comes out below 0, so few images cannot tell the gradient from 0: return float('inf') for B_noise"
+def _whole(values):
+    return all(map(math.isfinite, values))
+
+
+def _search(
+    score=statistics.mean, runs=lambda values: values if _whole(values) else [], pick=max,
+    edge=lambda lr, tried, kept: lr in (min(tried), max(tried)), give=lambda lr, edge: (lr, edge),
+):  # fmt: skip
+    def choose_lr(results):
+        kept = {lr: score(runs(values)) for lr, values in results.items() if runs(values)}
+        lr = pick(sorted(kept), key=kept.get)
+        return give(lr, edge(lr, list(results), list(kept)))
+
+    return choose_lr
+
+
+_MEANS = "the mean of n runs varies √n times less than one run"
+_ONE_RUN = f"that is one run's standard deviation; {_MEANS}"
+_WELCH = "ν = (e₁² + e₂²)² / (e₁⁴/(n₁ − 1) + e₂⁴/(n₂ − 1))"
+_LOST = "where |G|² comes out below 0, so few images cannot tell the gradient from 0: return float('inf') for B_simple"
+_CURVE = "S_min is the coefficient of 1/S, E_min that of 1/E"
 
 # Of two mistakes with one decision, the one that decides fewer pairs wrongly is the first.
 ANSWERS = {
-    "batch-and-steps": Answers((lambda b, n, m, e: (float(b * n), float(e * (m // n // b))),), {
-        "one number": Mistake("return the pair (effective batch, steps in all epochs)", lambda b, n, m, e: b * n),
-        "one rank": Mistake("that is one rank's share; count every rank's", lambda b, n, m, e: (b, e * (m // n // b))),
-        "all images": Mistake("each rank has a share of the images", lambda b, n, m, e: (b * n, e * (m // b))),
-        "one epoch": Mistake("that is one epoch; all of them are asked for", lambda b, n, m, e: (b * n, m // n // b)),
-        "not rounded": Mistake(f"there is no part of a step: {_FLOORS}", lambda b, n, m, e: (b * n, e * m / n / b)),
-        "last batch kept": Mistake(f"rounded up: {_FLOORS}", lambda b, n, m, e: (b * n, e * math.ceil(m / n / b))),
-        "rounded once": Mistake(f"rounded once for all: {_FLOORS}", lambda b, n, m, e: (b * n, e * m // n // b)),
-    }),
-    "scaled-lr": Answers((_rates(),), {
-        "no reference": Mistake("the factor is batch / reference_batch", _rates(k=lambda b, reference: b)),
+    "training": Answers((_train(), _rates()), {
+        "gradients kept": Mistake("the gradients of earlier steps are still there: clear them in every step",
+            _train(clear=False), None),
+        "evaluation mode": Mistake("the model is in evaluation mode; model.train() comes first", _train(mode=False), None),
+        "one pass": Mistake("it ends with the batches; begin them again until all steps are done",
+            _train(begin_again=False), None),
+        "no set_epoch": Mistake("set_epoch is not called: every pass would have the same order",
+            _train(epochs=lambda n: None), None),
+        "epochs from 1": Mistake("the first pass is epoch 0", _train(epochs=lambda n: n + 1), None),
+        "always epoch 0": Mistake("every pass is epoch 0; the second one is epoch 1", _train(epochs=lambda n: 0), None),
+        "one step more": Mistake("that is one step too many: stop as soon as `steps` updates are done", _train(more=1), None),
+        "schedule per pass": Mistake("the schedule advances once per pass; it should after every update",
+            _train(when="pass"), None),
+        "schedule never": Mistake("the schedule does not advance; call schedule.step() after every update",
+            _train(when="never"), None),
+        "loss after": Mistake("that is the loss after the update; the one before it was asked for", _train(late=True), None),
+        "last loss": Mistake("return the losses of all steps, a list", _train(kept=lambda losses: losses[-1]), None),
+        "no reference": Mistake("the factor is batch / reference", None, _rates(k=lambda b, reference: b)),
         "upside down": Mistake("that is divided: a larger batch takes fewer steps, so each must be longer",
-            _rates(k=lambda b, reference: reference / b)),
-        "linear by the root": Mistake("that is rule 'sqrt'", _rates(linear=sqrt_scaling)),
-        "sqrt as linear": Mistake("that is rule 'linear'", _rates(sqrt=linear_scaling)),
-        "none scales": Mistake("that is rule 'linear'", _rates(none=linear_scaling)),
-        "whole factors": Mistake("the factor is batch / reference_batch; // cuts it to a whole number",
+            None, _rates(k=lambda b, reference: reference / b)),
+        "linear by the root": Mistake("that is rule 'sqrt'", None, _rates(linear=sqrt_scaling)),
+        "sqrt as linear": Mistake("that is rule 'linear'", None, _rates(sqrt=linear_scaling)),
+        "none scales": Mistake("that is rule 'linear'", None, _rates(none=linear_scaling)),
+        "whole factors": Mistake("the factor is batch / reference; // cuts it to a whole number", None,
             _rates(lambda base, k: base * k, lambda base, k: base * k**0.5, k=lambda b, reference: b // reference)),
-        "never below": Mistake("a smaller batch has a smaller rate", _rates(lambda base, k: base * max(k, 1))),
+        "never below": Mistake("a smaller batch has a smaller learning rate", None, _rates(lambda base, k: base * max(k, 1))),
     }),
-    "noise-or-not": Answers(_runs(), {
-        "two numbers": Mistake("return (mean, spread, standard error)", lambda values: _runs()[0](values)[:2], None),
+    "comparison": Answers(_runs(), {
+        "two numbers": Mistake("return (mean, standard deviation, standard error)",
+            lambda values: _runs()[0](values)[:2], None),
         "n": Mistake("that is divided by n. The distances are from the runs' own mean, which is too close to them; "
             "n − 1 makes up for it (numpy: ddof=1)", *_runs(spread=statistics.pstdev)),
         "variance": Mistake("that is the variance; take its root", _runs(spread=statistics.variance)[0], None),
         "range": Mistake("that is the range; it grows with n", _runs(spread=lambda x: max(x) - min(x))[0], None),
         "error over n": Mistake(f"that is divided by n; {_MEANS}", _runs(error=lambda s, n: s / n)[0], None),
         "median": Mistake("that is the median", _runs(mean=statistics.median)[0], None),
+        "largest": Mistake("that is the largest value, not the mean", _runs(mean=max)[0], None),
         "signed": Mistake("the sign of the difference does not matter (abs)", None, _runs(size=float)[1]),
-        "sum": Mistake("the errors add as squares, √(e₁² + e₂²)", None, _runs(lambda e, f, *_: 2 * (e + f))[1]),
-        "no root of n": Mistake(_SPREAD, *_runs(error=lambda s, n: s)),
-        "spreads": Mistake(_SPREAD, None, _runs(lambda e, f, s, t: 2 * math.hypot(s, t))[1]),
-        "one error": Mistake("both means are uncertain: √(e₁² + e₂²)", None, _runs(lambda e, *_: 2 * e)[1]),
-        "not twice": Mistake("up to twice that is noise", None, _runs(lambda e, f, *_: math.hypot(e, f))[1]),
-        "fixed": Mistake("how much is noise depends on the runs' standard errors", None, _runs(lambda *_: 0.02)[1]),
-        "largest": Mistake("that is the largest value, not the mean", *_runs(mean=max)),
+        "fewer degrees": Mistake(f"the degrees of freedom are Welch's, {_WELCH}; n − 1 of the smaller list has too few", None,
+            _limit_of(lambda e, f, n, m: min(n, m) - 1)),
+        "pooled degrees": Mistake(f"the degrees of freedom are Welch's, {_WELCH}; n₁ + n₂ − 2 holds where both vary alike",
+            None, _limit_of(lambda e, f, n, m: n + m - 2)),
+        "twice": Mistake("“twice the error” is for many runs; with so few t_limit(ν) is larger", None,
+            _runs(lambda e, f, *_: 2 * math.hypot(e, f))[1]),
+        "sum": Mistake("the errors add as squares, √(e₁² + e₂²)", None, _limit_of(_degrees, lambda e, f: e + f)),
+        "one error": Mistake("both means are uncertain: √(e₁² + e₂²)", None, _limit_of(_degrees, lambda e, f: e)),
+        "no root of n": Mistake(_ONE_RUN, *_runs(error=lambda s, n: s)),
+        "deviations": Mistake(_ONE_RUN, None, _runs(
+            lambda e, f, s, t, n, m: t_limit(_degrees(e, f, n, m)) * math.hypot(s, t))[1]),
+        "not t": Mistake("the limit is t_limit(ν) times the difference's standard error", None,
+            _runs(lambda e, f, *_: math.hypot(e, f))[1]),
+        "fixed": Mistake("what counts depends on the runs' standard errors", None, _runs(lambda *_: 0.03)[1]),
+        "never": Mistake("it is False for every pair", None, lambda first, second: False),
+        "always": Mistake("it is True for every pair", None, lambda first, second: True),
+        "turned": Mistake("that is turned: True where the two can be told apart", None,
+            lambda first, second: not _runs()[1](first, second)),
     }),
+    "gradient-norms": Answers(),
     "noise-scale": Answers((_norms(),), {
-        "one number": Mistake("return three numbers, (|G|², tr Σ, B_noise)", lambda *_: 150.0),
+        "one number": Mistake("return three numbers, (|G|², tr Σ, B_simple)", lambda *_: 150.0),
         "biased signal": Mistake("that is |G_B|² as measured, which still holds tr Σ / B of noise; "
             "(B·|G_B|² − b·|G_b|²) / (B − b)", _norms(lambda G2, tr, b, B, s, t: (t, tr))),
         "swapped": Mistake("the batches are swapped", _norms(lambda G2, tr, b, B, s, t: ((B * s - b * t) / (B - b), tr))),
@@ -115,15 +230,46 @@ ANSWERS = {
         "negative scale": Mistake(f"{_LOST}, not a negative number", _norms(scale=lambda G2, tr: tr / G2)),
         "zero": Mistake(_LOST, _norms(scale=lambda G2, tr: tr / G2 if G2 > 0 else 0.0)),
     }),
-    "prediction": Answers((_steps, useful_batch), {
+    "critical-batch": Answers((_curve(), _steps), {
+        "two numbers": Mistake("return three numbers, (S_min, E_min, B_crit)", _curve(give=lambda s, e, b: (s, e)), None),
+        "swapped": Mistake(f"S_min and E_min are swapped: {_CURVE}", _curve(give=lambda s, e, b: (e, s, b)), None),
+        "smallest measured": Mistake("those are the fewest steps and images measured; the curve comes close to S_min and "
+            "E_min and never reaches them", _curve(lambda S, E: (S.min(), E.min())), None),
+        "absolute errors": Mistake("that fits S = S_min + E_min/B, in which the longest training decides alone; divided by "
+            "S it is S_min/S + E_min/E = 1", _curve(_absolute), None),
+        "two points": Mistake("that is the curve through the first and the last point; let all of them count",
+            _curve(_two_points), None),
+        "turned": Mistake("it is turned: B_crit = E_min/S_min", _curve(quotient=lambda s, e: s / e), None),
+        "middle batch": Mistake("a batch size is images per step: B_crit = E_min/S_min", _curve(quotient=lambda s, e: e), None),
+        "not refused": Mistake("it returns numbers where the fit is no curve", _curve(refuse=lambda s, e: False), None),
         "known steps for the fewest": Mistake("that takes known_steps for S_min; first S_min from the known point, "
-            "known_steps / (1 + B_noise/known_batch)", lambda B, scale, _, steps: steps_needed(B, scale, steps), None),
-        "halves for ever": Mistake("twice the batch, half the steps: that holds far below B_noise only",
-            lambda B, scale, b, steps: steps * b / B, None),
-        "rounded": Mistake("do not round: a float is asked for", lambda *known: math.ceil(_steps(*known)), None),
-        "upside down": Mistake("larger batches need fewer steps", lambda B, n, b, steps: _steps(b, n, B, steps), None),
-        "images": Mistake("the images grow so, not the steps", lambda B, n, b, steps: steps * (n + B) / (n + b), None),
-        "one more": Mistake("extra is B/B_noise alone, without the 1", None, lambda scale, extra: scale * (1 + extra)),
-        "divided": Mistake("more images on top allow a larger batch", None, lambda scale, extra: scale / extra),
+            "known_steps / (1 + B_crit/known_batch)", None, lambda B, scale, _, steps: steps_needed(B, scale, steps)),
+        "halves for ever": Mistake("twice the batch, half the steps: that holds far below B_crit only",
+            None, lambda B, scale, b, steps: steps * b / B),
+        "rounded": Mistake("do not round: a float is asked for", None, lambda *known: math.ceil(_steps(*known))),
+        "upside down": Mistake("larger batches need fewer steps", None, lambda B, n, b, steps: _steps(b, n, B, steps)),
+        "images": Mistake("the images grow so, not the steps", None, lambda B, n, b, steps: steps * (n + B) / (n + b)),
+    }),
+    "search": Answers((_search(),), {
+        "one number": Mistake("return the pair (learning rate, whether it is at the edge)", _search(give=lambda lr, edge: lr)),
+        "best run": Mistake("that has the best single run; the best mean was asked for", _search(score=max)),
+        "median": Mistake("that has the best median; the best mean was asked for", _search(score=statistics.median)),
+        "worst": Mistake("that is the worst one", _search(pick=min)),
+        "accuracy": Mistake("that is the accuracy; the learning rate was asked for",
+            lambda results: (max(map(statistics.mean, filter(_whole, results.values()))), _search()(results)[1])),
+        "nan left out": Mistake("a learning rate with a diverged run is out, however good its other runs are",
+            _search(runs=lambda values: [value for value in values if math.isfinite(value)])),
+        "edge of the survivors": Mistake("a neighbour whose run diverged was tried, too: the grid reaches beyond the best",
+            _search(edge=lambda lr, tried, kept: lr in (min(kept), max(kept)))),
+        "edge as entered": Mistake("that is the first or last entry; the smallest or largest learning rate was asked for",
+            _search(edge=lambda lr, tried, kept: lr in (tried[0], tried[-1]))),
+        "upper edge alone": Mistake("the lower end of the grid is an edge, too",
+            _search(edge=lambda lr, tried, kept: lr == max(tried))),
+        "never": Mistake("it is False even where the best is the smallest or the largest learning rate that was tried",
+            _search(edge=lambda lr, tried, kept: False)),
+        "always": Mistake("it is True even where smaller and larger learning rates were tried",
+            _search(edge=lambda lr, tried, kept: True)),
+        "turned": Mistake("it is turned: True where the best is at the edge",
+            _search(edge=lambda lr, tried, kept: min(tried) < lr < max(tried))),
     }),
 }  # fmt: skip

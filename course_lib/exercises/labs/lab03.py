@@ -1,12 +1,20 @@
-"""Lab 03: batch-size scaling. The effective batch, learning rates, spreads, the noise scale, predicted steps."""
+"""Lab 03: batch-size scaling. Training at a batch size, comparing runs, gradient noise, the critical batch size."""
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import numpy as np
 import torch
+from torch import nn
 
 from course_lib.exercises.comparing import equal, finite
 from course_lib.exercises.description import Exercise, Part
+from course_lib.exercises.ranks.collective_broker import CollectiveBroker
+from course_lib.exercises.ranks.collective_process_group import collective_group
+from course_lib.exercises.ranks.watched_ranks import on_watched_ranks
+from course_lib.metrics.student_t import t_limit
 
 __all__ = ["EXERCISES"]
 
@@ -17,28 +25,96 @@ def by_name(found, *names):
     return dict(zip(names, found if right else [f"not {len(names)} values"] * len(names), strict=True))
 
 
-def _draw_jobs(random):
-    jobs = random.integers([5, 2, 2, 3], [200, 9, 30, 60], (6, 4)).tolist()
-    # Each rank has most of another batch left over: rounding up, or once over all epochs, gives other steps.
-    return {"jobs": [(batch, n, (full * batch + 2 * batch // 3) * n + 1, epochs) for batch, n, epochs, full in jobs]}
+def network(weights):
+    """A small network with batch norm, whose parameters are these."""
+    (hidden, features), (classes, _) = weights[0].shape, weights[-2].shape
+    model = nn.Sequential(nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.Tanh(), nn.Linear(hidden, classes))
+    with torch.no_grad():
+        for parameter, weight in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(weight)
+    return model.to(weights[0].dtype)
 
 
-def observe_steps(case, batch_and_steps):
-    return by_name(batch_and_steps(*case), "effective", "steps")
+def _weights(random, features=6, hidden=5, classes=4):
+    shapes = (hidden, features), (hidden,), (hidden,), (hidden,), (classes, hidden), (classes,)
+    return [torch.from_numpy(random.normal(0, 0.8, shape)) for shape in shapes]
 
 
-def _draw_batches(random):
+def _images(random, count, features=6, classes=4):
+    return torch.from_numpy(random.normal(0, 1, (count, features))), torch.from_numpy(
+        random.integers(0, classes, count)
+    )
+
+
+# --- train_steps, scaled_lr
+
+
+def _draw_trainings(random):
+    def training(about, passes, per_pass, steps, factors=None):
+        weights = _weights(random)
+        batches = [[_images(random, int(random.integers(5, 9))) for _ in range(per_pass)] for _ in range(passes)]
+        lr, momentum = random.uniform([0.1, 0.5], [0.2, 0.8]).round(3).tolist()
+        return {
+            "weights": weights, "batches": batches, "steps": steps, "lr": lr, "momentum": momentum, "factors": factors,
+            "about": f"{about}: {steps} steps, {per_pass} batches per pass",
+        }  # fmt: skip
+
+    long = int(random.integers(5, 8))
+    factors = random.uniform(0.3, 0.9, 8).cumprod().tolist()
     bases = random.uniform(0.01, 0.5, 4).round(4).tolist()
     sizes = random.integers([8, 3], [100, 40], (4, 2)).tolist()
-    return {"batches": [(lr, b, b * k, b * k + b // 3, b // 2) for lr, (b, k) in zip(bases, sizes, strict=True)]}
+    return {
+        "one": [training("one pass, no schedule", 1, long, long)],
+        "several": [training("several passes", 4, 3, int(random.choice([7, 8, 10, 11])))],
+        "scheduled": [training("one pass, with a schedule", 1, 6, 6, factors)],
+        "rates": [
+            {"rates": (lr, b, b * k, b * k + b // 3, b // 2), "about":
+             f"base_lr {lr}, reference batch {b}, batches of {b * k}, {b * k + b // 3} and {b // 2}"}
+            for lr, (b, k) in zip(bases, sizes, strict=True)
+        ],
+    }  # fmt: skip
 
 
-def observe_rates(case, scaled_lr):
-    (base, reference, whole, *others), rates = case, {}
-    for rule in ("linear", "sqrt", "none"):
-        rates[rule] = scaled_lr(base, whole, reference, rule)
-        rates[f"{rule}-others"] = [scaled_lr(base, batch, reference, rule) for batch in others]
-    return rates
+class Passes:
+    """Batches that differ from pass to pass, as those of `Batches` do; without `set_epoch` they are those of the last."""
+
+    def __init__(self, batches):
+        self.batches, self.epoch, self.epochs = batches, -1, []
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+        self.epochs.append(epoch)
+
+    def __iter__(self):
+        return iter(
+            [(images.clone(), labels.clone()) for images, labels in self.batches[self.epoch % len(self.batches)]]
+        )
+
+    def __len__(self):
+        return len(self.batches[0])
+
+
+def observe_training(case, train_steps, scaled_lr):
+    if "rates" in case:
+        (base, reference, whole, *others), rates = case["rates"], {}
+        for rule in ("linear", "sqrt", "none"):
+            rates[rule] = scaled_lr(base, whole, reference, rule)
+            rates[f"{rule}-others"] = [scaled_lr(base, batch, reference, rule) for batch in others]
+        return rates
+    model, passes = network(case["weights"]).eval(), Passes(case["batches"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=case["lr"], momentum=case["momentum"])
+    factors, schedule = case["factors"], None
+    if factors is not None:
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factors[min(step, len(factors) - 1)])
+    losses = train_steps(
+        model, passes, case["steps"], optimizer, schedule, nn.functional.cross_entropy, torch.device("cpu")
+    )
+    return {
+        "weights": [tensor.detach().clone() for tensor in model.state_dict().values()],
+        "losses": losses.tolist() if isinstance(losses, torch.Tensor) else losses,
+        "epochs": passes.epochs,
+        "lr": optimizer.param_groups[0]["lr"],
+    }
 
 
 def _same_fractions(seen, right):
@@ -48,38 +124,239 @@ def _same_fractions(seen, right):
     return bool(scaling) and all(equal(seen[n + 1], right[n + 1]) for n in scaling)
 
 
-# Standard errors of the difference between two means. Between two of them is the limit of a known mistake: one error
-# where two are asked for, the error of one mean alone, n for n − 1, the sum of both errors, the spreads of single runs.
-APART = (0.5, 1.1, 1.64, 1.9, 2.15, 2.5, 3.3, 6.0)
-ODD_ONE = np.array([5.0, -1.0, -1.0, -1.0, -1.0, -1.0])  # the largest of six runs says little about their mean
+_BY_HAND = "write down the learning rate for a batch 4 times the reference batch, by hand"
+_rule = partial(Part, cases="rates")
+
+training = Exercise(("train_steps", "scaled_lr"), _draw_trainings, observe_training, {
+    "updates": Part("The weights after some steps", "the weights after the steps of one pass are not those of SGD",
+        "compare with a loop of your own on one batch: model.train(), loss, zero_grad, backward, step",
+        cases="one", keys="weights"),
+    "losses": Part("The loss of each step's batch, before its update", "the losses are not those of the batches before "
+        "their updates, a number per step", "with a learning rate of 0 the losses are those of the first weights",
+        cases="one", keys="losses"),
+    "passes": Part("A new pass where the batches end, and exactly so many steps",
+        "where steps need several passes: set_epoch(0), (1), … before each pass, and as many updates as asked for",
+        "ask for 7 steps of 3 batches: three passes, epochs 0, 1 and 2, and the last one is cut after one step",
+        cases="several", keys="weights epochs"),
+    "schedule": Part("The schedule advances after every update", "with a schedule the weights or the learning rate are "
+        "wrong: it advances once after each update", "print the learning rate of each step",
+        cases="scheduled", keys="weights lr"),
+    "linear": _rule("Linear scaling", "rule 'linear' is wrong", _BY_HAND, keys="linear"),
+    "sqrt": _rule("Square-root scaling", "rule 'sqrt' is wrong", _BY_HAND, keys="sqrt"),
+    "none": _rule("The constant learning rate", "rule 'none' is wrong",
+        "rule 'none' is the constant learning rate", keys="none none-others"),
+    "fraction": _rule("Factors that are no whole number, and below 1",
+        "wrong where the factor is no whole number, or below 1", "a batch of 48 for a reference of 32; one of 16",
+        keys="linear linear-others sqrt sqrt-others", same=_same_fractions),
+}, "", "{about}")  # fmt: skip
+
+# --- summarise, distinguishable
+
+# Differences of two means, in units of what they must exceed. Between two of them is the limit of a known mistake: two
+# errors where t is asked for, the error of one mean alone, n for n − 1, the sum of both errors, deviations of single runs.
+APART = (0.4, 0.79, 0.93, 1.07, 1.2, 1.34, 1.7, 3.0)
 
 
 def _draw_runs(random):
-    def pair(apart, sign, *shapes):
-        errors = np.array([1, random.uniform(0.8, 1.25)]) * (0.003 if sign > 0 else 0.016)  # no fixed limit serves both
-        means = 0.7, 0.7 + sign * apart * np.hypot(*errors)
-        return *(
-            (mean + error * len(shape) ** 0.5 * (shape - shape.mean()) / shape.std(ddof=1)).round(5).tolist()
+    def pair(apart, sign, ratio, *shapes):
+        errors = np.array([1, ratio]) * (0.003 if sign > 0 else 0.016)  # no fixed limit serves both
+        squares, ns = errors**2, np.array([len(shape) for shape in shapes])
+        limit = t_limit(squares.sum() ** 2 / (squares**2 / (ns - 1)).sum()) * math.sqrt(squares.sum())
+        means = 0.7, 0.7 + sign * apart * limit
+        first, second = (
+            (mean + error * len(shape) ** 0.5 * (shape - shape.mean()) / shape.std(ddof=1)).round(6).tolist()
             for shape, error, mean in zip(shapes, errors, means, strict=True)
-        ), apart
+        )
+        return {"first": first, "second": second, "about": f"{first} against {second}, a difference of {apart} limits"}
 
-    sizes = [(apart, sign, random.integers(4, 7, 2)) for apart in APART for sign in (1, -1)]
-    pairs = [pair(apart, sign, *(random.normal(0, 1, int(n)) for n in some)) for apart, sign, some in sizes]
-    return {"pairs": [*pairs, pair(0.5, -1, ODD_ONE, -ODD_ONE)]}
+    def shape(n):
+        return random.normal(0, 1, int(n))
+
+    pairs = [
+        pair(apart, sign, random.uniform(0.8, 1.25), shape(random.integers(4, 7)), shape(random.integers(4, 7)))
+        for apart in APART for sign in (1, -1)
+    ]  # fmt: skip
+    # Few runs that differ much against many that differ little: the first ones alone say how many degrees there are.
+    pairs += [pair(apart, 1, 0.2, shape(3), shape(12)) for apart in (0.8, 1.2)]
+    pairs += [pair(apart, -1, 5.0, shape(12), shape(3)) for apart in (0.8, 1.2)]
+    same, other = random.uniform([0.1, 0.5], [0.4, 0.9]).round(3).tolist()
+    identical = [([same] * 3, [same] * 2), ([same] * 2, [other] * 3)]
+    return {
+        "pairs": pairs,
+        "identical": [{"first": a, "second": b, "about": f"{a} against {b}"} for a, b in identical],
+    }
 
 
-def observe_runs(case, summarise, is_noise):
-    first, second, _ = case
-    verdict = is_noise(list(first), list(second))
+def observe_runs(case, summarise, distinguishable):
+    first, second = case["first"], case["second"]
+    verdict = distinguishable(list(first), list(second))
     verdict = verdict.tolist() if isinstance(verdict, np.bool_ | torch.Tensor) else verdict
-    return by_name(summarise(list(first)), "mean", "spread", "error") | {"decision": verdict}
+    return by_name(summarise(list(first)), "mean", "deviation", "error") | {"decision": verdict}
 
 
 def _same_error(seen, right):
-    """The standard error, or that of the spread beside it: n for n − 1 is the spread's mistake alone."""
+    """The standard error, or that of the deviation beside it: n for n − 1 is the deviation's mistake alone."""
     return equal(seen[2], right[2]) or (
         equal(seen[0], right[0]) and finite(seen[1]) > 0 and equal(seen[2], right[2] * finite(seen[1]) / right[1])
     )
+
+
+def _same_verdict(seen, right):
+    return type(seen) in (bool, int) and seen == right
+
+
+_SIDE_BY_SIDE = "write the difference, √(e₁² + e₂²), ν and t_limit(ν) side by side, for both orders"
+
+comparison = Exercise(("summarise", "distinguishable"), _draw_runs, observe_runs, {
+    "mean": Part("Mean", "the mean is wrong", "add the values up by hand", cases="pairs", keys="mean"),
+    "deviation": Part("Standard deviation of single runs (n − 1)",
+        "it is √(the sum of squared distances from the mean / (n − 1))",
+        "three values 1, 2, 3 have a standard deviation of exactly 1", cases="pairs", keys="deviation"),
+    "error": Part("Standard error of the mean", "the mean of n runs varies √n times less than one run",
+        "how much does the mean of 4 runs vary, how much one run?", cases="pairs", keys="mean deviation error",
+        same=_same_error),
+    "decision": Part("Decision by Welch's test", "some comparisons are decided wrongly", _SIDE_BY_SIDE, cases="pairs",
+        keys="decision", same=_same_verdict),
+    "identical": Part("Runs without any variation", "wrong where both standard errors are 0: then any difference counts",
+        "try [0.5, 0.5] against [0.5, 0.5], and against [0.6, 0.6]", needs="decision", keys="decision",
+        same=_same_verdict),
+}, "", "{about}", guarded="identical")  # fmt: skip
+
+# --- squared_norms
+
+
+def _draw_gradients(random):
+    def case(ranks):
+        weights = _weights(random)
+        stale = [torch.from_numpy(random.normal(0, 1, tuple(weight.shape))) for weight in weights]
+        each = [_images(random, 8) for _ in range(ranks)]
+        return {"weights": weights, "stale": stale, "tensors": each, "about": f"{ranks} ranks with 8 images each"}
+
+    return {"ranks": [case(3), case(2)]}
+
+
+def _share_of_images(case, rank):
+    known = {name: case[name] for name in ("weights", "stale")}
+    return known | {"images": case["tensors"][rank], "size": len(case["tensors"])}
+
+
+def observe_norms(case, rank, outside, squared_norms):
+    calls = []
+
+    def loss_fn(logits, labels):
+        calls.append(len(labels))
+        return nn.functional.cross_entropy(logits, labels)
+
+    with collective_group(rank, case["size"], outside):
+        model = network(case["weights"]).eval()  # an image's gradient depends on no other image
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        for parameter, stale in zip(model.parameters(), case["stale"], strict=True):
+            parameter.grad = stale.clone()  # of an earlier step
+        images, labels = (tensor.clone() for tensor in case["images"])
+        found = by_name(squared_norms(wrapped, images, labels, loss_fn), "small", "big")
+        gradient = [None if p.grad is None else p.grad.detach().clone() for p in model.parameters()]
+    found = {
+        name: value.item() if torch.is_tensor(value) and value.numel() == 1 else value for name, value in found.items()
+    }
+    return {**found, "gradient": gradient, "calls": len(calls)}
+
+
+def _gradients(case):
+    """Each rank's own gradient, and their mean, flat."""
+    own = []
+    for images, labels in case["tensors"]:
+        model = network(case["weights"]).eval()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        own.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    return own, torch.stack(own).mean(0)
+
+
+def _squares(case):
+    own, mean = _gradients(case)
+    return [one.square().sum().item() for one in own], mean.square().sum().item()
+
+
+def _everywhere(seen, name, value):
+    return all(equal(one[name], float(value)) for one in seen["ranks"])
+
+
+def _small(case, seen, right):
+    own, big = _squares(case)
+    if _everywhere(seen, "small", sum(own) / len(own)):
+        return ""
+    if _everywhere(seen, "small", big):
+        return "that is the averaged gradient's: DDP has averaged before you measured. Run backward() under model.no_sync()"
+    if all(equal(one["small"], alone) for one, alone in zip(seen["ranks"], own, strict=True)):
+        return "each rank returns its own |G_b|²; the ranks' mean was asked for"
+    if _everywhere(seen, "small", sum(own)):
+        return "that is the sum of the ranks' |G_b|²; their mean was asked for"
+    if _everywhere(seen, "small", (sum(root**0.5 for root in own) / len(own)) ** 2):
+        return "that is the square of the mean norm; the mean of the squared norms was asked for"
+    return _stale(case, seen) or "|G_b|² is not the ranks' mean of their own gradients' squared norms"
+
+
+def _big(case, seen, right):
+    own, big = _squares(case)
+    size = len(own)
+    if _everywhere(seen, "big", big):
+        return ""
+    if _everywhere(seen, "big", big * size**2):
+        return "that is the summed gradient's; divide by the number of ranks before you take the norm"
+    if _everywhere(seen, "big", big / size**2):
+        return "the gradient is divided by the number of ranks twice"
+    if _everywhere(seen, "big", sum(own) / size):
+        return "that is the mean of the ranks' squared norms; average the gradients first, then take the norm"
+    if all(equal(one["big"], alone) for one, alone in zip(seen["ranks"], own, strict=True)):
+        return "that is each rank's own; the gradients were never averaged over the ranks"
+    return _stale(case, seen) or "|G_B|² is not the squared norm of the gradient's mean over the ranks"
+
+
+def _stale(case, seen):
+    """What is in `.grad` before the call comes from an earlier step."""
+    own, mean = _gradients(case)
+    stale = torch.cat([tensor.flatten() for tensor in case["stale"]])
+    squares = sum((one + stale).square().sum().item() for one in own) / len(own)
+    if _everywhere(seen, "small", squares) or _everywhere(seen, "big", (mean + stale).square().sum().item()):
+        return "an earlier step's gradient is counted, too: backward() adds to .grad, so clear it first"
+    return ""
+
+
+def _left(case, seen, right):
+    own, mean = _gradients(case)
+
+    def hold(wanted):
+        return all(
+            None not in one["gradient"]
+            and equal(torch.cat([part.flatten() for part in one["gradient"]]), gradient, 1e-6)
+            for one, gradient in zip(seen["ranks"], wanted, strict=True)
+        )
+
+    if hold([mean] * len(own)):
+        return ""
+    if hold(own):
+        return "each rank is left with its own gradient: copy the mean back into the parameters' .grad"
+    if hold([mean * len(own)] * len(own)):
+        return "the ranks are left with the sum of the gradients, not with their mean"
+    return "afterwards the parameters' .grad do not hold the gradient's mean over the ranks"
+
+
+def _once(case, seen, right):
+    if all(one["calls"] == 1 for one in seen["ranks"]):
+        return ""
+    return "one forward and one backward pass per rank are enough; the loss is computed more often, or never"
+
+
+gradient_norms = Exercise(("squared_norms",), _draw_gradients, observe_norms, {
+    "small": Part("|G_b|², averaged over the ranks", cases="ranks", judge=_small),
+    "big": Part("|G_B|² of the averaged gradient", cases="ranks", judge=_big),
+    "gradient": Part("The averaged gradient is left in .grad", cases="ranks", judge=_left),
+    "once": Part("One forward and one backward pass per rank", cases="ranks", judge=_once),
+}, "on 2 ranks, print both numbers and each rank's own |G_b|²: the big one is smaller, and every rank returns the same",
+    ranks=3, world=lambda case: len(case["tensors"]), share=_share_of_images,
+    watch=lambda case: CollectiveBroker(len(case["tensors"])), transport=on_watched_ranks,
+    seconds=40.0, show=lambda case, seen: case["about"])  # fmt: skip
+
+# --- noise_scale
 
 
 def _draw_norms(random):
@@ -102,66 +379,184 @@ def observe_noise(case, noise_scale):
 
 
 def _same_quotient(seen, right):
-    """B_noise, or the quotient of the two numbers beside it if one is right: their mistake is not this part's."""
+    """The quotient, or that of the two numbers beside it if one is right: their mistake is not this part's."""
     if equal(seen[2], right[2]):
         return True
     one_right = equal(seen[0], right[0]) or equal(seen[1], right[1])
     return one_right and finite(seen[0]) > 0 and equal(seen[2], finite(seen[1]) / finite(seen[0]))
 
 
-def _draw_predictions(random):
-    known = random.integers([4, 4, 100], [5000, 500, 9000], (6, 3)).tolist()
-    other = random.uniform([50, 0.1], [3000, 4], (6, 2)).round(2).tolist()
-    return {"questions": [(*some, *more) for some, more in zip(known, other, strict=True)]}
-
-
-def observe_prediction(case, predicted_steps, useful_batch):
-    batch, known_batch, known_steps, scale, extra = case
-    return {"steps": predicted_steps(batch, scale, known_batch, known_steps), "batch": useful_batch(scale, extra)}
-
-
 _INSERT = "insert |G_b|² = |G|² + tr Σ/b and |G_B|² = |G|² + tr Σ/B into your formula: is {} left?"
 
+noise = Exercise(("noise_scale",), _draw_norms, observe_noise, {
+    "signal": Part("|G|², free of bias", "|G|² is wrong", _INSERT.format("|G|²"), keys="signal"),
+    "noise": Part("tr Σ, free of bias", "tr Σ is wrong", _INSERT.format("tr Σ"), keys="noise"),
+    "scale": Part("The noise scale from averages", "B_simple is not the quotient of the two averages",
+        "of two measurements, write down the mean of the quotients and the quotient of the means",
+        keys="signal noise scale", same=_same_quotient),
+    "lost": Part("A gradient lost in noise", "B_simple is not infinite where the estimate of |G|² is not positive",
+        "try squared norms 10.0 at batch 16 and 1.0 at batch 64", keys="lost"),
+}, "", "batches of {0} and {1}, squared norms {2} and {3}; lost in noise: {4} and {5}")  # fmt: skip
+
+# --- critical_batch, predicted_steps
+
+
+def _draw_curves(random):
+    def curve(amount):
+        fewest, critical = random.uniform([30, 100], [200, 900])
+        batches = critical * 2.0 ** np.array([-4, -2.6, -1.4, 0, 1.2, 2.4, 4]) * random.uniform(0.8, 1.25, 7)
+        factors = 1 + amount * random.uniform(-1, 1, 7)
+        factors[[0, -1]] = 1 + amount * random.choice([-1, 1]) * np.array([1, -1])  # the worst pair to fit alone
+        steps = fewest * (1 + critical / batches) * factors
+        off = f", each off by up to {amount:.0%}" if amount else ""
+        return {
+            "steps": steps.tolist(), "images": (steps * batches).tolist(),
+            "about": f"7 points of a curve with S_min {fewest:.4g} and E_min {fewest * critical:.6g}{off}",
+        }  # fmt: skip
+
+    def bent():  # both grow together: no hyperbola has such points
+        growth = np.cumprod([1, *random.uniform(1.3, 1.8, 4)])
+        steps, batch = random.uniform([50, 100], [90, 300])
+        images = steps * batch * growth ** random.uniform(1.1, 1.3)
+        return {
+            "steps": (steps * growth).tolist(),
+            "images": images.tolist(),
+            "about": "points that lie on no such curve",
+        }
+
+    known = random.integers([4, 4, 100], [5000, 500, 9000], (6, 3)).tolist()
+    scales = random.uniform(50, 3000, 6).round(2).tolist()
+    return {
+        "exact": [curve(0.0) for _ in range(3)],
+        "noisy": [curve(0.1) for _ in range(3)],
+        "bent": [bent() for _ in range(2)],
+        "questions": [
+            {"known": (batch, scale, *point), "about":
+             f"batch {batch}, critical batch size {scale}, known: {point[1]:,} steps with batches of {point[0]}"}
+            for (batch, *point), scale in zip(known, scales, strict=True)
+        ],
+    }  # fmt: skip
+
+
+def observe_critical(case, critical_batch, predicted_steps):
+    if "known" in case:
+        return {"prediction": predicted_steps(*case["known"])}
+    try:
+        found = critical_batch(list(case["steps"]), list(case["images"]))
+    except ValueError:
+        return dict.fromkeys(("fewest_steps", "fewest_images", "critical"), "ValueError")
+    return by_name(found, "fewest_steps", "fewest_images", "critical")
+
+
+def _refused(case, seen, right):
+    return (
+        ""
+        if seen["critical"] == "ValueError"
+        else "it returns numbers where the fit is no curve: S_min or E_min is not positive. Raise a ValueError"
+    )
+
+
+_OWN_POINTS = "make points from an S_min and an E_min of your own, S = S_min + E_min/B and E = S·B, and fit them"
+
+critical = Exercise(("critical_batch", "predicted_steps"), _draw_curves, observe_critical, {
+    "fit": Part("The fit of points on the curve", "where the points lie on the curve, it does not find S_min and "
+        "E_min", _OWN_POINTS, cases="exact", keys="fewest_steps fewest_images", tolerance=1e-3),
+    "noisy": Part("The least-squares fit of noisy points", "with points that are off by a tenth, it is not the least-squares "
+        "fit of S_min/S + E_min/E = 1", "the unknowns are S_min and E_min, the columns 1/S and 1/E, the right side ones",
+        cases="noisy", keys="fewest_steps fewest_images", tolerance=1e-3),
+    "critical": Part("The critical batch size", "B_crit is not E_min/S_min", _OWN_POINTS, cases="exact",
+        keys="fewest_steps fewest_images critical", same=_same_quotient),
+    "refused": Part("Points on no such curve are refused", "points on no such curve are not refused",
+        "try steps [10, 20, 40] and images [1000, 2200, 4600]", cases="bent", judge=_refused),
+    "prediction": Part("Steps at another batch", "first S_min from the known point, then S_min (1 + B_crit/B)",
+        "at the known batch it must give the known steps; at the critical batch size twice S_min",
+        cases="questions", keys="prediction"),
+}, "", "{about}")  # fmt: skip
+
+# --- choose_lr
+
+
+def _draw_searches(random):
+    def grid(count):
+        start, factor = random.uniform([0.005, 1.6], [0.05, 2.4])
+        return [float(f"{start * factor**n:.3g}") for n in range(count)]
+
+    def runs(mean, n=3):
+        wobble = random.uniform(-0.004, 0.004, n)
+        return (mean + wobble - wobble.mean()).round(5).tolist()
+
+    def hill(rates, best):
+        """Validation accuracies that are best at one place, clearly."""
+        return {lr: runs(0.85 - 0.02 * abs(place - best) - random.uniform(0, 0.01)) for place, lr in enumerate(rates)}
+
+    def shuffled(results):
+        order = random.permutation(len(results)).tolist()
+        return {list(results)[place]: list(results.values())[place] for place in order}
+
+    def case(results):
+        about = ", ".join(f"{lr:g}: [{', '.join(f'{value:.1%}' for value in some)}]" for lr, some in results.items())
+        return {"results": results, "about": about}
+
+    def odd_runs():
+        """One learning rate has the best mean, another the best run, and another the best median."""
+        rates = grid(6)
+        results, low = hill(rates, 2), float(random.uniform(0.845, 0.86))
+        lists = (0, 0, 0, 0.04, 0.04), (-0.01, -0.01, -0.01, 0.0, 0.08), (0.01,) * 5
+        for place, above in zip(random.permutation([1, 2, 3]).tolist(), lists, strict=True):
+            results[rates[place]] = [round(low + value, 5) for value in above]
+        return case(shuffled(results))
+
+    def in_order(results, order):
+        return case({list(results)[place]: list(results.values())[place] for place in order})
+
+    def with_diverged(best, gone, order):
+        """At place `gone` one of three runs has diverged; the other two are the best of all."""
+        rates = grid(5)
+        results = hill(rates, best)
+        results[rates[gone]] = [0.95, math.nan, 0.94][:: int(random.choice([-1, 1]))]
+        return in_order(results, order)
+
+    def anyhow():
+        return random.permutation(5).tolist()
+
+    inside = int(random.integers(1, 4))
+    others = [place for place in range(5) if place != inside]
+    return {
+        "clean": [odd_runs() for _ in range(3)],
+        "diverged": [with_diverged(best, gone, anyhow()) for best, gone in ((1, 3), (2, 4), (3, 0))],
+        "edges": [
+            in_order(hill(grid(5), 0), [0, 2, 4, 1, 3]),
+            in_order(hill(grid(5), 4), [1, 3, 4, 2, 0]),
+            in_order(hill(grid(5), inside), [inside, *others]),
+            with_diverged(3, 4, [2, 4, 3, 0, 1]),
+        ],
+    }
+
+
+def observe_search(case, choose_lr):
+    found = choose_lr({lr: list(values) for lr, values in case["results"].items()})
+    return by_name(found, "lr", "edge")
+
+
+def _same_edge(seen, right):
+    return equal(seen[0], right[0]) and _same_verdict(seen[1], right[1])
+
+
+search = Exercise(("choose_lr",), _draw_searches, observe_search, {
+    "choice": Part("The best mean validation accuracy", "it is not the learning rate with the best mean",
+        "write the mean beside each learning rate", cases="clean", keys="lr"),
+    "diverged": Part("A learning rate with a diverged run is out", "wrong where a run has diverged (nan)",
+        "nan compares as neither larger nor smaller; drop that learning rate before you compare", cases="diverged", keys="lr"),
+    "edge": Part("The edge of the grid is flagged", "the edge is flagged wrongly: the best is at the edge where it is the "
+        "smallest or the largest of all learning rates that were tried", "try a grid whose keys are not sorted",
+        cases="edges", keys="lr edge", same=_same_edge),
+}, "", "{about}")  # fmt: skip
+
 EXERCISES = {
-    "batch-and-steps": Exercise(("batch_and_steps",), _draw_jobs, observe_steps, {
-        "effective": Part("Effective batch", "the effective batch is wrong",
-            "two ranks with 32 images each: how many images does one update see?", keys="effective"),
-        "steps": Part("Steps of all epochs, incomplete batches dropped", "the number of steps is wrong",
-            "deal 100 images to 3 ranks in batches of 7; count a rank's full batches, then the epochs", keys="steps"),
-    }, "", "{1} ranks × {0} images, {2:,} training images, {3} epochs"),
-    "scaled-lr": Exercise(("scaled_lr",), _draw_batches, observe_rates, {
-        "linear": Part("Linear scaling", "rule 'linear' is wrong", keys="linear"),
-        "sqrt": Part("Square-root scaling", "rule 'sqrt' is wrong", keys="sqrt"),
-        "none": Part("The constant learning rate", "rule 'none' is wrong",
-            "rule 'none' is the constant learning rate", keys="none none-others"),
-        "fraction": Part("Factors that are no whole number, and below 1",
-            "wrong where the factor is no whole number, or below 1", "a batch of 48 for a reference of 32; one of 16",
-            keys="linear linear-others sqrt sqrt-others", same=_same_fractions),
-    }, "write down the rate for a batch 4 times the reference batch, by hand",
-        "base_lr {0}, reference batch {1}, batches of {2}, and of {3} and {4}"),
-    "noise-or-not": Exercise(("summarise", "is_noise"), _draw_runs, observe_runs, {
-        "mean": Part("Mean", "the mean is wrong", "add the values up by hand", keys="mean"),
-        "spread": Part("Spread of single runs (n − 1)", "it is √(the sum of squared distances from the mean / (n − 1))",
-            "three values 1, 2, 3 have a spread of exactly 1", keys="spread"),
-        "error": Part("Standard error of the mean", "the mean of n runs spreads √n times less than one run",
-            "how much does the mean of 4 runs wobble, how much one run?", keys="mean spread error", same=_same_error),
-        "decision": Part("Tells noise from a difference", "some comparisons are decided wrongly",
-            "write the difference of the means and 2·√(e₁² + e₂²) side by side, for both orders", keys="decision",
-            same=lambda seen, right: type(seen) in (bool, int) and seen == right),
-    }, "", "{0} against {1}, {2} standard errors of the difference apart"),
-    "noise-scale": Exercise(("noise_scale",), _draw_norms, observe_noise, {
-        "signal": Part("|G|², free of bias", "|G|² is wrong", _INSERT.format("|G|²"), keys="signal"),
-        "noise": Part("tr Σ, free of bias", "tr Σ is wrong", _INSERT.format("tr Σ"), keys="noise"),
-        "scale": Part("The noise scale from averages", "B_noise is not the quotient of the two averages",
-            "of two measurements, write down the mean of the quotients and the quotient of the means",
-            keys="signal noise scale", same=_same_quotient),
-        "lost": Part("A gradient lost in noise", "B_noise is not infinite where the estimate of |G|² is not positive",
-            "try squared norms 10.0 at batch 16 and 1.0 at batch 64", keys="lost"),
-    }, "", "batches of {0} and {1}, squared norms {2} and {3}; lost in noise: {4} and {5}"),
-    "prediction": Exercise(("predicted_steps", "useful_batch"), _draw_predictions, observe_prediction, {
-        "steps": Part("Steps at another batch", "first S_min from the known point, then S_min (1 + B_noise/B)",
-            "at the known batch it must give the known steps; at the noise scale twice S_min", keys="steps"),
-        "batch": Part("The useful batch", "the images are S·B = E_min (1 + B/B_noise): the part on top is B/B_noise",
-            "at which batch is B/B_noise the part that may be spent on top?", keys="batch"),
-    }, "", "batch {0}, noise scale {3}, known: {2:,} steps with batches of {1}; {4} times the fewest images on top"),
-}  # fmt: skip
+    "training": training,
+    "comparison": comparison,
+    "gradient-norms": gradient_norms,
+    "noise-scale": noise,
+    "critical-batch": critical,
+    "search": search,
+}
