@@ -98,7 +98,7 @@ class Run:
         return folder
 
 
-def source_notebook(evidence_points: float = 20) -> nbformat.NotebookNode:
+def source_notebook(evidence_points: float = 10) -> nbformat.NotebookNode:
     """A lab of one exercise, one question and the evidence cell, in nbgrader source form."""
 
     def meta(grade_id, **fields):

@@ -264,5 +264,5 @@ def test_augmented_images_are_new_and_nearly_the_same():
 def test_a_machine_without_the_data_is_told_before_anybody_is_graded(monkeypatch, tmp_path):
     monkeypatch.setenv("LAB_DATA", str(tmp_path))
     check_data(ModelEvidence("course_lib:wide_resnet", ("fashion-mnist", "fashion-mnist-small"), 10, 0.1))
-    with pytest.raises(ValueError, match=r"cannot be tried: fashion-mnist is not staged .*lab data fetch"):
+    with pytest.raises(ValueError, match=r"cannot be tested: fashion-mnist is not staged .*lab data fetch"):
         check_data(ModelEvidence("course_lib:wide_resnet", ("fashion-mnist",), 10, 0.1))

@@ -21,7 +21,7 @@ def submission(tmp_path, make_run):
 
 @pytest.fixture
 def grade(submission, folder_rubric):
-    """Judges the run folder alone, whose files are worth 18 points; nothing of it is executed."""
+    """Judges the run folder alone, whose files are worth 8 points; nothing of it is executed."""
     context = GradingContext(folder_rubric(), source_notebook(lab_path()), b"secret", None)
 
     def grade():
@@ -117,7 +117,7 @@ def test_no_run_folder(grade, submission, tmp_path, what):
 def test_runs_slash_lab_is_looked_in_after_run(grade, submission):
     (submission / "runs").mkdir()
     (submission / "run").rename(submission / "runs" / LAB)
-    assert grade().score == 18
+    assert grade().score == 8
     (submission / "run").mkdir()
     assert grade().score == 0
 
@@ -131,7 +131,7 @@ def test_a_pickle_is_never_opened(grade, submission, tmp_path):
     Bomb.target = str(tmp_path / "owned")
     for name in ("model.safetensors", "model.pt", "run.pkl"):
         (submission / "run" / name).write_bytes(pickle.dumps(Bomb()))
-    assert grade().score == 18
+    assert grade().score == 8
     for name in FILES:
         (submission / "run" / name).write_bytes(pickle.dumps(Bomb(), protocol=0))
     assert grade().score == 0
@@ -141,7 +141,7 @@ def test_a_pickle_is_never_opened(grade, submission, tmp_path):
 def test_other_names_in_the_run_folder_are_not_even_looked_at(grade, submission):
     os.mkfifo(submission / "run" / "model.pt")
     (submission / "run" / "link").symlink_to("/etc/passwd")
-    assert grade().score == 18
+    assert grade().score == 8
 
 
 @pytest.mark.parametrize(

@@ -149,5 +149,5 @@ def test_the_data_that_weights_are_tried_on_must_be_there_though_nobody_hands_a_
     )
     path.write_text(RUBRIC + model)
     source = REPOSITORY / "labs" / LAB / f"{LAB}.ipynb"
-    with pytest.raises(CourseError, match="weights cannot be tried: fashion-mnist is not staged"):
+    with pytest.raises(CourseError, match="weights cannot be tested: fashion-mnist is not staged"):
         _check_gradable(load_rubric(path), source, [])

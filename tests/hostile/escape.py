@@ -210,8 +210,11 @@ for family, kind, address in attempts:
         reached.append(address)
     except OSError:
         pass
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as there:
-    there.sendto(b"hello", ("127.0.0.1", {world.udp_port}))
+try:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as there:
+        there.sendto(b"hello", ("127.0.0.1", {world.udp_port}))
+except OSError:
+    pass
 try:
     reached.append(socket.getaddrinfo("example.org", 80)[0])
 except OSError:

@@ -236,9 +236,9 @@ def giant_integer(submission: Submission, world: World) -> None:
     )
 
 
-@exhibit(train_step=0, flags="limit", reason="sockets|memory")
+@exhibit(train_step=0, flags="crash", reason="not permitted")
 def memory_in_sockets(submission: Submission, world: World) -> None:
-    """Bytes that lie in sockets' buffers, which belong to no process."""
+    """Bytes in sockets' buffers, which belong to no process: an exercise without a network cannot make a socket."""
     submission.before(
         "train-step",
         """
@@ -253,6 +253,8 @@ try:
         kept[-1].setblocking(False)
         kept[-1].send(bytes(1 << 14))
 except OSError:
+    if not kept:
+        raise
     time.sleep(1e6)
 """,
     )
