@@ -44,6 +44,7 @@ def set_score(gradebook, student, score, waits=False, penalty=0.0):
 def graded(course):
     """ada 25.5; bob 20 less 2 for lateness; cyd 7 and a question that waits; dan without a submission. Of 28."""
     with open_book(course) as gradebook:
+        gradebook.find_grade_cell("run-evidence", LAB, LAB).max_score = 20
         for student, last, first in (
             ("bob", "Bell", "Bob"),
             ("ada", "Able", "Ada"),

@@ -187,7 +187,7 @@ def test_a_criterion_that_breaks_earns_nothing_and_the_others_go_on(grade, monke
     broken = criteria.Kind(lambda evidence, settings: 1 / 0, "x", {})
     monkeypatch.setitem(criteria.KINDS, "monotone", broken)
     verdict = grade()
-    assert verdict.score == 16
+    assert verdict.score == 7
     assert "could not be checked (ZeroDivisionError)" in reasons(verdict)["monotone"]
 
 

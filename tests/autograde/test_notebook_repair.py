@@ -263,8 +263,8 @@ def reordered(notebook):
 
 ANSWER = {"nbgrader": {"grade_id": "x", "solution": True, "grade": False, "schema_version": 3}}
 FIELDS = [
-    ("points", 500, "points 5 is 500"),
-    ("points", float("nan"), "points 5 is nan"),
+    ("points", 500, "points 7 is 500"),
+    ("points", float("nan"), "points 7 is nan"),
     ("grade", False, "grade True is False"),
     ("solution", True, "solution False is True"),
     ("locked", False, "locked True is False"),
