@@ -384,13 +384,13 @@ class TestOutputsToLookAt:
     def test_the_students_own_safe_ones(self, lab1, mend, hand_in):
         notebook = solved(lab1)
         data = {"text/plain": "<Figure>", "text/html": "<script>", "image/png": PNG}
-        cell_of(notebook, "learning-curve").outputs = [new_output("display_data", data=data)]
+        cell_of(notebook, "experiment").outputs = [new_output("display_data", data=data)]
         cell_of(notebook, "setup").source += "\nimport math"
         notebook.cells.append(new_code_cell("mine", id="mine", outputs=[new_output("stream", text="hello")]))
         repaired = mend(notebook, lab1)
         shown = autograded_notebook(hand_in(notebook), repaired)
-        assert cell_of(shown, "learning-curve").outputs[0].data == {"text/plain": "<Figure>", "image/png": PNG}
-        assert cell_of(shown, "learning-curve").execution_count == 7
+        assert cell_of(shown, "experiment").outputs[0].data == {"text/plain": "<Figure>", "image/png": PNG}
+        assert cell_of(shown, "experiment").execution_count == 7
         assert cell_of(shown, "setup").outputs[0].text == "from setup"
         assert cell_of(shown, "mine").outputs[0].text == "hello"
         assert [cell.source for cell in shown.cells] == [cell.source for cell in repaired.notebook.cells]

@@ -60,7 +60,7 @@ def test_a_student_does_a_lab_and_hands_it_in(person, hub):
     student.show(training)
     assert training.evaluate("image => image.naturalWidth") > 200
     student.picture("trained")
-    curves = student.cell(number_of(hub.checkout, "learning-curve"))
+    curves = student.cell(number_of(hub.checkout, "experiment"))
     student.show(curves.locator("img").first)
     assert curves.locator("img").first.evaluate("image => image.naturalWidth") > 200
     student.picture("curves")
