@@ -187,7 +187,9 @@ def _train(
     return types.FunctionType(train.__code__, dict(globals()), "train", train.__defaults__, train.__closure__)
 
 
-_OTHERS = "train_step is called with another model, optimizer or loss_fn than train was given: pass on those, and make no others"
+_OTHERS = (
+    "another model, optimizer or loss_fn than train was given reaches train_step: pass on those, and make no others"
+)
 
 
 def _trained(diagnosis, **options):

@@ -734,24 +734,24 @@ def observe_training(case, train):
 
 def _calls_step(case, seen, right):
     return "" if seen["steps"] else (
-        "train never calls train_step: it must call your train_step and your evaluate, under these names"
+        "no step was recorded: train must call your train_step and your evaluate, by these names"
     )  # fmt: skip
 
 
 def _calls_evaluate(case, seen, right):
     return "" if seen["evaluated"] else (
-        "train never calls evaluate: it must call your train_step and your evaluate, under these names"
+        "no evaluation was recorded: train must call your train_step and your evaluate, by these names"
     )  # fmt: skip
 
 
 def _modes(case, seen, right):
     evaluated = [number for number in seen["evaluated"] if number in VALIDATION]
     if len(seen["modes"]) < case["epochs"] * len(TRAIN_SIZES):
-        return "train_step does not see all training batches in all epochs"
+        return "some training batch does not reach train_step in every epoch"
     if len(evaluated) > case["epochs"] * len(VALIDATION):
         return "the validation batches are evaluated more than once an epoch, which costs more time than the training"
     if sorted(evaluated) != sorted([*VALIDATION] * case["epochs"]):
-        return "evaluate does not see all validation batches in all epochs"
+        return "some validation batch does not reach evaluate in every epoch"
     if all(mode is True for mode in seen["modes"]):
         return ""
     return ("some step was made in evaluation mode, in which batch norm and dropout do not train: evaluate() leaves the "
