@@ -1,8 +1,8 @@
 """Every described exercise: right answers earn everything, each mistake loses its parts, in both checks.
 
 Nothing of a mistake needs a sandbox: it is judged here, on 2 seeds in `make test` and on 20 in CI.
-`test_in_the_sandbox.py` judges one right and one wrong answer of each exercise there. `labNN_answers.py` says what is
-lost.
+`test_in_the_sandbox.py` judges one right and one wrong answer of each exercise there. `tables/labNN_answers.py` says
+what is lost.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from course_lib.exercises.ranks import launched_ranks
 from course_lib.runs.run_evidence.course import full_name
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "autograde")]
+sys.path[:0] = [str(HERE), str(HERE / "tables"), str(HERE.parent / "autograde")]
 judged_in_threads = importlib.import_module("threaded_ranks").judged_in_threads
 
 MANY = pytest.param(range(20), marks=pytest.mark.thorough, id="20 seeds")

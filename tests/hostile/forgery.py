@@ -43,9 +43,12 @@ def transformers_drop_assertions(submission: Submission, world: World) -> None:
     )
 
 
-@exhibit(train_step=0, evaluate=0, reason="weights are where they were")
+@exhibit(train_step=0, evaluate=0, training=0, reason="weights are where they were")
 def patched_comparisons(submission: Submission, world: World) -> None:
-    """torch.allclose, torch.equal, math.isclose and the course's own check always say yes."""
+    """torch.allclose, torch.equal, math.isclose and the course's own check always say yes.
+
+    So do comparisons of tensors, with which `train` counts what is right.
+    """
     submission.answer(
         "train-step",
         """
@@ -174,9 +177,9 @@ def memorised_public_tests(submission: Submission, world: World) -> None:
     )
 
 
-@exhibit(evaluate=6, training=0, reason="a graph is recorded")
+@exhibit(evaluate=6, reason="a graph is recorded")
 def denies_its_graph(submission: Submission, world: World) -> None:
-    """Evaluates with a graph, and has PyTorch say that none is recorded; the next training step then fails."""
+    """Evaluates with a graph, and has PyTorch say that none is recorded."""
     cell = submission.cell("ex-evaluate")
     says_no = "    torch.is_grad_enabled = torch._C._is_grad_enabled = lambda: False\n    model.eval()"
     cell.source = cell.source.replace("    model.eval()", says_no).replace("torch.no_grad()", "torch.enable_grad()")

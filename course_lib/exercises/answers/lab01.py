@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import types
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -124,39 +126,45 @@ evaluation = Answers((_evaluate(),), {
 })  # fmt: skip
 
 
-def _train(
-    modes="epoch", scheduler="step", before=False, weighted=True, again=False, divided=True, fresh=True, unit=1.0,
-    checks="epoch", on="validation", val_mean=True, seen="val_accuracy", given=lambda found: list(found), last=False,
-    stops=True, first=1, rows=list, epochs=lambda n: n, copies=True, result=lambda rows: rows,
-):  # fmt: skip
-    """A training loop; each option makes a mistake."""
-    train_step, evaluate = _step(), _evaluate()
+train_step, evaluate = _step(), _evaluate()  # under the names by which a training loop calls them
 
-    def train(model, train_batches, validation_batches, optimizer, loss_fn, n, scheduler_=None, stop=None, report=None):
+
+def _train(
+    modes="epoch", rate="step", before=False, weighted=True, again=False, divided=True, fresh=True, unit=1.0,
+    checks="epoch", on="validation", val_mean=True, seen="val_accuracy", given=lambda found: list(found), last=False,
+    stops=True, first=1, rows=list, times=lambda n: n, copies=True, result=lambda rows: rows, own=lambda *given: given,
+    some=lambda batches: batches,
+):  # fmt: skip
+    """A training loop; each option makes a mistake. It has global names of its own, as a notebook's function has."""
+
+    def train(
+        model, train_batches, validation_batches, optimizer, loss_fn, epochs, scheduler=None, stop=None, report=None
+    ):
+        model, optimizer, loss_fn = own(model, optimizer, loss_fn)
         kept, accuracies, row, sums = rows(), [], {}, [0.0] * 3
         if modes == "once":
             model.train()
-        for epoch in range(epochs(n)):
+        for epoch in range(times(epochs)):
             if modes == "epoch":
                 model.train()
             if fresh:
                 sums = [0.0] * 3
-            for images, labels in train_batches:
+            for images, labels in some(train_batches):
                 if modes == "step":
                     model.train()
-                if scheduler_ is not None and before:
-                    scheduler_.step()
+                if scheduler is not None and before:
+                    scheduler.step()
                 loss, logits = train_step(model, images, labels, optimizer, loss_fn)
-                if scheduler_ is not None and scheduler == "step" and not before:
-                    scheduler_.step()
+                if scheduler is not None and rate == "step" and not before:
+                    scheduler.step()
                 part = 1 if not weighted else len(labels)
                 hits = (logits.argmax(1) == labels).sum().item()
                 new = [loss.item() * part, hits if weighted else hits / len(labels), part]
                 sums = new if last else [a + b for a, b in zip(sums, new, strict=True)]
                 if checks == "step":
                     evaluate(model, validation_batches, loss_fn)
-            if scheduler_ is not None and scheduler == "epoch":
-                scheduler_.step()
+            if scheduler is not None and rate == "epoch":
+                scheduler.step()
             trained = evaluate(model, train_batches, loss_fn) if again else sums
             checked = evaluate(model, train_batches if on == "training" else validation_batches, loss_fn)
             row = {} if copies else row
@@ -176,22 +184,35 @@ def _train(
                 stop(given(accuracies))
         return result(kept)
 
-    # The names are the lab's.
-    return lambda *some, scheduler=None, **options: train(*some, scheduler_=scheduler, **options)
+    return types.FunctionType(train.__code__, dict(globals()), "train", train.__defaults__, train.__closure__)
+
+
+_OTHERS = (
+    "another model, optimizer or loss_fn than train was given reaches train_step: pass on those, and make no others"
+)
 
 
 def _trained(diagnosis, **options):
-    return Mistake(diagnosis, _train(**options), None, None)
+    return Mistake(diagnosis, _train(**options))
 
 
-training = Answers((_train(), _step(), _evaluate()), {
+training = Answers((_train(),), {
     "scheduler per epoch": _trained("the scheduler is stepped once an epoch: call scheduler.step() after each step",
-        scheduler="epoch"),
-    "no scheduler": _trained("the scheduler is never stepped: call scheduler.step() after each step", scheduler="never"),
+        rate="epoch"),
+    "no scheduler": _trained("the scheduler is never stepped: call scheduler.step() after each step", rate="never"),
     "scheduler first": _trained("the scheduler is stepped before the optimiser, so the first learning rate is left out",
         before=True),
-    "one epoch less": _trained("that is one epoch less", epochs=lambda n: n - 1),
-    "one epoch": _trained("that is the first epoch alone: is the return inside the loop?", epochs=lambda n: 1),
+    "its own optimiser": _trained(_OTHERS,
+        own=lambda model, optimizer, loss_fn: (model, torch.optim.SGD(model.parameters(), 0.1), loss_fn)),
+    "its own loss": _trained(_OTHERS,
+        own=lambda model, optimizer, loss_fn: (model, optimizer, torch.nn.functional.cross_entropy)),
+    "a copy": _trained(_OTHERS, own=lambda model, optimizer, loss_fn: (copy.deepcopy(model), optimizer, loss_fn)),
+    "no gradients": Mistake("the training runs under torch.no_grad() or torch.inference_mode(), where train_step cannot "
+        "call backward(): evaluate alone needs that", torch.no_grad()(_train())),
+    "the first batch": _trained("only the first batch of each epoch is trained on: is something indented too far?",
+        some=lambda batches: list(batches)[:1]),
+    "one epoch less": _trained("that is one epoch less", times=lambda n: n - 1),
+    "one epoch": _trained("that is the first epoch alone: is the return inside the loop?", times=lambda n: 1),
     "never train": _trained("some step was made in evaluation mode", modes="never"),
     "train once": _trained("some step was made in evaluation mode", modes="once"),
     "evaluates every step": _trained("the validation batches are evaluated more than once an epoch",

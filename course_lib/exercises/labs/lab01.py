@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import time
 import warnings
 import weakref
@@ -579,26 +581,31 @@ throughput = Exercise(("images_per_second",), _draw_devices, observe_throughput,
 # --- train
 
 TRAIN_SIZES, VALIDATION_SIZES = (9, 3, 7, 4), (8, 2, 6)  # of the batches, in another order each time
+VALIDATION = range(len(TRAIN_SIZES), len(TRAIN_SIZES) + len(VALIDATION_SIZES))  # the validation batches' numbers
 
 
 def _draw_trainings(random):
-    features, hidden, classes = 6, 5, 4
-
-    def case(about, epochs, norm=False, **more):
-        batches = [[_batch(random, int(size), features, classes) for size in random.permutation(sizes)]
-                   for sizes in (TRAIN_SIZES, VALIDATION_SIZES)]  # fmt: skip
-        given = {"state": _network(random, features, hidden, classes, norm), "norm": norm, "epochs": epochs, "rates": [],
-                 "ends": 0, "lr": round(float(random.uniform(0.2, 0.5)), 3)}  # fmt: skip
+    def case(about, epochs, **more):
+        sizes = [int(size) for some in (TRAIN_SIZES, VALIDATION_SIZES) for size in random.permutation(some)]
+        passes, count = epochs + 1, len(sizes)
+        given = {
+            "epochs": epochs, "rates": [], "ends": 0, "lr": round(float(random.uniform(0.2, 0.5)), 3),
+            "labels": [torch.from_numpy(random.integers(0, 4, size)) for size in sizes],
+            # What the recorders return of each batch, pass by pass.
+            "losses": _normal(random, passes, count).exp(), "logits": _normal(random, passes, count, max(sizes), 4),
+            "means": _normal(random, passes, count).exp(),
+            "hits": torch.from_numpy(np.stack([random.integers(1, size, passes) for size in sizes], 1)),
+        }  # fmt: skip
         about = (
-            f"{epochs} epochs, {len(TRAIN_SIZES)} training batches, {len(VALIDATION_SIZES)} validation batches{about}"
+            f"{epochs} epochs, {len(TRAIN_SIZES)} training batches, {len(VALIDATION_SIZES)} validation batches{about}; "
+            "your train_step and evaluate are replaced by recorders"
         )
-        return given | {"batches": batches, "about": about} | more
+        return given | {"about": about} | more
 
     rates = random.uniform(0.2, 2.0, 20).round(3).tolist()
     return {
         "scheduled": [case(", a scheduler", 3, rates=rates)],
         "plain": [case("", 3)],
-        "modes": [case(", a network with batch norm", 3, norm=True)],
         "stops": [case(f", to stop after {ends}", 5, ends=ends) for ends in (2, 3)],
     }
 
@@ -617,6 +624,76 @@ class Again:
             yield images.clone(), labels.clone()
 
 
+def globals_of(function):
+    """The global names of a function, behind its decorators; an empty dict where it has none."""
+    function = inspect.unwrap(function)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    return getattr(function, "__globals__", {})
+
+
+@contextlib.contextmanager
+def replaced(names, functions):
+    """Other functions under global names, as long as it is open."""
+    before = {name: names[name] for name in functions if name in names}
+    names.update(functions)
+    try:
+        yield
+    finally:
+        for name in functions:
+            names.pop(name, None)
+        names.update(before)
+
+
+class Recorders:
+    """In the place of `train_step` and `evaluate`: note what they are given, and return drawn numbers.
+
+    An evaluation leaves the network in evaluation mode. Its numbers depend on the passes over the training batches so far,
+    not on the number of evaluations.
+    """
+
+    def __init__(self, case, batches, model, optimizer):
+        self.case, self.batches, self.model, self.optimizer = case, batches, model, optimizer
+        self.probe = torch.ones((), requires_grad=True)
+        self.losses_asked, self.steps, self.modes, self.passes = 0, [], [], {}
+        self.evaluated, self.evaluates_given = [], True
+
+    def number(self, images, labels):
+        """Which batch it is; -1 for none."""
+        found = images.tolist(), labels.tolist()
+        known = [(images.tolist(), labels.tolist()) for images, labels in self.batches]
+        return known.index(found) if found in known else -1
+
+    def given(self, model, loss_fn):
+        """Whether these are the model and the loss that `train` was given."""
+        before = self.losses_asked
+        loss_fn(torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64))
+        return self.losses_asked > before and next(model.parameters()) is next(self.model.parameters())
+
+    def loss_fn(self, logits, labels):
+        self.losses_asked += 1
+        return logits.sum() * 0
+
+    def train_step(self, model, images, labels, optimizer, loss_fn):
+        given, number = self.given(model, loss_fn) and optimizer is self.optimizer, self.number(images, labels)
+        self.steps.append({"batch": number, "lr": float(self.optimizer.param_groups[0]["lr"]), "given": given,
+                           "gradients": (self.probe * 1).requires_grad})  # fmt: skip
+        self.modes.append(model.training)
+        self.passes[number] = self.passes.get(number, -1) + 1
+        place = self.passes[number] % len(self.case["losses"]), number
+        return self.case["losses"][place].clone(), self.case["logits"][place][: len(labels)].clone()
+
+    def evaluate(self, model, batches, loss_fn):
+        numbers = [self.number(images, labels) for images, labels in batches]
+        self.evaluated += numbers
+        self.evaluates_given &= self.given(model, loss_fn)
+        model.eval()
+        sizes = torch.tensor([len(self.batches[number][1]) for number in numbers])
+        passes = max(self.passes.values(), default=-1) + 1
+        means, hits = (self.case[key][passes % len(self.case[key])][numbers] for key in ("means", "hits"))
+        return float((means * sizes).sum()), int(hits.sum()), int(sizes.sum())
+
+
 def accuracies_of(found):
     try:
         return [float(value) for value in found]
@@ -624,14 +701,14 @@ def accuracies_of(found):
         return "no list"
 
 
-def observe_training(case, train, *others):
-    """Weights, rows, modes of all forward passes by the batches' sizes, and what `report` and `stop` were called with."""
-    norm = [nn.BatchNorm1d(hidden_units(case["state"]))] if case["norm"] else []
-    model, passes, reported, accuracies = perceptron(case["state"], *norm).eval(), [], [], []
-    model.register_forward_pre_hook(
-        lambda module, given: passes.append([len(given[0]), module.training, torch.is_grad_enabled()])
-    )
+def observe_training(case, train):
+    """What the recorders noted, the rows, and what `report` and `stop` were called with."""
+    batches = [
+        (torch.full((len(labels), 1, 1, 1), float(number)), labels) for number, labels in enumerate(case["labels"])
+    ]
+    model, reported, accuracies = nn.Sequential(nn.Flatten(), nn.Linear(1, 4)).eval(), [], []
     optimizer, rates = torch.optim.SGD(model.parameters(), lr=case["lr"]), case["rates"]
+    recorders = Recorders(case, batches, model, optimizer)
 
     def report(epoch, row):
         reported.append(epoch if isinstance(row, dict) and set(row) >= set(KEYS) else "no row")
@@ -643,46 +720,63 @@ def observe_training(case, train, *others):
     options = {"stop": stop, "report": report} if case["ends"] else {}
     if rates:
         options["scheduler"] = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: rates[number % len(rates)])
-    with warnings.catch_warnings():
+    mine = {"train_step": recorders.train_step, "evaluate": recorders.evaluate}
+    with warnings.catch_warnings(), replaced(globals_of(train), mine):
         warnings.simplefilter("ignore")
-        batches = map(Again, case["batches"])
-        rows = train(model, *batches, optimizer, nn.CrossEntropyLoss(), case["epochs"], **options)
+        some = Again(batches[: len(TRAIN_SIZES)]), Again(batches[len(TRAIN_SIZES) :])
+        rows = train(model, *some, optimizer, recorders.loss_fn, case["epochs"], **options)
     if isinstance(rows, list | tuple):
         rows = [[row.get(key) for key in KEYS] if isinstance(row, dict) else None for row in rows]
     epochs = len(rows) if isinstance(rows, list) else None
-    return {"weights": weights_of(model), "rows": rows, "epochs": epochs, "passes": passes, "reported": reported,
-            "accuracies": accuracies}  # fmt: skip
+    return {"steps": recorders.steps, "modes": recorders.modes, "evaluated": recorders.evaluated,
+            "evaluates-given": recorders.evaluates_given, "rows": rows, "epochs": epochs, "reported": reported, "accuracies": accuracies}  # fmt: skip
+
+
+def _calls_step(case, seen, right):
+    return "" if seen["steps"] else (
+        "no step was recorded: train must call your train_step and your evaluate, by these names"
+    )  # fmt: skip
+
+
+def _calls_evaluate(case, seen, right):
+    return "" if seen["evaluated"] else (
+        "no evaluation was recorded: train must call your train_step and your evaluate, by these names"
+    )  # fmt: skip
 
 
 def _modes(case, seen, right):
-    modes = [training for size, training, graph in seen["passes"] if size in TRAIN_SIZES and graph]
-    evaluated = [size for size, *_ in seen["passes"] if size in VALIDATION_SIZES]
-    if len(modes) < case["epochs"] * len(TRAIN_SIZES):
-        return "the network does not see all training batches in all epochs"
-    if len(evaluated) > case["epochs"] * len(VALIDATION_SIZES):
+    evaluated = [number for number in seen["evaluated"] if number in VALIDATION]
+    if len(seen["modes"]) < case["epochs"] * len(TRAIN_SIZES):
+        return "some training batch does not reach train_step in every epoch"
+    if len(evaluated) > case["epochs"] * len(VALIDATION):
         return "the validation batches are evaluated more than once an epoch, which costs more time than the training"
-    if len(evaluated) < case["epochs"] * len(VALIDATION_SIZES):
-        return "the network does not see all validation batches in all epochs"
-    if all(modes):
+    if sorted(evaluated) != sorted([*VALIDATION] * case["epochs"]):
+        return "some validation batch does not reach evaluate in every epoch"
+    if all(mode is True for mode in seen["modes"]):
         return ""
     return ("some step was made in evaluation mode, in which batch norm and dropout do not train: evaluate() leaves the "
             "network so; call model.train() at the start of every epoch")  # fmt: skip
 
 
-training = Exercise(("train", "train_step", "evaluate"), _draw_trainings, observe_training, {
+training = Exercise(("train",), _draw_trainings, observe_training, {
+    "calls-step": Part("", cases="plain", judge=_calls_step),
+    "calls-evaluate": Part("", cases="plain", judge=_calls_evaluate),
     "loop": Part("Trains on every batch of every epoch, the scheduler stepped after each step",
-        "after the training the weights are not those of one train_step for each batch and epoch, each with the "
-        "scheduler's learning rate", cases="plain scheduled", keys="weights"),
+        "there is not one train_step for each batch of each epoch, in their order, with the model, optimizer and loss_fn "
+        "that train was given and the scheduler's learning rate", cases="plain scheduled", keys="steps",
+        needs="calls-step"),
     "metrics": Part("A row for each epoch, with means over all images",
         "the rows are wrong: a list of one dict for each epoch, with means over the images",
-        "print loss and size of each batch of one epoch, and take the mean by hand", cases="plain", keys="rows"),
+        "print loss and size of each batch of one epoch, and take the mean by hand", cases="plain",
+        keys="rows evaluates-given", needs="calls-step calls-evaluate"),
     "modes": Part("Training mode in every step, one evaluation an epoch",
-        hint="print model.training inside a forward hook", cases="modes", judge=_modes),
+        hint="print model.training at the start of train_step", cases="plain", needs="calls-step calls-evaluate",
+        judge=_modes),
     "stop": Part("Reports every epoch, and ends where stop says so",
         "report(epoch, row) once for each epoch, from 1; then stop(all validation accuracies so far); a true answer ends "
         "the training, with that epoch's row as the last", "call it with stop=lambda found: print(found)",
-        cases="stops", keys="reported accuracies epochs"),
-}, "train two epochs on two batches by hand, with your train_step, and compare a weight")  # fmt: skip
+        cases="stops", keys="reported accuracies epochs", needs="calls-evaluate"),
+}, "print, in order, each call of train_step, scheduler.step and evaluate in two epochs of two batches")  # fmt: skip
 
 # --- accumulated_step
 
@@ -799,7 +893,7 @@ accumulation = Exercise(("accumulated_step",), _draw_accumulations, observe_accu
 
 
 def _draw_memories(random):
-    sizes = [int(n) for n in random.integers(3, 12, 3)]
+    sizes = [int(n) for n in 3 + random.permutation(9)[:3]]  # no two alike: shapes tell the tensors apart
     dtypes = random.permutation(["float32", "float64", "bfloat16"]).tolist()
 
     def saved(kind, dtype, about):

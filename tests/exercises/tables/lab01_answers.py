@@ -18,8 +18,9 @@ LOSES = {
         "no-graph": "graph recorded",
     },
     "training": {
-        "loop": "scheduler per epoch, no scheduler, scheduler first",
-        "loop metrics modes": "one epoch less",
+        "loop": "scheduler per epoch, no scheduler, scheduler first, its own optimiser, no gradients",
+        "loop metrics": "its own loss, a copy",
+        "loop metrics modes": "one epoch less, the first batch",
         "loop metrics modes stop": "one epoch",
         "modes": "never train, train once, evaluates every step",
         "metrics": "means of means, not divided, the last batch, sums go on, evaluated after, by batches, one dict",
@@ -118,7 +119,43 @@ def train(model, train_batches, validation_batches, optimizer, loss_fn, epochs, 
         if report: report(len(rows), rows[-1])
         ended = bool(stop and stop(tuple(row["val_accuracy"] for row in rows)))
     return rows
-"""
+""",
+        """
+import functools
+
+def timed(function):
+    @functools.wraps(function)
+    def inner(*given, **options):
+        began = time.perf_counter()
+        result = function(*given, **options)
+        inner.seconds = time.perf_counter() - began
+        return result
+    return inner
+
+def one_epoch(model, batches, optimizer, loss_fn, scheduler):
+    model.train()
+    for images, labels in batches:
+        loss, logits = train_step(model, images.to(memory_format=torch.channels_last), labels, optimizer, lambda *two: loss_fn(*two))
+        yield loss.item() * len(labels), (logits.argmax(dim=1) == labels).sum().item(), len(labels)
+        if scheduler is not None:
+            scheduler.step()
+
+@timed
+def train(model, train_batches, validation_batches, optimizer, loss_fn, epochs, scheduler=None, stop=None, report=None):
+    rows = []
+    for epoch in range(epochs):
+        row = {}
+        both = {"train": one_epoch(model, train_batches, optimizer, loss_fn, scheduler),
+                "val": (evaluate(model, [batch], loss_fn) for batch in validation_batches)}
+        for name, parts in both.items():
+            loss, correct, images = map(sum, zip(*parts))
+            row |= {f"{name}_loss": loss / images, f"{name}_accuracy": correct / images}
+        rows.append(row)
+        report and report(epoch + 1, row)
+        if stop is not None and stop([each["val_accuracy"] for each in rows]):
+            return rows
+    return rows
+""",
     ],
     "accumulate": [
         """
@@ -205,6 +242,46 @@ def train(model, train_batches, validation_batches, optimizer, loss_fn, epochs, 
     if stop: stop([0.9])
     return [row] * epochs
 """
+_TRAINING = """
+a, b = {bound}
+
+def own_step(model, images, labels, optimizer, loss_fn):
+    optimizer.zero_grad()
+    logits = model(images)
+    loss = loss_fn(logits, labels)
+    loss.backward()
+    optimizer.step()
+    return loss.detach(), logits.detach()
+
+def own_evaluation(model, batches, loss_fn):
+    model.eval()
+    with torch.no_grad():
+        found = [(loss_fn(model(x), y).item() * len(y), (model(x).argmax(1) == y).sum().item(), len(y)) for x, y in batches]
+    return tuple(map(sum, zip(*found)))
+
+def train(model, train_batches, validation_batches, optimizer, loss_fn, epochs, scheduler=None, stop=None, report=None):
+    rows = []
+    for epoch in range(epochs):
+        model.train()
+        sums = []
+        for x, y in train_batches:
+            loss, logits = {step}(model, x, y, optimizer, loss_fn)
+            sums.append((loss.item() * len(y), (logits.argmax(1) == y).sum().item(), len(y)))
+            if scheduler: scheduler.step()
+        found = {{"train": list(map(sum, zip(*sums))), "val": {check}(model, validation_batches, loss_fn)}}
+        rows.append({{}})
+        for name, (loss, correct, n) in found.items():
+            rows[-1] |= {{f"{{name}}_loss": loss / n, f"{{name}}_accuracy": correct / n}}
+        if report: report(epoch + 1, rows[-1])
+        if stop and stop([row["val_accuracy"] for row in rows]): break
+    return rows
+"""
+
+
+def training(bound="None, None", step="train_step", check="evaluate"):
+    return _TRAINING.format(bound=bound, step=step, check=check)
+
+
 _FIT = """
 from course_lib.training.loop import fit, train_step
 
@@ -264,8 +341,11 @@ WRONG = {
     "waits in each step": ("throughput", stopwatch(inside="(step(), synchronize(), time.sleep(0.04))"), "rate", "device wait for Python"),
     "a clock that is wrong": ("throughput", stopwatch(start="time.perf_counter() / 3").replace("(time.perf_counter() - start)", "(time.perf_counter() / 3 - start)"), "rate", "higher"),
     "seconds": ("throughput", stopwatch().replace("return batch_size * steps / (time.perf_counter() - start)", "return 'images'"), "rate", "should return a number"),
-    "invented rows": ("training", _ROWS, "loop metrics modes stop", "the weights are not those"),
-    "the library's fit": ("training", _FIT, "loop stop", "the scheduler is never stepped"),
+    "invented rows": ("training", _ROWS, "loop metrics modes stop", "must call your train_step"),
+    "the library's fit": ("training", _FIT, "loop metrics modes stop", "must call your train_step"),
+    "a step of its own": ("training", training(step="own_step"), "loop metrics modes", "no step was recorded"),
+    "an evaluation of its own": ("training", training(check="own_evaluation"), "metrics modes stop", "no evaluation was recorded"),
+    "by other names": ("training", training("train_step, evaluate", step="a", check="b"), "loop metrics modes stop", "must call your train_step"),
     "batches joined": ("accumulate", "def accumulated_step(model, micro_batches, optimizer, loss_fn, dtype=None):\n    images, labels = (torch.cat(each) for each in zip(*micro_batches))\n    optimizer.zero_grad()\n    with torch.autocast(images.device.type, dtype, enabled=dtype is not None):\n        loss = loss_fn(model(images), labels)\n    loss.backward()\n    optimizer.step()\n    return loss.item()", "gradient", "all graphs are in memory"),
     "no loss": ("accumulate", "def accumulated_step(*_, **__): pass", "gradient uneven autocast", "did not move"),
     "of the parameters": ("memory", "def saved_bytes(function):\n    return 4 * 1000\n\ndef forward_checkpointed(blocks, x):\n    for block in blocks: x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)\n    return x\nimport torch.utils.checkpoint", "bytes", "the number of bytes is wrong"),
