@@ -121,7 +121,7 @@ def stop_together(wish, device):
     dist.broadcast(decision, src=0)
     return bool(decision.item())
 """
-NOTEBOOK = Path(__file__).resolve().parents[2] / "labs" / "02_ddp" / "02_ddp.ipynb"
+NOTEBOOK = Path(__file__).resolve().parents[3] / "labs" / "02_ddp" / "02_ddp.ipynb"
 PROGRAM = next(cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.id == "ex-program")
 
 RIGHT = {
