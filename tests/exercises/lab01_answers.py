@@ -13,7 +13,7 @@ LOSES = {
         "loss": "means added, mean of means, mean",
         "counts": "batches counted, argmin, accuracy",
         "counts loss": "another order",
-        "counts loss mode no-graph": "first batch, nothing",
+        "counts loss mode no-graph": "first batch, means, nothing",
         "mode": "no eval, train, batch norm alone",
         "no-graph": "graph recorded",
     },
@@ -30,15 +30,15 @@ LOSES = {
     },
     "accumulate": {
         "gradient uneven": "not divided, not divided at all, cleared in between, never cleared, a step for each, "
-        "separate steps, no step, the last loss, the sum of losses",
+        "separate steps, no step, the last loss, the last share, the sum of losses",
         "uneven": "by their number, loss by their number",
         "gradient": "graphs kept, retain_graph, joined",
         "autocast": "no dtype, always bfloat16, always autocast, backward inside, loss outside, converted",
     },
     "memory": {
-        "bytes": "counted twice, views, by shape, elements, four bytes, unpacked, no leaves, with a gradient alone, "
+        "bytes": "counted twice, views, by address, by shape, elements, four bytes, unpacked, no leaves, with a gradient alone, "
         "the result, no_grad, megabytes",
-        "recomputed": "plain, as one, in pairs, last without, reentrant, detached, no graph",
+        "recomputed": "plain, as one, in pairs, last without, last block alone, reentrant, detached, no graph",
         "output recomputed": "turned, one left out, nothing",
     },
 }
