@@ -824,7 +824,7 @@ def _draw_memories(random):
             saved(
                 "views",
                 dtypes[2],
-                "exp and sigmoid of a square, and a matrix without its first row times its transpose",
+                "exp, sigmoid and tanh of a square, and a matrix without its first row times its transpose",
             ),
             saved("half", dtypes[0], "two linear layers, the first under torch.no_grad()"),
             saved("nothing", dtypes[1], "nothing needs a gradient"),
@@ -842,7 +842,7 @@ def computation(kind, x, first, last):
         return ((x @ first).relu() @ last).sum()
 
     def views():
-        y = (first * first).exp().sigmoid()
+        y = (first * first).exp().sigmoid().tanh()
         return (y[1:] @ y.T).tanh().sum()  # a view of a part, too
 
     def half():
