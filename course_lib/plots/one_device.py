@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from matplotlib.ticker import LogLocator
 
 from course_lib.metrics.speed import saturation_knee
 from course_lib.plots import style
@@ -183,6 +184,7 @@ def forgotten_zero_grad(curves: Mapping[str, tuple[Sequence[float], Sequence[flo
         axes.set(xlabel="step", ylabel=f"{name} (log scale)", yscale="log")
         title = f"{name}, last ten steps: {wrong[place]:.1f} instead of {right[place]:.1f}"
         axes.set_title(title[:1].upper() + title[1:], loc="left", fontsize=10)
-        style.plain_numbers(axes.yaxis, minor=True)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        style.plain_numbers(axes.yaxis)
     panels[0].legend(frameon=False)
     return figure
