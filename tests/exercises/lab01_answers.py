@@ -236,7 +236,7 @@ WRONG = {
     "the last images": ("loaders", loaders("Subset(train_set, range(count)), Subset(train_set, range(count, len(train_set)))"), "split", "another seed gives the same split"),
     "overlapping": ("loaders", loaders("train_set, random_split(train_set, [count, validation_images], generator=g)[1]"), "split training", "both for training and for validation"),
     "drawn twice": ("loaders", loaders("(random_split(train_set, [count, validation_images], generator=g)[n] for n in (0, 1))"), "split", "both for training and for validation"),
-    "turned": ("loaders", loaders("random_split(train_set, [validation_images, count], generator=g)"), "split training validation", "not so many"),
+    "turned": ("loaders", loaders("random_split(train_set, [validation_images, count], generator=g)"), "split training validation", "in the wrong order"),
     "some images nowhere": ("loaders", loaders("random_split(train_set, [count - 1, validation_images, 1], generator=g)[:2]"), "split", "in neither loader"),
     "in order": ("loaders", loaders(first="drop_last=True"), "training", "same order"),
     "sorted": ("loaders", loaders("[Subset(train_set, sorted(each.indices)) for each in random_split(train_set, [count, validation_images], generator=g)]", first="drop_last=True"), "training", "not shuffled"),

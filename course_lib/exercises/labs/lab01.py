@@ -254,10 +254,8 @@ def _split(case, seen, right):
         if set(training) & set(validation):
             return "some image is both for training and for validation: the accuracy would be of images already learnt"
         if len(set(validation)) != case["validation"]:
-            return (
-                f"the second loader must read {case['validation']} validation images, yours reads {len(set(validation))}: "
-                "are the two loaders in the wrong order, or is a batch dropped?"
-            )
+            return ("the second loader does not read validation_images images: are the two loaders in the wrong order, or is "
+                    "a batch dropped?")  # fmt: skip
         if sorted(training + validation) != list(range(case["images"])):
             return "with batches of one image, some image is in neither loader, or in one twice"
         splits.append(set(validation))
@@ -542,7 +540,7 @@ def _calls(case, seen, right):
     asked = case["warmup"] + case["steps"]
     if seen["calls"] == asked:
         return ""
-    return f"your function calls step() {seen['calls']} times; warmup + steps is {asked}"
+    return f"your function calls step() {'more' if seen['calls'] > asked else 'less'} often than warmup + steps times"
 
 
 def _rate(case, seen, right):
