@@ -6,7 +6,7 @@ cuts batches out of one resident array, which is what such small images deserve:
 per-sample Python, one indexing operation a batch.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,18 @@ from torch.utils.data import Dataset
 
 from data_prep.staged import read
 
-__all__ = ["Augmentation", "Batches", "ImageData", "PackedDataset", "Split", "fits", "load", "on_device"]
+__all__ = [
+    "Augmentation",
+    "Batches",
+    "ImageData",
+    "PackedDataset",
+    "Split",
+    "endless",
+    "fits",
+    "load",
+    "on_device",
+    "random_batch",
+]
 
 Augmentation = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 """``augment(images, generator)``, images ``float32 (B, C, H, W)`` in 0…1: see `course_lib.data.augment`."""
@@ -33,6 +44,10 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def part(self, indices: Sequence[int]) -> "Split":
+        """The images with these numbers, in this order: those of a `torch.utils.data.Subset`, for example."""
+        return Split(self.images[indices], self.labels[indices])
 
 
 @dataclass(frozen=True)
@@ -270,3 +285,16 @@ def on_device(loader: Any, device: torch.device | str) -> Iterator[tuple[torch.T
     for images, labels in loader:
         images = images.to(device, memory_format=torch.channels_last, non_blocking=True)
         yield images, labels.to(device, non_blocking=True)
+
+
+def endless(loader: Any, device: torch.device | str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches `on_device`, epoch after epoch without an end."""
+    while True:
+        yield from on_device(loader, device)
+
+
+def random_batch(data: ImageData, size: int, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+    """A batch of noise for measurements: images ``float32 (size, C, H, W)`` as in `data`, channels last, and labels."""
+    images = torch.randn(size, *data.train.images.shape[1:], device=device)
+    labels = torch.randint(len(data.classes), (size,), device=device)
+    return images.contiguous(memory_format=torch.channels_last), labels

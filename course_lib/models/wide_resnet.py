@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -82,3 +82,9 @@ class WideResNet(nn.Module):
         x = self.pool(self.stage2(x))
         x = self.average(self.stage3(x))
         return self.classifier(x.flatten(1))
+
+    def with_blocks_by(self, run: Callable[[list[nn.Module], torch.Tensor], torch.Tensor]) -> WideResNet:
+        """This network, whose modules up to the last block are run by `run(modules, images)` from now on."""
+        body = [self.stem, *self.stage1, self.pool, *self.stage2, self.pool, *self.stage3]
+        self.forward = lambda images: self.classifier(self.average(run(body, images)).flatten(1))
+        return self

@@ -1,4 +1,4 @@
-"""Figures of lab 01: the network, throughput and its two models, a step's parts, memory against the batch."""
+"""Figures of lab 01: the network, throughput and its models, a step's parts, memory, the forgotten zero_grad."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,12 +7,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from matplotlib.ticker import LogLocator
 
 from course_lib.metrics.speed import saturation_knee
 from course_lib.plots import style
 from course_lib.plots.style import COLOURS, HATCHES, PALETTE, in_course_style, new_axes
 
-__all__ = ["memory_against_batch", "step_parts", "throughput_models", "wide_resnet"]
+__all__ = ["forgotten_zero_grad", "memory_against_batch", "step_parts", "throughput_models", "wide_resnet"]
 
 
 def _box(axes: Axes, x: float, y: float, text: str, colour: str, width: float, height: float = 0.62) -> None:
@@ -97,7 +98,9 @@ def throughput_models(throughput: Mapping[int, float], models: Mapping[str, Mapp
         axes.plot(list(line), list(line.values()), dash, color=COLOURS[colour], label=label)
     axes.plot(sizes, [throughput[size] for size in sizes], "o", color=COLOURS["measured"], label="measured")
     axes.plot(knee, throughput[knee], "o", markersize=14, markerfacecolor="none", color=COLOURS["measured"])
-    axes.axhline(0.9 * max(throughput.values()), **style.REFERENCE)
+    level = 0.9 * max(throughput.values())
+    axes.axhline(level, **style.REFERENCE)
+    style.label_line(axes, "90 % of the best", level)
     style.powers_of_two(axes, sizes)
     axes.set_ylim(bottom=0)
     style.plain_numbers(axes.yaxis, ",.0f")
@@ -161,3 +164,27 @@ def memory_against_batch(needs: Mapping[str, tuple[float, float]], free: float, 
     style.plain_numbers(axes.yaxis)
     axes.legend(loc="lower right", title="solid: all of it; dotted: without activations", title_fontsize=9)
     return axes
+
+
+@in_course_style
+def forgotten_zero_grad(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
+    """Loss and gradient norm of each step, on logarithmic axes side by side, with zero_grad and without.
+
+    Parameters
+    ----------
+    curves : mapping of label to (losses, gradient norms)
+        Two, the right one first.
+    """
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    for (label, both), colour, dash in zip(curves.items(), ("measured", "other"), ("-", "--"), strict=True):
+        for axes, values in zip(panels, both, strict=True):
+            axes.plot(range(1, len(values) + 1), values, dash, color=COLOURS[colour], label=label)
+    right, wrong = ([np.mean(values[-10:]) for values in both] for both in curves.values())
+    for axes, place, name in zip(panels, (0, 1), ("training loss", "gradient norm"), strict=True):
+        axes.set(xlabel="step", ylabel=f"{name} (log scale)", yscale="log")
+        title = f"{name}, last ten steps: {wrong[place]:.1f} instead of {right[place]:.1f}"
+        axes.set_title(title[:1].upper() + title[1:], loc="left", fontsize=10)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        style.plain_numbers(axes.yaxis)
+    panels[0].legend(frameon=False)
+    return figure

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psutil
 import torch
 
-__all__ = ["DeviceMemoryError", "free_memory", "memory_advice"]
+__all__ = ["DeviceMemoryError", "free_memory", "memory_advice", "peak_bytes"]
 
 REMEDY = (
     "`nvidia-smi` shows which processes hold it: shut down the kernels of other notebooks, restart this one, or take "
@@ -26,6 +26,14 @@ def free_memory(device: torch.device | str) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return psutil.virtual_memory().available
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The most bytes that `work()` allocates on the current GPU, on top of what is allocated before it."""
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    return torch.cuda.max_memory_allocated() - before
 
 
 @contextlib.contextmanager

@@ -125,6 +125,10 @@ class Utilisation:
         self._stop.set()
         self._thread.join()
 
+    def __str__(self) -> str:
+        """What a monitor shows: the means, the GPU's where there is one."""
+        return f"CPU {self.mean_cpu:.0f} %" + (f", GPU {self.mean_gpu:.0f} %" if self.gpu else "")
+
     def _family_cpu_seconds(self) -> float:
         process = psutil.Process()
         seconds = 0.0

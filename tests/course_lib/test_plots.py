@@ -61,6 +61,9 @@ FIGURES = {
         {"a": {"data": 1.0, "forward": 2.0}, "b": {"data": 0, "forward": 1}}, "t"
     ),
     "memory": lambda: one_device.memory_against_batch({"a": (1e6, 1e6), "b": (1e8, 1e7)}, 1e10, "t"),
+    "forgotten zero_grad": lambda: one_device.forgotten_zero_grad(
+        {"with": ([2.0, 1.0], [3.0, 2.0]), "without": ([2.0, 4.0], [3.0, 9.0])}
+    ).axes[0],
     "landscapes": parallel_sgd.two_landscapes,
     "speed-ups": lambda: parallel_sgd.speedups({"a": {1: [1.0], 2: [1.5, 1.7]}}, "t"),
     "loss between": lambda: parallel_sgd.loss_between({"a": [(1.0, 0.5), (2.0, 0.4), (1.1, 0.5)]}, [0, 0.5, 1], "t"),

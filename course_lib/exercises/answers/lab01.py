@@ -108,6 +108,8 @@ evaluation = Answers((_evaluate(),), {
         _evaluate(weight=lambda labels: 1, result=lambda loss, correct, images, n: (loss / n, correct, images))),
     "mean": Mistake("return the sum of the losses, not their mean: sums of several batches or ranks can be added",
         _evaluate(result=lambda loss, correct, images, n: (loss / images, correct, images))),
+    "means": Mistake("return sums, not means: the sum of the images' losses, the number of correct predictions, the number "
+        "of images", _evaluate(result=lambda loss, correct, images, n: (loss / images, correct / images, images))),
     "batches counted": Mistake("the third number counts images, not batches", _evaluate(count=lambda labels: 1)),
     "argmin": Mistake("a prediction is the class with the largest logit, logits.argmax(1)",
         _evaluate(hits=lambda logits, labels: (logits.argmin(1) == labels).sum())),
@@ -306,7 +308,7 @@ def _own_type(model, batches, optimizer, loss_fn, dtype=None):
 
 
 _SCALE = (
-    "each micro-batch's gradient is that of its own mean: multiply its loss by its share of all images before "
+    "Each micro-batch's gradient is that of its own mean: multiply its loss by its share of all images before "
     "backward()"
 )
 
@@ -337,6 +339,8 @@ accumulation = Answers((_accumulate(),), {
         "for each micro-batch, and give it no retain_graph", _accumulate(joined=True)),
     "the last loss": Mistake("the loss that came back is the last micro-batch's, not the mean over all images",
         _accumulate(loss_of=lambda losses, shares: losses[-1])),
+    "the last share": Mistake("the loss that came back is the last micro-batch's share alone: add up the shares of all",
+        _accumulate(loss_of=lambda losses, shares: losses[-1] * shares[-1])),
     "the sum of losses": Mistake("the loss that came back is the sum of the means", _accumulate(
         loss_of=lambda losses, shares: sum(losses))),
     "no dtype": Mistake("the forward pass did not run under torch.autocast(device_type, dtype)",
@@ -409,6 +413,12 @@ def _pairs(blocks, x):
     return x
 
 
+def _late(blocks, x):
+    for block in blocks:
+        x = checkpoint(lambda y: block(y), x, use_reentrant=False)  # noqa: B023
+    return x
+
+
 def _without_graph(blocks, x):
     with torch.no_grad():
         return _forward(lambda block, x: block(x))(blocks, x)
@@ -424,6 +434,9 @@ _STORAGE = "count each storage once: a tensor may be saved twice, and views shar
 memory = Answers((_saved_bytes(), _forward()), {
     "counted twice": Mistake(_STORAGE, _saved_bytes(key=lambda tensor, n: n), None),
     "views": Mistake(_STORAGE, _saved_bytes(key=lambda tensor, n: (tensor.data_ptr(), tensor.shape, tensor.stride())), None),
+    "by address": Mistake("a tensor's data_ptr() is where its first element is, so a view of a part has another: "
+        "tell storages apart by tensor.untyped_storage().data_ptr(), and count the storage's nbytes()",
+        _saved_bytes(lambda tensor: tensor.numel() * tensor.element_size(), lambda tensor, n: tensor.data_ptr()), None),
     "by shape": Mistake("two tensors of one shape are two tensors: tell them apart by their storage's address",
         _saved_bytes(key=lambda tensor, n: tuple(tensor.shape)), None),
     "elements": Mistake("those are elements: multiply by element_size(), or ask the storage for nbytes()",
@@ -447,6 +460,8 @@ memory = Answers((_saved_bytes(), _forward()), {
     "last without": Mistake("the last block is not checkpointed", None, _last_without),
     "reentrant": Mistake("where the input needs no gradient, the blocks' gradients are lost: use_reentrant=False",
         None, _forward(lambda block, x: checkpoint(block, x, use_reentrant=True))),
+    "last block alone": Mistake("the backward pass computes the last block again in the place of each: a lambda in a "
+        "loop uses the loop variable's last value; give checkpoint the block itself", None, _late),
     "detached": Mistake(_CUT,
         None, _forward(between=lambda x: x.detach().requires_grad_())),
     "no graph": Mistake(_CUT, None, _without_graph),

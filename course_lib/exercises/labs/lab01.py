@@ -256,7 +256,8 @@ def _split(case, seen, right):
         if set(training) & set(validation):
             return "some image is both for training and for validation: the accuracy would be of images already learnt"
         if len(set(validation)) != case["validation"]:
-            return "validation_images says how many images are for validation, and yours are not so many: is a batch dropped?"
+            return ("the second loader does not read validation_images images: are the two loaders in the wrong order, or is "
+                    "a batch dropped?")  # fmt: skip
         if sorted(training + validation) != list(range(case["images"])):
             return "with batches of one image, some image is in neither loader, or in one twice"
         splits.append(set(validation))
@@ -541,7 +542,7 @@ def _calls(case, seen, right):
     asked = case["warmup"] + case["steps"]
     if seen["calls"] == asked:
         return ""
-    return f"step() ran {'more' if seen['calls'] > asked else 'less'} often than warmup and steps ask for"
+    return f"your function calls step() {'more' if seen['calls'] > asked else 'less'} often than warmup + steps times"
 
 
 def _rate(case, seen, right):
@@ -559,7 +560,8 @@ def _rate(case, seen, right):
     if lowest < rate < highest and not (seen["within"] and rate < 0.85 * truth):
         return ""
     if rate >= highest:
-        return "the rate is higher than what the device did in the timed steps"
+        return ("the rate is higher than what the device did in the timed steps: divide batch_size · steps, without the "
+                "warm-up steps, by the seconds from the first timed step until the device has finished")  # fmt: skip
     factors = {"batch_size": "count images, not steps", "steps": "count all timed steps"}
     for name, why in factors.items():
         if lowest < case[name] * rate < highest:
@@ -911,7 +913,11 @@ def _draw_memories(random):
         "bytes": [
             saved("layers", dtypes[0], "two linear layers with a ReLU between"),
             saved("layers", dtypes[1], "two linear layers with a ReLU between"),
-            saved("views", dtypes[2], "exp and sigmoid of a square, and a matrix times its transpose"),
+            saved(
+                "views",
+                dtypes[2],
+                "exp, sigmoid and tanh of a square, and a matrix without its first row times its transpose",
+            ),
             saved("half", dtypes[0], "two linear layers, the first under torch.no_grad()"),
             saved("nothing", dtypes[1], "nothing needs a gradient"),
         ],
@@ -928,8 +934,8 @@ def computation(kind, x, first, last):
         return ((x @ first).relu() @ last).sum()
 
     def views():
-        y = (first * first).exp().sigmoid()
-        return (y @ y.T).tanh().sum()
+        y = (first * first).exp().sigmoid().tanh()
+        return (y[1:] @ y.T).tanh().sum()  # a view of a part, too
 
     def half():
         with torch.no_grad():
@@ -967,7 +973,7 @@ def observe_memory(case, saved_bytes, forward_checkpointed):
 memory = Exercise(("saved_bytes", "forward_checkpointed"), _draw_memories, observe_memory, {
     "bytes": Part("Counts the bytes that autograd saves, each storage once",
         "the number of bytes is wrong: of each tensor that is saved, the storage's bytes, each storage once",
-        "x * x saves x twice in one storage; x.exp() saves its result; nothing is saved under torch.no_grad()",
+        "autograd saves x twice for x * x, in one storage; for x.exp() it saves the result; under torch.no_grad() nothing",
         keys="bytes"),
     "output": Part("The blocks' output", "the output is not that of the blocks, applied in turn", cases="blocks",
         keys="output forward"),

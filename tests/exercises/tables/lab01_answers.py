@@ -13,7 +13,7 @@ LOSES = {
         "loss": "means added, mean of means, mean",
         "counts": "batches counted, argmin, accuracy",
         "counts loss": "another order",
-        "counts loss mode no-graph": "first batch, nothing",
+        "counts loss mode no-graph": "first batch, means, nothing",
         "mode": "no eval, train, batch norm alone",
         "no-graph": "graph recorded",
     },
@@ -31,15 +31,15 @@ LOSES = {
     },
     "accumulate": {
         "gradient uneven": "not divided, not divided at all, cleared in between, never cleared, a step for each, "
-        "separate steps, no step, the last loss, the sum of losses",
+        "separate steps, no step, the last loss, the last share, the sum of losses",
         "uneven": "by their number, loss by their number",
         "gradient": "graphs kept, retain_graph, joined",
         "autocast": "no dtype, always bfloat16, always autocast, backward inside, loss outside, converted",
     },
     "memory": {
-        "bytes": "counted twice, views, by shape, elements, four bytes, unpacked, no leaves, with a gradient alone, "
+        "bytes": "counted twice, views, by address, by shape, elements, four bytes, unpacked, no leaves, with a gradient alone, "
         "the result, no_grad, megabytes",
-        "recomputed": "plain, as one, in pairs, last without, reentrant, detached, no graph",
+        "recomputed": "plain, as one, in pairs, last without, last block alone, reentrant, detached, no graph",
         "output recomputed": "turned, one left out, nothing",
     },
 }
@@ -313,7 +313,7 @@ WRONG = {
     "the last images": ("loaders", loaders("Subset(train_set, range(count)), Subset(train_set, range(count, len(train_set)))"), "split", "another seed gives the same split"),
     "overlapping": ("loaders", loaders("train_set, random_split(train_set, [count, validation_images], generator=g)[1]"), "split training", "both for training and for validation"),
     "drawn twice": ("loaders", loaders("(random_split(train_set, [count, validation_images], generator=g)[n] for n in (0, 1))"), "split", "both for training and for validation"),
-    "turned": ("loaders", loaders("random_split(train_set, [validation_images, count], generator=g)"), "split training validation", "not so many"),
+    "turned": ("loaders", loaders("random_split(train_set, [validation_images, count], generator=g)"), "split training validation", "in the wrong order"),
     "some images nowhere": ("loaders", loaders("random_split(train_set, [count - 1, validation_images, 1], generator=g)[:2]"), "split", "in neither loader"),
     "in order": ("loaders", loaders(first="drop_last=True"), "training", "same order"),
     "sorted": ("loaders", loaders("[Subset(train_set, sorted(each.indices)) for each in random_split(train_set, [count, validation_images], generator=g)]", first="drop_last=True"), "training", "not shuffled"),
