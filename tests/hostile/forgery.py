@@ -450,7 +450,7 @@ def somebody_elses_weights(submission: Submission, world: World) -> None:
     submission.run()
 
 
-@exhibit(flags="missing", reason="does not fit the lab's network|could not be tried")
+@exhibit(flags="missing", reason="does not fit the lab's network|could not be tested")
 def weights_that_are_a_pickle(submission: Submission, world: World) -> None:
     """model.safetensors is a torch.save archive whose loading would make a folder on the host."""
 
@@ -463,14 +463,14 @@ def weights_that_are_a_pickle(submission: Submission, world: World) -> None:
     torch.save({"weights": Payload()}, submission.run() / "model.safetensors")
 
 
-@exhibit(flags="missing", reason="does not fit the lab's network|could not be tried")
+@exhibit(flags="missing", reason="does not fit the lab's network|could not be tested")
 def header_that_claims_gigabytes(submission: Submission, world: World) -> None:
     """A safetensors header of a tensor of 2^40 numbers, and no data."""
     header = json.dumps({"w": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}).encode()
     (submission.run() / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
 
 
-@exhibit(flags="missing", reason="could not be tried|does not fit|width is 64")
+@exhibit(flags="missing", reason="could not be tested|does not fit|width is 64")
 def network_of_width_64(submission: Submission, world: World) -> None:
     """A run record that asks the grader to build the widest network there is and to try it."""
     from exhibits import HONEST_RUN
