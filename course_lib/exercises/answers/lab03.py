@@ -155,6 +155,7 @@ def _max_with_nan(results):
     return lr, lr in (min(means), max(means))
 
 
+_DIVERGED = "a learning rate with a diverged run is out, however good its other runs are"
 _MEANS = "the mean of n runs varies √n times less than one run"
 _ONE_RUN = f"that is one run's standard deviation; {_MEANS}"
 _WELCH = "ν = (e₁² + e₂²)² / (e₁⁴/(n₁ − 1) + e₂⁴/(n₂ − 1))"
@@ -265,9 +266,9 @@ ANSWERS = {
         "worst": Mistake("that is the worst one", _search(pick=min)),
         "accuracy": Mistake("that is the accuracy; the learning rate was asked for",
             lambda results: (max(map(statistics.mean, filter(_whole, results.values()))), _search()(results)[1])),
-        "nan left out": Mistake("a learning rate with a diverged run is out, however good its other runs are",
+        "nan left out": Mistake(_DIVERGED,
             _search(runs=lambda values: [value for value in values if math.isfinite(value)])),
-        "nan compared": Mistake("a mean that is nan was compared: `max` keeps it where it comes first", _max_with_nan),
+        "nan compared": Mistake(_DIVERGED, _max_with_nan),
         "edge of the survivors": Mistake("a neighbour whose run diverged was tried, too: the grid reaches beyond the best",
             _search(edge=lambda lr, tried, kept: lr in (min(kept), max(kept)))),
         "edge as entered": Mistake("that is the first or last entry; the smallest or largest learning rate was asked for",
