@@ -60,17 +60,20 @@ def learning_rates(optimizers: Mapping[str, tuple[Runs, Mapping[str, float], flo
         means = [statistics.fmean(runs[lr]) for lr in rates]
         axes.errorbar(rates, means, [_error(runs[lr]) for lr in rates], color=COLOURS["measured"], marker="o")
         for rule, lr in rules.items():
-            axes.annotate(rule, (lr, statistics.fmean(runs[lr])), xytext=(0, 8), textcoords="offset points", ha="center",
-                          fontsize=9, color=COLOURS["other"])  # fmt: skip
-            axes.plot(lr, statistics.fmean(runs[lr]), "s", color=COLOURS["other"])
+            mean = statistics.fmean(runs[lr])
+            axes.annotate(rule, (lr, mean + _error(runs[lr])), xytext=(0, 7), textcoords="offset points", ha="center",
+                          fontsize=9, color=COLOURS["other"], bbox={"fc": "white", "ec": "none", "pad": 0.5})  # fmt: skip
+            axes.plot(lr, mean, "s", color=COLOURS["other"], zorder=4)
         axes.axhline(reference, **style.REFERENCE)
         style.label_line(axes, f"small batch, {reference:.1%}", reference)
         axes.set(xscale="log", xlabel=f"learning rate of {name} (log scale)",
                  title=f"{name}, batch {batch:,}: best at {rates[int(np.argmax(means))]:.3g}")  # fmt: skip
         axes.margins(x=0.14, y=0.14)
         style.plain_numbers(axes.xaxis)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panels[0][0].set_ylabel("validation accuracy")
     style.percent(panels[0][0].yaxis)
+    panels[0][0].yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))  # whole percent, as the labels are
     return figure
 
 
@@ -128,7 +131,7 @@ def gradient_noise(estimates: Mapping[int, Sequence[tuple[float, float, float]]]
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.8, 3.8))
     sizes = np.geomspace(1, 16384, 100)
     mean = {epoch: np.mean([one[:2] for one in some], axis=0) for epoch, some in estimates.items()}
-    for epoch, name in zip((min(mean), max(mean)), ("measured", "other"), strict=True):
+    for epoch, name in zip(sorted({min(mean), max(mean)}), ("measured", "other"), strict=False):
         signal, trace = mean[epoch]
         left.plot(sizes, signal + trace / sizes, color=COLOURS[name], label=f"after epoch {epoch}")
         left.plot(batches, [signal + trace / size for size in batches], "o", color=COLOURS[name])
@@ -150,7 +153,7 @@ def gradient_noise(estimates: Mapping[int, Sequence[tuple[float, float, float]]]
     right.plot(epochs, scales, "-", color=COLOURS["measured"])
     grown = f"B_simple grows {scales[-1] / scales[0]:.0f}-fold during training" if len(scales) > 1 else "B_simple"
     right.set(yscale="log", xlabel="epochs of training", ylabel="B_simple (images, log scale)", title=grown)
-    right.xaxis.set_major_locator(MaxNLocator(integer=True))
+    right.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     style.plain_numbers(right.yaxis, ",.0f")
     right.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     return figure
@@ -218,7 +221,7 @@ def losses_by_epoch(runs: Mapping[str, Sequence[Sequence[float]]], guess: float)
     axes.set_yscale("log")
     style.plain_numbers(axes.yaxis)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.legend()
     return axes
 

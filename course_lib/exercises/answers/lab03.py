@@ -23,7 +23,7 @@ def _train(
     when="after",
     kept=lambda losses: losses,
     more=0,
-    late=False,
+    late=None,
 ):
     def train_steps(model, batches, steps, optimizer, schedule, loss_fn, device):
         model.train(mode)
@@ -40,7 +40,7 @@ def _train(
                 if schedule is not None and when == "after":
                     schedule.step()
                 if late:
-                    loss = loss_fn(copy.deepcopy(model)(images), labels)
+                    loss = loss_fn(late(model)(images), labels)
                 losses.append(loss.item())
                 if len(losses) == steps + more:
                     break
@@ -149,6 +149,13 @@ def _search(
     return choose_lr
 
 
+def _max_with_nan(results):
+    means = {lr: math.fsum(values) / len(values) for lr, values in results.items()}
+    lr = max(means, key=means.get)
+    return lr, lr in (min(means), max(means))
+
+
+_DIVERGED = "a learning rate with a diverged run is out, however good its other runs are"
 _MEANS = "the mean of n runs varies √n times less than one run"
 _ONE_RUN = f"that is one run's standard deviation; {_MEANS}"
 _WELCH = "ν = (e₁² + e₂²)² / (e₁⁴/(n₁ − 1) + e₂⁴/(n₂ − 1))"
@@ -163,7 +170,7 @@ ANSWERS = {
         "evaluation mode": Mistake("the model is in evaluation mode; model.train() comes first", _train(mode=False), None),
         "one pass": Mistake("it ends with the batches; begin them again until all steps are done",
             _train(begin_again=False), None),
-        "no set_epoch": Mistake("set_epoch is not called: every pass would have the same order",
+        "no set_epoch": Mistake("the loop does not call set_epoch: every pass would have the same order",
             _train(epochs=lambda n: None), None),
         "epochs from 1": Mistake("the first pass is epoch 0", _train(epochs=lambda n: n + 1), None),
         "always epoch 0": Mistake("every pass is epoch 0; the second one is epoch 1", _train(epochs=lambda n: 0), None),
@@ -172,7 +179,9 @@ ANSWERS = {
             _train(when="pass"), None),
         "schedule never": Mistake("the schedule does not advance; call schedule.step() after every update",
             _train(when="never"), None),
-        "loss after": Mistake("that is the loss after the update; the one before it was asked for", _train(late=True), None),
+        "loss after": Mistake("that is the loss after the update; the one before it was asked for", _train(late=copy.deepcopy), None),
+        "second forward pass": Mistake("the loss is computed again after the update: keep the first one. A second forward "
+            "pass in training mode also changes the statistics of batch norm", _train(late=lambda model: model), None),
         "last loss": Mistake("return the losses of all steps, a list", _train(kept=lambda losses: losses[-1]), None),
         "no reference": Mistake("the factor is batch / reference", None, _rates(k=lambda b, reference: b)),
         "upside down": Mistake("that is divided: a larger batch takes fewer steps, so each must be longer",
@@ -257,8 +266,9 @@ ANSWERS = {
         "worst": Mistake("that is the worst one", _search(pick=min)),
         "accuracy": Mistake("that is the accuracy; the learning rate was asked for",
             lambda results: (max(map(statistics.mean, filter(_whole, results.values()))), _search()(results)[1])),
-        "nan left out": Mistake("a learning rate with a diverged run is out, however good its other runs are",
+        "nan left out": Mistake(_DIVERGED,
             _search(runs=lambda values: [value for value in values if math.isfinite(value)])),
+        "nan compared": Mistake(_DIVERGED, _max_with_nan),
         "edge of the survivors": Mistake("a neighbour whose run diverged was tried, too: the grid reaches beyond the best",
             _search(edge=lambda lr, tried, kept: lr in (min(kept), max(kept)))),
         "edge as entered": Mistake("that is the first or last entry; the smallest or largest learning rate was asked for",

@@ -179,7 +179,8 @@ def _draw_runs(random):
     # Few runs that differ much against many that differ little: the first ones alone say how many degrees there are.
     pairs += [pair(apart, 1, 0.2, shape(3), shape(12)) for apart in (0.8, 1.2)]
     pairs += [pair(apart, -1, 5.0, shape(12), shape(3)) for apart in (0.8, 1.2)]
-    same, other = random.uniform([0.1, 0.5], [0.4, 0.9]).round(3).tolist()
+    # In 64ths a sum has no rounding error, and the deviation of equal values is exactly 0.
+    same, other = ((random.uniform([0.1, 0.5], [0.4, 0.9]) * 64).round() / 64).tolist()
     identical = [([same] * 3, [same] * 2), ([same] * 2, [other] * 3)]
     return {
         "pairs": pairs,
@@ -390,7 +391,7 @@ _INSERT = "insert |G_b|² = |G|² + tr Σ/b and |G_B|² = |G|² + tr Σ/B into y
 
 noise = Exercise(("noise_scale",), _draw_norms, observe_noise, {
     "signal": Part("|G|², free of bias", "|G|² is wrong", _INSERT.format("|G|²"), keys="signal"),
-    "noise": Part("tr Σ, free of bias", "tr Σ is wrong", _INSERT.format("tr Σ"), keys="noise"),
+    "noise": Part("tr Σ, free of bias", "the estimate of tr Σ is wrong", _INSERT.format("tr Σ"), keys="noise"),
     "scale": Part("The noise scale from averages", "B_simple is not the quotient of the two averages",
         "of two measurements, write down the mean of the quotients and the quotient of the means",
         keys="signal noise scale", same=_same_quotient),
@@ -523,7 +524,12 @@ def _draw_searches(random):
     others = [place for place in range(5) if place != inside]
     return {
         "clean": [odd_runs() for _ in range(3)],
-        "diverged": [with_diverged(best, gone, anyhow()) for best, gone in ((1, 3), (2, 4), (3, 0))],
+        # `max` keeps a nan that comes first, and a sort leaves it anywhere.
+        "diverged": [
+            with_diverged(1, 3, [3, *[place for place in anyhow() if place != 3]]),
+            with_diverged(2, 4, anyhow()),
+            with_diverged(3, 0, [*[place for place in anyhow() if place != 0], 0]),
+        ],
         "edges": [
             in_order(hill(grid(5), 0), [0, 2, 4, 1, 3]),
             in_order(hill(grid(5), 4), [1, 3, 4, 2, 0]),
@@ -546,9 +552,9 @@ search = Exercise(("choose_lr",), _draw_searches, observe_search, {
     "choice": Part("The best mean validation accuracy", "it is not the learning rate with the best mean",
         "write the mean beside each learning rate", cases="clean", keys="lr"),
     "diverged": Part("A learning rate with a diverged run is out", "wrong where a run has diverged (nan)",
-        "nan compares as neither larger nor smaller; drop that learning rate before you compare", cases="diverged", keys="lr"),
+        "a nan compares as neither larger nor smaller; drop that learning rate before you compare", cases="diverged", keys="lr"),
     "edge": Part("The edge of the grid is flagged", "the edge is flagged wrongly: the best is at the edge where it is the "
-        "smallest or the largest of all learning rates that were tried", "try a grid whose keys are not sorted",
+        "smallest or the largest of all learning rates that were tried", "the edges are the smallest and the largest key of `results`, in any order, those with a nan included",
         cases="edges", keys="lr edge", same=_same_edge),
 }, "", "{about}")  # fmt: skip
 

@@ -3,7 +3,7 @@
 # Of the mistakes in `course_lib.exercises.answers.lab03`: parts that are lost → their names.
 LOSES = {
     "training": {
-        "updates losses passes schedule": "gradients kept, evaluation mode, one step more",
+        "updates losses passes schedule": "gradients kept, evaluation mode, one step more, second forward pass",
         "passes": "one pass, no set_epoch, epochs from 1, always epoch 0", "schedule": "schedule per pass, schedule never",
         "losses": "loss after, last loss",
         "linear sqrt fraction": "no reference, upside down", "fraction": "whole factors, never below",
@@ -26,6 +26,7 @@ LOSES = {
     },
     "search": {
         "choice diverged edge": "one number, worst, accuracy", "choice": "best run, median", "diverged edge": "nan left out",
+        "diverged": "nan compared",
         "edge": "edge of the survivors, edge as entered, upper edge alone, never, always, turned",
     },
 }  # fmt: skip
