@@ -453,7 +453,8 @@ def accumulated_step(model, micro_batches, optimizer, loss_fn):
     },
     "buffers": {
         "nothing": ("def equalise_buffers(model):\n    pass\n", "equal rank0", "still have their own buffers"),
-        "the mean": ("def equalise_buffers(model):\n    for buffer in model.buffers():\n        if buffer.is_floating_point():\n            dist.all_reduce(buffer)\n            buffer /= dist.get_world_size()\n",
+        "the mean": ("def equalise_buffers(model):\n    for buffer in model.buffers():\n        if buffer.is_floating_point():\n            dist.all_reduce(buffer)\n            buffer /= dist.get_world_size()\n"
+                     "        else:\n            dist.broadcast(buffer, src=0)\n",
                      "rank0", "the mean of the ranks'"),
         "parameters": (edited(BUFFERS, "model.buffers()", "model.parameters()", "(buffer,", "(buffer.data,"), "equal rank0", "still have their own buffers"),
         "rank 0 alone": (edited(BUFFERS, "        dist", "        if dist.get_rank() == 0: dist"), "equal rank0", "deadlock: rank 0 waits in dist.broadcast"),

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 from course_lib.data import load
-from course_lib.exercises.comparing import equal, finite, is_number, kind_of
+from course_lib.exercises.comparing import equal, finite
 from course_lib.exercises.description import Exercise, Part
 from course_lib.exercises.ranks.broker_process_group import left
 from course_lib.exercises.ranks.collective_broker import CollectiveBroker
@@ -513,7 +513,7 @@ def _each_epoch(case, calls):
 
 
 _MEANING = {
-    "epoch": "records count epochs from 1",
+    "epoch": "the number of the epoch, from 1",
     "time": "the sum of the epochs' seconds so far, of the slowest rank",
     "images_per_sec": "the first number that reduce_throughput returns",
     "train_loss": "the mean over all ranks' training images, by reduce_metrics",
@@ -522,10 +522,6 @@ _MEANING = {
     "val_accuracy": "the share of all ranks' validation images, by reduce_metrics",
     "lr": "the learning rate of the epoch's first step; read it before train_epoch",
 }
-
-
-def _short(value):
-    return f"{finite(value):.6g}" if is_number(value) else kind_of(value)
 
 
 def _records(case, seen, right):
@@ -552,7 +548,7 @@ def _records(case, seen, right):
             return "an epoch's seconds are not those of the slowest rank"
         for value, one, name in zip(row["record"], wanted, ("epoch", "time", *METRICS, "lr"), strict=True):
             if not equal(finite(value), float(one)):
-                return f"in record {number + 1} {name} is {_short(value)}, expected {_short(one)}: {_MEANING[name]}"
+                return f"the field {name} of a record is wrong; it is {_MEANING[name]}"
     if not equal(seen["ranks"][0]["time"], total):
         return "the time that it returns is not the sum of the epochs' seconds"
     for rank, (calls, one) in enumerate(zip(seen["calls"], seen["ranks"], strict=True)):

@@ -217,7 +217,9 @@ def _on_gpu(case, seen, right):
         if one is None:
             return "on a GPU it does not return nn.parallel.DistributedDataParallel(model, …)"
         if one["ids"] is None:
-            return "on a GPU DistributedDataParallel needs device_ids=[device]; on a CPU it must be None"
+            return (
+                "on a GPU DistributedDataParallel is given no device_ids: device_ids=[device]; on a CPU it must be None"
+            )
         if one["ids"] not in ([f"cuda:{number}"], [str(number)]):
             return "on a GPU device_ids names another device than the model's: device_ids=[device]"
         if one["norms"] != ["SyncBatchNorm" if sync else "BatchNorm1d"]:
