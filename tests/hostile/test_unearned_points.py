@@ -39,6 +39,22 @@ OF_SEVERAL_RANKS = {
         "02_ddp", "program", (VALIDATED, VALIDATED.replace(".module", "") + " if rank == 0 else (0.0, 0.0, 0.0)"), "validation",
     ),
     "invented accuracies": ("02_ddp", "program", ("accuracies=accuracies,", "accuracies=[0.95] * len(accuracies),"), "validation"),
+    "data that every rank loads before it calls prepare_once": (
+        "02_ddp", "program",
+        ("    data = prepare_once(lambda: load(args.dataset, train_samples=args.train_samples))",
+         "    data = load(args.dataset, train_samples=args.train_samples)\n    prepare_once(lambda: None)"),
+        "training",
+    ),
+    "a throughput of nothing": (
+        "02_ddp", "program", ("reduce_throughput(trained[2], seconds, device)", "reduce_throughput(1, 1e-9, device)"), "records",
+    ),
+    "ranks with one random state": ("02_ddp", "program", ("args.seed + rank", "args.seed"), "training"),
+    "one forward pass of all micro-batches": (
+        "02_ddp", "accumulate",
+        ("    optimizer.zero_grad()\n",
+         "    micro_batches = [tuple(torch.cat(each) for each in zip(*micro_batches))]\n    optimizer.zero_grad()\n"),
+        "bytes",
+    ),
     "a stop that never comes, on all ranks": (
         "02_ddp", "stop", ("    return bool(decision.item())", "    return False"), "same rank0",
     ),

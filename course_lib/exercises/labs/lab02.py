@@ -174,6 +174,14 @@ def _nccl(backend, case):
     return "nccl" in backend or (backend == "None" and case["gpus"] > 0)
 
 
+def _calls(calls):
+    """What was called, as text."""
+    names = [
+        f"set_device({call[1]})" if call[0] == "set_device" else f'init_process_group("{call[1]}")' for call in calls
+    ]
+    return "you called " + (", then ".join(names) or "neither set_device nor init_process_group")
+
+
 _NO_DEVICE = "should return a torch.device, torch.device('cpu') or torch.device('cuda', local_rank)"
 
 
@@ -236,7 +244,7 @@ SET_UP = Exercise(
         "shared-gpu": Part("Takes Gloo and the CPU where ranks would share a GPU", _NO_DEVICE, cases="shared", judge=_shared_gpu),
     },
     "write down LOCAL_RANK, LOCAL_WORLD_SIZE and torch.cuda.device_count() for 2 nodes with 2 GPUs each, and decide by hand",
-    lambda case, seen: f"{case['about']}: your calls were {seen['calls']}, the device {seen['device']}",
+    lambda case, seen: f"{case['about']}: {_calls(seen['calls'])}; you returned {seen['device'] or 'no torch.device'}",
 )  # fmt: skip
 
 # --- prepare_once
@@ -562,7 +570,7 @@ def observe_buffers(case, rank, outside, equalise_buffers):
             for place, value in zip(places, case["norms"], strict=True):
                 place.copy_(value)
             for norm in norms:
-                norm.num_batches_tracked.fill_(7)
+                norm.num_batches_tracked.fill_(7 + rank)
         outside("began")
         equalise_buffers(model)
     return {"buffers": [place.clone() for norm in norms for place in (norm.running_mean, norm.running_var)],
@@ -592,7 +600,11 @@ def _all_equal(case, seen, right):
     ranks = seen["ranks"]
     if not all(equal(one["buffers"], ranks[0]["buffers"]) and one["counts"] == ranks[0]["counts"] for one in ranks):
         own = all(equal(one["buffers"], mine) for one, mine in zip(ranks, case["norms"], strict=True))
-        return "the ranks still have their own buffers" if own else "the ranks' buffers still differ"
+        if own:
+            return "the ranks still have their own buffers"
+        if all(equal(one["buffers"], ranks[0]["buffers"]) for one in ranks):
+            return "the buffer num_batches_tracked still differs; it has whole numbers"
+        return "the ranks' buffers still differ"
     least = sum(tensor.nbytes for tensor in case["norms"][0])
     return (
         ""
@@ -749,6 +761,24 @@ def _everywhere(case, seen, right):
     return ""
 
 
+def _rounded(seen, which):
+    """A pair, short enough to be read."""
+    found = seen["ranks"][0][which]
+    if found is None:
+        return "no pair"
+    return "(" + ", ".join(f"{float(n):.6g}" if is_number(n) else kind_of(n) for n in found) + ")"
+
+
+def _expected(case):
+    images, seconds, losses, correct, counts = (
+        _column(case, name) for name in ("images", "seconds", "loss_sum", "correct", "counts")
+    )
+    return (
+        f"({sum(images) / max(seconds):.6g}, {max(seconds):.6g}) and "
+        f"({sum(losses) / sum(counts):.6g}, {sum(correct) / sum(counts):.6g})"
+    )
+
+
 _PAIR = "should return a pair of numbers"
 
 REDUCTIONS = Exercise(
@@ -765,7 +795,8 @@ REDUCTIONS = Exercise(
                            hint="print what every rank returns"),
     },
     "take two ranks, 1,000 images in 2 s and 600 in 4 s, and write the pair down by hand",
-    lambda case, seen: f"{case['about']}. Rank 0 says {seen['ranks'][0]['throughput']} and {seen['ranks'][0]['metrics']}",
+    lambda case, seen: f"{case['about']}. Rank 0 returned {_rounded(seen, 'throughput')} and {_rounded(seen, 'metrics')}, "
+    f"expected {_expected(case)}",
     watch=lambda case: CollectiveBroker(len(case["ranks"])),
     ranks=3,
     world=lambda case: len(case["ranks"]),
@@ -779,10 +810,7 @@ REDUCTIONS = Exercise(
 
 def _draw_wishes(random):
     def case(wishes):
-        return {
-            "wishes": [[bool(wish) for wish in each] for each in wishes],
-            "about": f"wishes of ranks 0, 1, 2: {wishes}",
-        }
+        return {"wishes": [[bool(wish) for wish in each] for each in wishes], "about": "3 ranks"}
 
     unanimous = random.permutation([True, False, True, False]).tolist()
     apart = [[False, True, False], [True, False, False], [False, True, True], [True, True, False]]
@@ -820,6 +848,14 @@ def _as_rank_0(case, seen, right):
     return "it is not rank 0's wish that decides: dist.broadcast(wish, src=0)"
 
 
+def _first_wrong(case, seen):
+    """The first question that was not answered by rank 0's wish, on every rank by a bool."""
+    for wishes, stops in zip(case["wishes"], _stops(seen), strict=True):
+        if any(stop is not wishes[0] for stop in stops):
+            return f"ranks 0, 1, 2 wished {wishes}, your function returned {list(stops)}"
+    return case["about"]
+
+
 _NO_STOP = "should return a bool on every rank"
 
 STOP = Exercise(
@@ -831,7 +867,7 @@ STOP = Exercise(
         "rank0": Part("Rank 0 decides", _NO_STOP, cases="wishes", needs="same", judge=_as_rank_0),
     },
     "on two ranks, let rank 0 wish to stop and rank 1 not, then the other way round, and print what each returns",
-    lambda case, seen: f"{case['about']}. The answers were {[list(each) for each in _stops(seen)]}",
+    lambda case, seen: _first_wrong(case, seen),
     watch=lambda case: CollectiveBroker(3),
     ranks=3,
     share=lambda case, rank: {"wishes": [each[rank] for each in case["wishes"]]},

@@ -14,12 +14,14 @@ import pathlib
 import shutil
 import tempfile
 import threading
+import time
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
+from course_lib.data import load
 from course_lib.exercises.comparing import equal, finite
 from course_lib.exercises.description import Exercise, Part
 from course_lib.exercises.ranks.broker_process_group import left
@@ -140,6 +142,31 @@ def _known_to_ranks(case, rank):
 HERE = threading.local()  # the ranks of a test are threads
 
 
+SEED, SEEDS = torch.manual_seed, threading.Lock()
+noting = 0  # ranks that note their seeds
+
+
+def noted_seed(seed):
+    HERE.seed = int(seed)
+    return SEED(seed)
+
+
+@contextlib.contextmanager
+def seeds_noted():
+    """Each rank's last torch.manual_seed; ranks that are threads share one generator, but not this note."""
+    global noting
+    with SEEDS:
+        noting += 1
+        torch.manual_seed = torch.random.manual_seed = noted_seed
+    try:
+        yield
+    finally:
+        with SEEDS:
+            noting -= 1
+            if noting == 0:
+                torch.manual_seed = torch.random.manual_seed = SEED
+
+
 class Killed(Exception):
     """The job ends in the middle of an epoch."""
 
@@ -160,7 +187,16 @@ def stand_in_rank_device():
 
 def stand_in_prepare_once(prepare):
     told("prepare")
-    return prepare()
+    HERE.preparing = True
+    try:
+        return prepare()
+    finally:
+        HERE.preparing = False
+
+
+def stand_in_load(*given, **named):
+    told("load", inside=HERE.preparing)
+    return load(*given, **named)
 
 
 def stand_in_network(*given):
@@ -189,8 +225,9 @@ def stand_in_train_epoch(model, loader, epoch, optimizer, scheduler, loss_fn, de
         "train", epoch=epoch, wrapped=model is HERE.model, loader=loader is HERE.train, lr=float(group["lr"]),
         momentum=float(group.get("momentum", 0)), nesterov=bool(group.get("nesterov")), steps=int(scheduler.last_epoch),
         own=[id(parameter) for parameter in group["params"]] == own, moving=state.get("momentum_buffer") is not None,
-        weight=float(group["params"][0].detach().double().sum()),
+        weight=float(group["params"][0].detach().double().sum()), drawn_from=HERE.seed,
     )  # fmt: skip
+    began = time.perf_counter()
     if numbers == "killed":
         raise Killed
     loader.sampler.set_epoch(epoch)
@@ -201,6 +238,7 @@ def stand_in_train_epoch(model, loader, epoch, optimizer, scheduler, loss_fn, de
         optimizer.step()
         scheduler.step()
     HERE.weight = float(group["params"][0].detach().double().sum())
+    HERE.took = time.perf_counter() - began
     return tuple(numbers)
 
 
@@ -215,7 +253,8 @@ def stand_in_evaluate(model, batches, loss_fn):
 
 
 def stand_in_reduce_throughput(images, seconds, device):
-    return tuple(told("throughput", images=float(images), seconds=float(seconds)))
+    told_seconds = {"took": HERE.took, "most": time.perf_counter() - HERE.began}
+    return tuple(told("throughput", images=float(images), seconds=float(seconds), **told_seconds))
 
 
 def stand_in_reduce_metrics(loss_sum, correct, images, device):
@@ -244,13 +283,15 @@ class Run:
 
 
 def observe_program(case, rank, outside, main):
-    HERE.rank, HERE.size, HERE.outside = rank, 2, outside
+    HERE.rank, HERE.size, HERE.outside, HERE.preparing = rank, 2, outside, False
+    HERE.began, HERE.took, HERE.seed = time.perf_counter(), 0.0, None
     names = getattr(main, "__globals__", {})
     stand_ins = [
-        stand_in_set_up, stand_in_rank_device, stand_in_prepare_once, stand_in_network, stand_in_make_loaders, stand_in_wrap,
+        stand_in_set_up, stand_in_rank_device, stand_in_prepare_once, stand_in_load, stand_in_network, stand_in_make_loaders, stand_in_wrap,
         stand_in_train_epoch, stand_in_equalise_buffers, stand_in_evaluate, stand_in_reduce_throughput,
         stand_in_reduce_metrics, stand_in_stop_together, warmup_then_decay,
     ]  # fmt: skip
+    names.update({name: noted_seed for name, value in names.items() if value is SEED})
     for function in stand_ins:
         names[function.__name__.removeprefix("stand_in_")] = function
     folder = tempfile.mkdtemp()
@@ -261,12 +302,13 @@ def observe_program(case, rank, outside, main):
     )  # fmt: skip
     run = Run()
     try:
-        if case["killed"] < 0:
-            with collective_group(rank, 2, outside):
-                returned = main(args, run)
-                up = dist.is_initialized()
-            return facts_of(returned) | {"up": up, "files": []}
-        return resumed(case, rank, outside, main, args, run, folder)
+        with seeds_noted():
+            if case["killed"] < 0:
+                with collective_group(rank, 2, outside):
+                    returned = main(args, run)
+                    up = dist.is_initialized()
+                return facts_of(returned) | {"up": up, "files": []}
+            return resumed(case, rank, outside, main, args, run, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -361,6 +403,11 @@ def _trained(case, seen, right):
             return "should return a dict, as the docstring says"
         if seen["ranks"][rank]["up"] is not True:
             return "it destroys a process group that it has not made: `launch` still needs it"
+    seeds = [[facts["drawn_from"] for facts in _named(calls, "train")] for calls in seen["calls"]]
+    if None in seeds[0] + seeds[1]:
+        return "no rank is seeded before it trains: torch.manual_seed(args.seed + rank)"
+    if any(one == other for one, other in zip(*seeds, strict=False)):
+        return "both ranks draw the same dropout masks: torch.manual_seed(args.seed + rank)"
     first = seen["ranks"][0]
     if first["held"] is not True or seen["ranks"][1]["none"] is not True:
         return (
@@ -374,6 +421,8 @@ def _trained(case, seen, right):
 def _prepared(case, calls):
     if not _named(calls, "prepare") or not _named(calls, "loaders") or not _named(calls, "wrap"):
         return "it must prepare the data by prepare_once, and use make_loaders and wrap"
+    if not all(facts["inside"] for facts in _named(calls, "load")):
+        return "the data is loaded outside prepare_once, so no rank waits for rank 0: prepare_once(lambda: load(…))"
     facts = _named(calls, "loaders")[0]
     if facts["batch_size"] != case["batch_size"] or facts["seed"] != case["seed"]:
         return "make_loaders is not given args.batch_size and args.seed: every rank needs the same seed"
@@ -463,6 +512,18 @@ def _each_epoch(case, calls):
     return ""
 
 
+_MEANING = {
+    "epoch": "the number of the epoch, from 1",
+    "time": "the sum of the epochs' seconds so far, of the slowest rank",
+    "images_per_sec": "the first number that reduce_throughput returns",
+    "train_loss": "the mean over all ranks' training images, by reduce_metrics",
+    "train_accuracy": "the share of all ranks' training images, by reduce_metrics",
+    "val_loss": "the mean over all ranks' validation images, by reduce_metrics",
+    "val_accuracy": "the share of all ranks' validation images, by reduce_metrics",
+    "lr": "the learning rate of the epoch's first step; read it before train_epoch",
+}
+
+
 def _records(case, seen, right):
     count, rates, total = _epochs_of(case), _schedule(case), 0.0
     rows = _named(seen["calls"][0], "append")
@@ -487,12 +548,18 @@ def _records(case, seen, right):
             return "an epoch's seconds are not those of the slowest rank"
         for value, one, name in zip(row["record"], wanted, ("epoch", "time", *METRICS, "lr"), strict=True):
             if not equal(finite(value), float(one)):
-                return f"{name} of a record is not that of the whole job"
+                return f"the field {name} of a record is wrong; it is {_MEANING[name]}"
     if not equal(seen["ranks"][0]["time"], total):
         return "the time that it returns is not the sum of the epochs' seconds"
     for rank, (calls, one) in enumerate(zip(seen["calls"], seen["ranks"], strict=True)):
-        if any(not 0 < facts["seconds"] < math.inf for facts in _named(calls, "throughput")):
-            return "the seconds of an epoch are not measured"
+        throughputs = _named(calls, "throughput")
+        if any(not 0.9 * finite(f["took"]) <= f["seconds"] <= f["most"] < math.inf for f in throughputs):
+            return (
+                "the seconds of an epoch are not those that train_epoch took: time.perf_counter() before and after it"
+            )
+        images = [float(now["trained"][rank][2]) for now in case["epochs"][:count]]
+        if not equal([facts["images"] for facts in throughputs], images):
+            return "reduce_throughput is not given the images that this rank trained in the epoch"
         if one["orders"] != [_order(case, rank, number) for number in range(count)]:
             return "`orders` does not have the first 16 indices of this rank's sampler, for each epoch"
     return (
@@ -525,6 +592,11 @@ def _resumes(case, seen, right):
             return "the second start trains from epoch 0: it does not restore the checkpoint"
         if epochs != list(range(killed, most)):
             return "the second start does not continue with the epoch after the last saved one"
+        seeds = {facts["epoch"]: facts["drawn_from"] for facts in _named(calls, "train")}
+        if None not in seeds.values() and (
+            len(set(seeds.values())) < len(seeds) or seeds[killed] not in _drawn_before(calls, killed)
+        ):
+            return "a restored epoch has other dropout masks than without the kill: call checkpoint.seed_epoch before each epoch"
         first = trainings[0]
         if first["steps"] != killed * BATCHES or not equal(first["lr"], _schedule(case)[killed]):
             return "the second start begins the schedule anew: restore scheduler, too"
@@ -537,6 +609,12 @@ def _resumes(case, seen, right):
     return (
         "" if _same_weights(seen, killed) else "the second start does not have the weights that the first one had saved"
     )
+
+
+def _drawn_before(calls, epoch):
+    """The seeds of an epoch before the job was killed."""
+    before = calls[: [name for name, _ in calls].index("again")]
+    return [facts["drawn_from"] for facts in _named(before, "train") if facts["epoch"] == epoch]
 
 
 def _same_weights(seen, killed):

@@ -217,7 +217,9 @@ def _on_gpu(case, seen, right):
         if one is None:
             return "on a GPU it does not return nn.parallel.DistributedDataParallel(model, …)"
         if one["ids"] is None:
-            return "on a GPU it is given no device_ids: device_ids=[device], there alone"
+            return (
+                "on a GPU DistributedDataParallel is given no device_ids: device_ids=[device]; on a CPU it must be None"
+            )
         if one["ids"] not in ([f"cuda:{number}"], [str(number)]):
             return "on a GPU device_ids names another device than the model's: device_ids=[device]"
         if one["norms"] != ["SyncBatchNorm" if sync else "BatchNorm1d"]:
@@ -359,7 +361,7 @@ def _why(states, batches, found, means, before):
     own = [_gradients(state, True, [batch]) for state, batch in zip(states, batches, strict=True)]
     for wrong, why in (
         (own, "each rank steps by its own gradient: the forward pass must be the wrapped model's, model(images); "
-              "model.module computes without telling DistributedDataParallel"),
+              "model.module computes gradients that nobody averages"),
         ([[RANKS * g for g in mean] for mean in means], "the gradients are the ranks' sum: DistributedDataParallel has averaged "
                                                         "them when backward() returns, nothing is left to do"),
         ([[g / RANKS for g in mean] for mean in means], "the gradients are divided by the number of ranks twice: "
@@ -425,7 +427,7 @@ def _which_sum(case, found, truth):
         batches = equal(found[2], float(case["batches"]), CLOSE)
         return "it counts batches, not images" if batches else "the number of images is not that of this rank's batches"
     if equal(found[0], losses / case["batch_size"], CLOSE) or equal(found[0], losses / images, CLOSE):
-        return "the losses are summed over batches; each is a mean over a batch: loss.item() * len(labels)"
+        return "the losses are summed over batches; each is a mean over a batch: add loss.detach() * len(labels)"
     if equal(found[1], correct / images, CLOSE):
         return "correct is a share; a count adds over ranks, a share does not"
     return "the sum of losses or the number of correct predictions is not that of this rank's images, before each step"
@@ -440,7 +442,8 @@ EPOCH = Exercise(
     {
         "order": Part("A new order of images in each epoch", _NOTHING_RECORDED, cases="epochs", judge=_new_orders,
                       hint="print the first labels of two epochs"),
-        "gradients": Part("Each step has the mean of the ranks' gradients", _NOTHING_RECORDED, cases="epochs", judge=_ddp_gradients),
+        "gradients": Part("Each step has the mean of the ranks' gradients", _NOTHING_RECORDED, cases="epochs", judge=_ddp_gradients,
+                          hint="on two ranks, print a weight's gradient after each backward(), and compare it with the mean of both ranks' own"),
         "steps": Part("One step of optimiser and schedule for each batch", _NOTHING_RECORDED, cases="epochs", judge=_all_steps,
                       hint="print scheduler.get_last_lr() in the loop"),
         "sums": Part("This rank's sum of losses, correct predictions and images", _NOTHING_RECORDED, cases="epochs",
@@ -473,14 +476,16 @@ def _own_micro_batches(case, rank):
 
 
 def observe_accumulation(case, rank, outside, accumulated_step):
+    sizes: list[int] = []
     with collective_group(rank, case["size"], outside):
         model = nn.parallel.DistributedDataParallel(network(case["state"], False))
+        model.module.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
         optimizer = RecordingSGD(model.parameters(), case["lr"])
         losses = [
             accumulated_step(model, [(x.clone(), y.clone()) for x, y in update], optimizer, nn.CrossEntropyLoss())
             for update in case["updates"]
         ]
-    return {"losses": losses, "steps": optimizer.steps}
+    return {"losses": losses, "steps": optimizer.steps, "sizes": sizes}
 
 
 def _one_update(case, seen, right):
@@ -535,6 +540,9 @@ def _one_all_reduce(case, seen, right):
     once = _nbytes(case["state"]) * len(case["updates"])
     if any(len(one["steps"]) != len(case["updates"]) for one in seen["ranks"]):
         return "there is not one optimizer.step() for each call"
+    size = len(case["updates"][0][0][0][1])
+    if any(max(one["sizes"], default=0) > size for one in seen["ranks"]):
+        return "one forward pass has the images of several micro-batches, which the memory cannot hold: one micro-batch at a time"
     if min(seen["reduced"]) < 0.9 * once:
         return "fewer bytes passed between the ranks than a gradient has: the last micro-batch must be outside model.no_sync()"
     if max(seen["reduced"]) > 1.5 * once:

@@ -414,6 +414,17 @@ _OF = {
         "a sum": (edited(ACCUMULATE, "(loss / count).backward()", "loss.backward()"), "gradient", "the sum over the micro-batches"),
         "divided by images": (edited(ACCUMULATE, "(loss / count).backward()", "(loss / count / len(labels)).backward()"), "gradient", "is not that of the mean loss"),
         "no no_sync": (EACH, "bytes", "more than one gradient"),
+        "one large batch": (
+            """
+def accumulated_step(model, micro_batches, optimizer, loss_fn):
+    optimizer.zero_grad()
+    images, labels = (torch.cat(each) for each in zip(*micro_batches))
+    loss = loss_fn(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+""",
+            "bytes", "one micro-batch at a time"),
         "no_sync around all": (
             edited(EACH, "        loss = loss_fn(model(images), labels)\n        (loss / count).backward()",
                    "        with model.no_sync():\n            loss = loss_fn(model(images), labels)\n            (loss / count).backward()"),
@@ -442,7 +453,8 @@ _OF = {
     },
     "buffers": {
         "nothing": ("def equalise_buffers(model):\n    pass\n", "equal rank0", "still have their own buffers"),
-        "the mean": ("def equalise_buffers(model):\n    for buffer in model.buffers():\n        if buffer.is_floating_point():\n            dist.all_reduce(buffer)\n            buffer /= dist.get_world_size()\n",
+        "the mean": ("def equalise_buffers(model):\n    for buffer in model.buffers():\n        if buffer.is_floating_point():\n            dist.all_reduce(buffer)\n            buffer /= dist.get_world_size()\n"
+                     "        else:\n            dist.broadcast(buffer, src=0)\n",
                      "rank0", "the mean of the ranks'"),
         "parameters": (edited(BUFFERS, "model.buffers()", "model.parameters()", "(buffer,", "(buffer.data,"), "equal rank0", "still have their own buffers"),
         "rank 0 alone": (edited(BUFFERS, "        dist", "        if dist.get_rank() == 0: dist"), "equal rank0", "deadlock: rank 0 waits in dist.broadcast"),
@@ -450,6 +462,8 @@ _OF = {
         "the last rank's": (edited(BUFFERS, "src=0", "src=dist.get_world_size() - 1"), "rank0", "not rank 0's"),
         "zeros": ("def equalise_buffers(model):\n    for buffer in model.buffers():\n        buffer.zero_()\n", "equal rank0", "fewer bytes"),
         "copies": (edited(BUFFERS, "(buffer,", "(buffer.clone(),"), "equal rank0", "still have their own buffers"),
+        "no whole numbers": (
+            edited(BUFFERS, "        dist.broadcast", "        if buffer.is_floating_point():\n            dist.broadcast"), "equal rank0", "num_batches_tracked"),
         "the first one": (edited(BUFFERS, "src=0)", "src=0)\n        break"), "equal rank0", "still differ"),
         "the largest": ("def equalise_buffers(model):\n    for buffer in model.buffers():\n        dist.all_reduce(buffer, op=dist.ReduceOp.MAX)\n", "rank0", "not rank 0's"),
     },
@@ -498,6 +512,16 @@ _OF = {
         "the message is not read": (edited(STOP, "bool(decision.item())", "wish"), "same rank0", "decide differently"),
     },
     "program": {
+        "loaded before": (
+            edited(PROGRAM, "    data = prepare_once(lambda: load(args.dataset, train_samples=args.train_samples))",
+                   "    data = load(args.dataset, train_samples=args.train_samples)\n    prepare_once(lambda: None)"),
+            "training", "loaded outside prepare_once"),
+        "the same dropout": (edited(PROGRAM, "args.seed + rank", "args.seed"), "training", "the same dropout masks"),
+        "no seed": (edited(PROGRAM, "    torch.manual_seed(args.seed + rank)\n", ""), "training", "no rank is seeded"),
+        "epochs without a seed": (edited(PROGRAM, "            checkpoint.seed_epoch(epoch + 1)\n", "            pass\n"), "resumes", "seed_epoch"),
+        "no clock": (edited(PROGRAM, "seconds = time.perf_counter() - start", "seconds = 1e-9"), "records", "that train_epoch took"),
+        "images of one batch": (edited(PROGRAM, "reduce_throughput(trained[2],", "reduce_throughput(args.batch_size,"), "records", "not given the images"),
+        "the next learning rate": (edited(PROGRAM, "val_accuracy, lr))", 'val_accuracy, optimizer.param_groups[0]["lr"]))'), "records", "first step"),
         "the bare model": (edited(PROGRAM, "train_epoch(model,", "train_epoch(model.module,"), "training", "a network of its own"),
         "no momentum": (edited(PROGRAM, "momentum=args.momentum,", "", "nesterov=args.momentum > 0", "nesterov=False"), "training resumes", "the optimiser is not"),
         "another epoch": (edited(PROGRAM, "train_loader, epoch, optimizer", "train_loader, epoch + 1, optimizer"), "training records resumes", "count from 0"),
