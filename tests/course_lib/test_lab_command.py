@@ -44,7 +44,7 @@ def refused(done, code, *words):
         (("run", "01", "-p", "num_gpus", "0"), ("num_gpus = 0",)),
         (("run", "01", "-p", "dataset", "nope"), ("nope", "fashion-mnist-small", "cifar10-synthetic")),
         (("run", "12", "--profile", "smoke", "-p", "optimizer", "novgrad"), ("did you mean novograd?",)),
-        (("run", "02", "--profile", "smoke", "-p", "batch_size", "4096"), ("batch_size = 4096", "at most 512")),
+        (("run", "02", "--profile", "smoke", "-p", "batch_size", "4096"), ("batch_size = 4096", "at most 768")),
         (("run", "02", "--profile", "smoke", "-p", "dataset", "cifar10-synthetic"), ("cifar10-synthetic", "mnist")),
         (("run", "01", "-p", "output_dir", "a", "-o", "b"), ("given twice", "a", "b")),
         (("sweep", "12", "--profile", "smoke", "-g", "optimizer=novgrad", "--dry-run"), ("did you mean novograd?",)),
