@@ -104,7 +104,7 @@ FAULTS = {
     "leaves with a code": ("if rank == 1:\n    os._exit(5)\nbarrier()", 1, "exited with code 5 before it was done"),
     "leaves without a word": ("if rank == 1:\n    os._exit(0)\nbarrier()", 1, "exited with code 0 before it was done"),
     "is killed": ("if rank == 0:\n    os.kill(os.getpid(), signal.SIGKILL)\nbarrier()", 0,
-                  "ended by SIGKILL; the system kills"),
+                  "ended by SIGKILL; the system does this"),
     "is killed beside a sleeper": ("if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)", 1, "SIGKILL"),
     "crashes": ("if rank == 1:\n    os.kill(os.getpid(), signal.SIGSEGV)\nbarrier()", 1, "ended by SIGSEGV"),
     "raises beside one that ignores SIGTERM": (

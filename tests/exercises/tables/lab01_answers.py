@@ -343,7 +343,7 @@ WRONG = {
     "seconds": ("throughput", stopwatch().replace("return batch_size * steps / (time.perf_counter() - start)", "return 'images'"), "rate", "should return a number"),
     "invented rows": ("training", _ROWS, "loop metrics modes stop", "must call your train_step"),
     "the library's fit": ("training", _FIT, "loop metrics modes stop", "must call your train_step"),
-    "a step of its own": ("training", training(step="own_step"), "loop metrics modes", "no step was recorded"),
+    "a step of its own": ("training", training(step="own_step"), "loop metrics modes stop", "no step was recorded"),
     "an evaluation of its own": ("training", training(check="own_evaluation"), "metrics modes stop", "no evaluation was recorded"),
     "by other names": ("training", training("train_step, evaluate", step="a", check="b"), "loop metrics modes stop", "must call your train_step"),
     "batches joined": ("accumulate", "def accumulated_step(model, micro_batches, optimizer, loss_fn, dtype=None):\n    images, labels = (torch.cat(each) for each in zip(*micro_batches))\n    optimizer.zero_grad()\n    with torch.autocast(images.device.type, dtype, enabled=dtype is not None):\n        loss = loss_fn(model(images), labels)\n    loss.backward()\n    optimizer.step()\n    return loss.item()", "gradient", "all graphs are in memory"),
