@@ -1,4 +1,5 @@
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -34,6 +35,22 @@ def pytest_collection_modifyitems(items):
         for mark in cost_classes.classes(name, case, {mark.name for mark in item.iter_markers()}):
             item.add_marker(mark)
     items.sort(key=lambda item: item.path.parent.name not in LONG)
+
+
+@pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook
+def pytest_xdist_make_scheduler(config, log):
+    """A file's tests go to one process; the table of all labs' exercises, by far the longest file, lab by lab."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class FileOrLab(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            lab = re.search(r"\[(lab\d\d)-", nodeid) if file.endswith("exercises/test_generic.py") else None
+            return f"{file} {lab[1]}" if lab else file
+
+    return FileOrLab(config, log)
 
 
 @pytest.hookimpl(trylast=True)
