@@ -199,7 +199,7 @@ def test_formgrader(readers, server, student):
     assert found.active == []
     # nbgrader's own boxes, and no other.
     names = (*find_rubric(LAB).cells, "q-knee", "q-first-epoch")
-    assert len(names) == 7
+    assert len(names) == 10
     for name in names:
         assert found.controls.count(name) == found.controls.count(f"{name}_extra_credit") == 1
     assert {each for each in found.controls if each.endswith("-comment")} >= {"q-knee-comment", "q-first-epoch-comment"}
