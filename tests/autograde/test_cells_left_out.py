@@ -66,4 +66,4 @@ def test_three_are_left_out_and_no_more(warm):
 @pytest.mark.parametrize("how", ["closed", "reset"])
 def test_both_ways_in_which_a_rank_is_missed_are_told_alike(how):
     error = {"type": "RuntimeError", "message": f"Read error: Connection {how} by peer"}
-    assert "a rank left while another waited" in str(_raised(error, "your function raised", "crash"))
+    assert "a rank ended while another waited" in str(_raised(error, "your function raised", "crash"))

@@ -14,39 +14,39 @@ lab = "{LAB}"
 title = "Run by the grader"
 mode = "rerun"
 cell = "run-evidence"
-max_points = 20
+max_points = 10
 
 [rerun]
 seconds = 120
-parameters = {{ dataset = "fashion-mnist-small", train_samples = 256, epochs = 1, largest_batch = 32, measure_seconds = 0.01 }}
+parameters = {{ dataset = "fashion-mnist-small", train_samples = 356, validation_images = 100, epochs = 1, largest_batch = 32, measure_seconds = 0.01 }}
 
 [[criterion]]
 id = "run-record"
 kind = "run_record"
-points = 5
+points = 3
 description = "The grader's run came to its end"
 provenance = ["official", "copy"]
 
 [[criterion]]
 id = "epochs"
 kind = "epochs"
-points = 5
+points = 3
 description = "One row per epoch"
 
 [[criterion]]
 id = "final"
 kind = "final_accuracy"
-points = 5
+points = 2
 description = "Better than a guess"
 threshold = 0.05
 
 [[criterion]]
 id = "transcript"
 kind = "transcript"
-points = 5
+points = 2
 description = "The transcript agrees"
 """
-QUICK = ("title", "parameters", "setup", "data", "batches", "network", "experiment")
+QUICK = ("title", "parameters", "setup", "data", "loaders", "network", "experiment")
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def judge(lab_course, hand_in, bench_of, rubric):
 def test_the_grader_s_own_run_is_judged_and_the_submitted_one_is_not_looked_at(judge, make_run):
     forged = make_run([0.99] * 8)
     verdict = judge(solved_notebook(), run=forged)
-    assert verdict.score == 20, verdict.comment("run-evidence")
+    assert verdict.score == 10, verdict.comment("run-evidence")
     assert verdict.runs[0].epochs == 1 and verdict.runs[0].final_accuracy < 0.9
     assert verdict.runs[0].data_name == "fashion-mnist-small" and verdict.flags == ()
     assert 0 < verdict.runs[0].seconds < verdict.seconds
@@ -85,7 +85,7 @@ def test_the_grader_s_own_run_is_judged_and_the_submitted_one_is_not_looked_at(j
 @pytest.mark.slow
 def test_the_whole_lab_as_it_is_runs_in_the_sandbox(judge):
     verdict = judge(solved_notebook(), short=False)
-    assert verdict.score == 20 and verdict.flags == (), verdict.comment("run-evidence")
+    assert verdict.score == 10 and verdict.flags == (), verdict.comment("run-evidence")
 
 
 def test_a_blank_that_training_needs_is_the_reason(judge):
