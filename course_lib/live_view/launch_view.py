@@ -67,13 +67,15 @@ class LaunchView:
     def close(self) -> None:
         """Show the end of the launch. The ranks have ended; their folder still exists."""
         try:
+            self._read()
             self._show_training()
             if self._progress is not None and not self._progress.phase:  # rank 0 was ended before it could write it
                 self._progress.phase = "ended"
                 self._trainings.show(self._progress)
-            self._read()
             self._show_all_lines()
-        except Exception:
+        except Exception as error:  # a display must not end a launch
+            if not self._broken:
+                print(f"no live view ({type(error).__name__}: {error})", flush=True)
             print("\n".join(f"[rank {rank}] {line}" for rank, log in self._logs.items() for line in log.lines))
         sys.stdout.flush()
 

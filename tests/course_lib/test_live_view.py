@@ -280,11 +280,12 @@ def test_ranks_are_told_apart_and_escaped(tmp_path):
     assert len(plain) == 3 + 16 + 1 + 200
 
 
-def test_a_launch_whose_view_fails_says_so_once_and_shows_the_lines_at_the_end(tmp_path, capsys):
+@pytest.mark.parametrize("looks", [0, 3])
+def test_a_launch_whose_view_fails_says_so_once_and_shows_the_lines_at_the_end(tmp_path, capsys, looks):
     (tmp_path / "log").write_text("said\n")
     (tmp_path / "training.json").write_text("no JSON")
     view = LaunchView(tmp_path / "training.json", lambda: {0: tmp_path / "log"}, CellTrainings(), clock := Clock())
-    for _ in range(3):
+    for _ in range(looks):
         clock.now += 1
         view.look()
     view.close()
