@@ -154,8 +154,8 @@ class Runner:
             place = [self.cells.get(self.shell.execution_count - 1), error.lineno]
         try:
             message = str(error)[:2000]
-        except Exception:
-            message = ""
+        except Exception:  # the student's own class of errors may raise here
+            message = "(no message: its __str__ raises an error)"
         return {"type": type(error).__name__[:80], "message": message, "cell": place[0], "line": place[1]}
 
     def send(self, value: Any) -> None:
