@@ -143,20 +143,6 @@ def train_step(model, images, labels, optimizer, loss_fn):
 """,
         "update",
     ),
-    "loaders that are lists": (
-        "01_single_gpu", "loaders",
-        """
-def make_loaders(train_set, validation_images, batch_size, num_workers, pin_memory, seed):
-    if validation_images >= len(train_set): raise ValueError
-    order = torch.randperm(len(train_set), generator=torch.Generator().manual_seed(seed)).tolist()
-    def batches(mine, size):
-        some = [mine[n : n + size] for n in range(0, len(mine), size)]
-        return [(torch.stack([train_set[i][0] for i in each]), torch.tensor([train_set[i][1] for i in each])) for each in some]
-    mine = order[validation_images:]
-    return batches(mine[: len(mine) // batch_size * batch_size], batch_size), batches(order[:validation_images], 500)
-""",
-        "training edges",
-    ),
     "a split that is drawn when it is read": (
         "01_single_gpu", "loaders",
         """
