@@ -18,7 +18,7 @@ import nbformat
 import psutil
 import pytest
 from click.testing import CliRunner
-from fake_runs import LAB, REPOSITORY, RUN, hand_in_to, lay_out, released_notebook, solved_notebook
+from fake_runs import CHECKS, LAB, REPOSITORY, hand_in_to, lay_out, released_notebook, solved_notebook
 from nbgrader.api import Gradebook
 
 from autograde.batch.grade_lab import grade_lab
@@ -282,5 +282,5 @@ def test_a_worker_that_is_killed_loses_nothing(lab_course, hand_in, busy):
     over.set()
     killer.join()
     assert len(killed) == 1
-    assert {verdict.student: verdict.score for verdict in found} == {"ada": 0, "bob": 0, "cyd": 0, "dan": RUN}
+    assert {verdict.student: verdict.score for verdict in found} == {"ada": 0, "bob": 0, "cyd": 0, "dan": sum(CHECKS.values())}
     assert not any(flag.kind == "grader" for verdict in found for flag in verdict.flags)

@@ -94,17 +94,17 @@ def test_a_person_s_score_and_comment_stay(lab_course, hand_in, graded_here, wit
     hand_in("bob", released_notebook(), without_transcript)
     grade_lab("1", lab_course)
     with open_book(lab_course) as gradebook:
-        gradebook.find_grade("run-evidence", LAB, LAB, "bob").manual_score = 18
+        gradebook.find_grade("run-evidence", LAB, LAB, "bob").manual_score = RUN
         gradebook.find_grade("q-knee", LAB, LAB, "bob").manual_score = 4
-        gradebook.find_comment("q-knee", LAB, LAB, "bob").manual_comment = "It stood in your mail."
+        gradebook.find_comment("q-knee", LAB, LAB, "bob").manual_comment = "You sent it by mail."
         gradebook.db.commit()
     for force in (False, True):
         grade_lab("1", lab_course, force=force)
         with open_book(lab_course) as gradebook:
             grade = gradebook.find_grade("run-evidence", LAB, LAB, "bob")
-            assert (grade.auto_score, grade.manual_score, grade.score) == (17, 18, 18)
+            assert (grade.auto_score, grade.manual_score, grade.score) == (WITHOUT_TRANSCRIPT, RUN, RUN)
             assert gradebook.find_grade("q-knee", LAB, LAB, "bob").score == 4
-            assert gradebook.find_comment("q-knee", LAB, LAB, "bob").comment == "It stood in your mail."
+            assert gradebook.find_comment("q-knee", LAB, LAB, "bob").comment == "You sent it by mail."
             assert gradebook.find_grade("q-first-epoch", LAB, LAB, "bob").score == 0
 
 
@@ -145,7 +145,7 @@ def test_one_bad_submission_stops_nobody(lab_course, hand_in, graded_here):
     (lab_course / "submitted" / "loop").symlink_to("loop")
     hand_in("zoe", False)
     scores = {verdict.student: verdict.score for verdict in grade_lab("1", lab_course)}
-    assert scores == {"ada": RUN, "bad": 3, "zoe": RUN}  # of the bad one the record and the weights still stand
+    assert scores == {"ada": RUN, "bad": 4, "zoe": RUN}  # the bad one keeps its record (2) and its weights (2)
 
 
 def test_a_score_that_cannot_be_written_is_told_and_the_others_are_written(
