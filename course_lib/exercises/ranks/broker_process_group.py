@@ -100,11 +100,10 @@ class BrokerProcessGroup(dist.ProcessGroup):
 
 def joined(given, outside, group=BrokerProcessGroup):
     """Make a process group of `size` ranks, of which this is `rank`."""
-    dist.Backend.register_backend(
-        "by_the_grader",
-        lambda store, rank, size, timeout: group(rank, size, outside),
-        devices=["cpu"],
-    ) if "by_the_grader" not in dist.Backend.backend_list else None
+    if "by_the_grader" not in dist.Backend.backend_list:
+        dist.Backend.register_backend(
+            "by_the_grader", lambda store, rank, size, timeout: group(rank, size, outside), devices=["cpu"]
+        )
     dist.init_process_group("by_the_grader", store=dist.HashStore(), rank=given["rank"], world_size=given["size"])
     outside("here")
 
