@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from autograde.batch.grade_lab import grade_lab, is_student_id
+from autograde.batch.grade_lab import grade_lab
 from autograde.batch.slurm import slurm_option
 from autograde.commands.progress import Progress
 from autograde.gradebook.scores import CourseError, source_path
@@ -17,6 +17,7 @@ from autograde.reports.report import ReportError, write_report
 from autograde.rubric.schema import RUBRICS, RubricError, find_rubric, rubric_names
 from autograde.sandbox.bubblewrap import SandboxError
 from autograde.submission.quoting import quote
+from autograde.submission.student_id import is_student_id
 from course_lib.runs.slurm.squeue import SlurmError
 
 __all__ = ["grade", "report"]
