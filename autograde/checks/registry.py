@@ -17,7 +17,7 @@ import course_lib
 from autograde.rubric.criteria import Finding
 from autograde.sandbox.inside.wire import Opaque
 from autograde.sandbox.rank_channel import DelayedReply
-from autograde.submission.quoting import quote
+from course_lib.runs.run_evidence.quoting import quote
 
 __all__ = [
     "AnswerError",

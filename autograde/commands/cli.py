@@ -16,8 +16,8 @@ from autograde.grading.rubric_check import rubric_problems
 from autograde.reports.report import ReportError, write_report
 from autograde.rubric.schema import RUBRICS, RubricError, find_rubric, rubric_names
 from autograde.sandbox.bubblewrap import SandboxError
-from autograde.submission.quoting import quote
 from autograde.submission.student_id import is_student_id
+from course_lib.runs.run_evidence.quoting import quote
 from course_lib.runs.slurm.squeue import SlurmError
 
 __all__ = ["grade", "report"]

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from autograde.rubric.verdict import RunSummary
-from autograde.submission.quoting import printable
 from autograde.submission.run_folder import EvidenceError, RunFolder
 from course_lib.runs.run_evidence import learning_curve, run_record, transcript
 from course_lib.runs.run_evidence.evidence import Evidence, HeldOut, RunFiles, parse_evidence
 from course_lib.runs.run_evidence.learning_curve import LearningCurve
+from course_lib.runs.run_evidence.quoting import printable
 from course_lib.runs.run_evidence.run_record import RunRecord
 
 __all__ = [

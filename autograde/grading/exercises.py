@@ -23,7 +23,7 @@ from autograde.rubric.form import Exercise
 from autograde.rubric.verdict import CriterionResult, Flag
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.turns import in_turn
-from autograde.submission.quoting import quote
+from course_lib.runs.run_evidence.quoting import quote
 
 if TYPE_CHECKING:
     from autograde.sandbox.execution import Execution

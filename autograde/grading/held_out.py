@@ -21,8 +21,8 @@ from autograde.grading.networks import DRIVER, NETWORKS, Network
 from autograde.rubric.form import ModelEvidence
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.turns import in_turn
-from autograde.submission.quoting import quote
 from autograde.submission.run_folder import EvidenceError
+from course_lib.runs.run_evidence.quoting import quote
 from course_lib.runs.run_evidence.run_record import RunRecord
 from data_prep.errors import DataError
 from data_prep.staged import StagedDataset, read

@@ -17,8 +17,8 @@ from autograde.rubric.form import Execution as ExecutionRules
 from autograde.rubric.verdict import Flag
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.turns import in_turn
-from autograde.submission.quoting import quote
 from autograde.submission.run_folder import EvidenceError
+from course_lib.runs.run_evidence.quoting import quote
 from course_lib.system.hardware import available_cores
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from autograde.rubric.criteria import KINDS
 from autograde.rubric.form import Criterion, RunEvidence
 from autograde.rubric.verdict import CriterionResult, Flag, RunSummary
 from autograde.sandbox.limits import Limits
-from autograde.submission.quoting import quote
 from autograde.submission.run_folder import EvidenceError
+from course_lib.runs.run_evidence.quoting import quote
 
 if TYPE_CHECKING:
     from autograde.grading.grading_context import GradingContext
