@@ -16,13 +16,11 @@ import numpy as np
 import course_lib
 from autograde.rubric.criteria import Finding
 from autograde.sandbox.inside.wire import Opaque
-from autograde.sandbox.rank_channel import DelayedReply
 from course_lib.runs.run_evidence.quoting import quote
 
 __all__ = [
     "AnswerError",
     "Ask",
-    "DelayedReply",
     "Findings",
     "HiddenCheck",
     "driver_source",
@@ -65,7 +63,7 @@ class Ask(Protocol):
             Plain data: numbers, strings, lists, dicts, arrays, tensors. With several ranks, a list of one item each.
         answers : mapping of str to callable
             What the driver may ask by ``outside(name, *args)``; called in the grader as ``answer(rank, *args)``. It
-            must not wait, which would hold up all ranks: `DelayedReply` is an answer that comes after a while.
+            must not wait, which would hold up all ranks: the sandbox's `DelayedReply` is an answer that comes later.
 
         Returns
         -------

@@ -159,7 +159,7 @@ class ExerciseJudge:
 
 @dataclass
 class _SandboxAsk:
-    """`autograde.checks.Ask`, answered by an `Execution`."""
+    """`autograde.checks.registry.Ask`, answered by an `Execution`."""
 
     check: str
     execution: Execution
