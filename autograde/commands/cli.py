@@ -9,6 +9,7 @@ import click
 
 from autograde.batch.grade_lab import grade_lab
 from autograde.batch.slurm import slurm_option
+from autograde.commands.arguments import COURSE, LAB
 from autograde.commands.progress import Progress
 from autograde.gradebook.scores import CourseError, source_path
 from autograde.grading.grading_context import source_notebook
@@ -22,30 +23,10 @@ from course_lib.runs.slurm.squeue import SlurmError
 
 __all__ = ["grade", "report"]
 
-COURSE = click.option(
-    "--course",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("course"),
-    show_default=True,
-    help="The course folder, which holds submitted/.",
-)
-
-
 UNSANDBOXED = (
     "WITHOUT A SANDBOX: students' code runs with your rights and reaches this account, the gradebook and the network. "
     "Every result is marked."
 )
-
-
-def _lab(
-    context: click.Context, parameter: click.Parameter, value: str | tuple[str, ...] | None
-) -> str | tuple[str, ...] | None:
-    if value is None:
-        return None
-    try:
-        return tuple(find_rubric(lab).lab for lab in value) if isinstance(value, tuple) else find_rubric(value).lab
-    except RubricError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _students(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -63,7 +44,7 @@ def _slurm(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 
 @click.command()
-@click.argument("lab", callback=_lab, required=False)
+@click.argument("lab", type=LAB, required=False)
 @COURSE
 @click.option("--student", "students", multiple=True, callback=_students, help="Only this student; may be repeated.")
 @click.option(
@@ -174,7 +155,7 @@ def _check_rubrics(labs: list[str], course: Path, rubrics: Path) -> None:
 
 
 @click.command()
-@click.argument("labs", nargs=-1, required=True, metavar="LAB...", callback=_lab)
+@click.argument("labs", nargs=-1, required=True, metavar="LAB...", type=LAB)
 @COURSE
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="The class's page.")
 def report(labs: tuple[str, ...], course: Path, output: Path | None) -> None:
