@@ -1,8 +1,6 @@
-"""``python -m autograde grade LAB``, where the `lab` command is not at hand."""
+"""``python -m autograde grade LAB``: the `lab` command, where it is not on the PATH."""
 
-import click
-
-from autograde.commands.cli import grade, report
+from course_lib.runs.cli import main
 
 if __name__ == "__main__":
-    click.Group(commands={"grade": grade, "report": report})(prog_name="python -m autograde")
+    main()

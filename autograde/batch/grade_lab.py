@@ -8,8 +8,6 @@ gradebook again, which changes nothing there.
 from __future__ import annotations
 
 import os
-import re
-import unicodedata
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -37,33 +35,12 @@ from autograde.rubric.schema import RUBRICS, Rubric, find_rubric
 from autograde.rubric.verdict import FOLDER, Flag, Verdict, load_verdict, verdict_path
 from autograde.sandbox.bubblewrap import SandboxError, missing_sandbox
 from autograde.submission.run_folder import is_handed_in
+from autograde.submission.student_id import is_student_id
 from course_lib.system.hardware import available_cores
 from data_prep.errors import DataError
 from data_prep.staged import read
 
-__all__ = ["grade_lab", "is_student_id", "submissions"]
-
-# Letters and marks that show nothing: Hangul fillers, the grapheme joiner, variation selectors.
-_INVISIBLE = re.compile("[\u115f\u1160\u3164\uffa0\u034f\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-_LONGEST = 100  # characters; and 200 bytes, since a file's name has at most 255
-
-
-def is_student_id(name: str) -> bool:
-    """Whether a name may be a student's id: letters and digits of any script, and ``_.@-``.
-
-    The first character is a letter, a digit or ``_``. That keeps an id from being a hidden file, an option on a command
-    line, or a formula in a spreadsheet. A mark may follow a letter: some systems write "ë" as two characters.
-    """
-    if not 0 < len(name) <= _LONGEST or name[0] in ".@-" or _INVISIBLE.search(name):
-        return False
-    before = ""
-    for character in name:
-        kind = unicodedata.category(character)
-        mark = kind in ("Mn", "Mc") and before[:1] in ("L", "M")
-        if not (kind in ("Lu", "Ll", "Lt", "Lm", "Lo", "Nd") or mark or character in "_.@-"):
-            return False
-        before = kind
-    return len(name.encode()) <= 2 * _LONGEST
+__all__ = ["grade_lab", "submissions"]
 
 
 def submissions(course: Path, lab: str, skipped: Callable[[str], None] = lambda line: None) -> list[str]:

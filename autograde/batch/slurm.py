@@ -22,7 +22,7 @@ from autograde.batch.slurm_task import GRADED, NO_SANDBOX, grade_chunk
 from autograde.batch.worker import GradingJob
 from autograde.rubric.verdict import load_verdict, verdict_path
 from autograde.sandbox.bubblewrap import SandboxError
-from autograde.submission.quoting import printable
+from course_lib.runs.run_evidence.quoting import printable
 from course_lib.runs.slurm import options as sbatch
 from course_lib.runs.slurm.job_array import cancel_left
 from course_lib.runs.slurm.job_queue import JobQueue, WatchedTask, Work

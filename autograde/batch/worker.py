@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autograde.gradebook.autograded import remove_autograded, write_autograded
-from autograde.grading.grading_context import GradingContext
+from autograde.grading.grading_context import GradingContext, course_secret, source_notebook
 from autograde.grading.one_submission import grade_submission
 from autograde.rubric.schema import RUBRICS, find_rubric
 from autograde.rubric.verdict import Verdict
 from autograde.sandbox.bubblewrap import SandboxError
+from autograde.sandbox.warm import WarmInterpreter
 
 __all__ = ["GradingJob", "close_context", "grade_one", "open_context"]
 
@@ -57,13 +58,19 @@ _context: GradingContext | None = None
 
 
 def open_context(job: GradingJob) -> None:
-    """Make this process's context. Raises as `GradingContext.open` does."""
+    """Make this process's context. Its warm interpreter starts in the background.
+
+    Raises
+    ------
+    CourseError
+        The source notebook or the course folder cannot be used.
+    """
     global _context
     if parent := multiprocessing.parent_process():
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     worker_index = os.getpid() % 4000  # unique among the workers of this machine: user ids of sandboxes depend on it
-    rubric = find_rubric(job.lab, job.rubrics)
-    _context = GradingContext.open(rubric, job.course, job.source, worker_index, job.sandboxed, job.threads)
+    rubric, source, secret = find_rubric(job.lab, job.rubrics), source_notebook(job.source), course_secret(job.course)
+    _context = GradingContext(rubric, source, secret, WarmInterpreter(worker_index, job.sandboxed), job.threads)
 
 
 def close_context() -> None:

@@ -6,7 +6,3 @@ no answer. The *check* (`labNN.py`) stays in the grader: it draws the inputs fro
 computes the reference, and compares. What a driver times or counts, it counts outside, by asking (`Ask.call`'s
 `answers`).
 """
-
-from autograde.checks.registry import AnswerError, Ask, Findings, HiddenCheck, find_check, known_checks
-
-__all__ = ["AnswerError", "Ask", "Findings", "HiddenCheck", "find_check", "known_checks"]

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from autograde.checks.compare import is_number, number, same_tensors, trusted
-from autograde.checks.registry import Ask, DelayedReply, Findings
+from autograde.checks.registry import Ask, Findings
 from autograde.rubric.criteria import Finding
+from autograde.sandbox.rank_channel import DelayedReply
 
 __all__ = ["local_sgd", "psgd"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +15,11 @@ import numpy as np
 import course_lib
 from autograde.rubric.criteria import Finding
 from autograde.sandbox.inside.wire import Opaque
-from autograde.sandbox.rank_channel import DelayedReply
-from autograde.submission.quoting import quote
+from course_lib.runs.run_evidence.quoting import quote
 
 __all__ = [
     "AnswerError",
     "Ask",
-    "DelayedReply",
     "Findings",
     "HiddenCheck",
     "driver_source",
@@ -65,7 +62,7 @@ class Ask(Protocol):
             Plain data: numbers, strings, lists, dicts, arrays, tensors. With several ranks, a list of one item each.
         answers : mapping of str to callable
             What the driver may ask by ``outside(name, *args)``; called in the grader as ``answer(rank, *args)``. It
-            must not wait, which would hold up all ranks: `DelayedReply` is an answer that comes after a while.
+            must not wait, which would hold up all ranks: the sandbox's `DelayedReply` is an answer that comes later.
 
         Returns
         -------
@@ -138,7 +135,7 @@ def driver_source(name: str, function: str | None = None) -> str:
     With `function`, of that function and what it refers to alone: what stands in for another exercise's answer is not
     beside the code of a student who is asked for it.
     """
-    from autograde.checks.described import described_check, observer_source
+    from autograde.checks.described import described_check, observer_source, sliced
 
     if described_check(name) is not None:
         return observer_source(name)
@@ -146,28 +143,7 @@ def driver_source(name: str, function: str | None = None) -> str:
     own = folder / f"{name.replace('.', '_').replace('-', '_')}.py"
     driver = own if own.is_file() else folder / f"{name.partition('.')[0]}.py"
     texts = [path.read_text(encoding="utf-8") for path in (folder / "prelude.py", _GROUP, driver)]
-    return "\n\n".join(texts) if function is None else _sliced("\n\n".join(texts), function)
-
-
-def _sliced(source: str, function: str) -> str:
-    """The imports of a module, and those of its definitions that `function` refers to, by others or itself."""
-    tree = ast.parse(source)
-    defined: dict[str, ast.stmt] = {}
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            defined[node.name] = node
-        elif isinstance(node, ast.Assign):
-            defined |= {
-                each.id: node for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)
-            }
-    wanted, left = set(), [function]
-    while left:
-        node = defined.get(left.pop())
-        if node is not None and node not in wanted:
-            wanted.add(node)
-            left += [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
-    tree.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) or node in wanted]
-    return ast.unparse(tree)
+    return "\n\n".join(texts) if function is None else sliced("\n\n".join(texts), function)
 
 
 def shape_of(value: Any) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from autograde.batch.grade_lab import grade_lab, is_student_id
+from autograde.batch.grade_lab import grade_lab
 from autograde.batch.slurm import slurm_option
+from autograde.commands.arguments import COURSE, LAB
 from autograde.commands.progress import Progress
 from autograde.gradebook.scores import CourseError, source_path
 from autograde.grading.grading_context import source_notebook
@@ -16,35 +17,16 @@ from autograde.grading.rubric_check import rubric_problems
 from autograde.reports.report import ReportError, write_report
 from autograde.rubric.schema import RUBRICS, RubricError, find_rubric, rubric_names
 from autograde.sandbox.bubblewrap import SandboxError
-from autograde.submission.quoting import quote
+from autograde.submission.student_id import is_student_id
+from course_lib.runs.run_evidence.quoting import quote
 from course_lib.runs.slurm.squeue import SlurmError
 
 __all__ = ["grade", "report"]
-
-COURSE = click.option(
-    "--course",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("course"),
-    show_default=True,
-    help="The course folder, which holds submitted/.",
-)
-
 
 UNSANDBOXED = (
     "WITHOUT A SANDBOX: students' code runs with your rights and reaches this account, the gradebook and the network. "
     "Every result is marked."
 )
-
-
-def _lab(
-    context: click.Context, parameter: click.Parameter, value: str | tuple[str, ...] | None
-) -> str | tuple[str, ...] | None:
-    if value is None:
-        return None
-    try:
-        return tuple(find_rubric(lab).lab for lab in value) if isinstance(value, tuple) else find_rubric(value).lab
-    except RubricError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _students(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -62,7 +44,7 @@ def _slurm(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 
 @click.command()
-@click.argument("lab", callback=_lab, required=False)
+@click.argument("lab", type=LAB, required=False)
 @COURSE
 @click.option("--student", "students", multiple=True, callback=_students, help="Only this student; may be repeated.")
 @click.option(
@@ -173,7 +155,7 @@ def _check_rubrics(labs: list[str], course: Path, rubrics: Path) -> None:
 
 
 @click.command()
-@click.argument("labs", nargs=-1, required=True, metavar="LAB...", callback=_lab)
+@click.argument("labs", nargs=-1, required=True, metavar="LAB...", type=LAB)
 @COURSE
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="The class's page.")
 def report(labs: tuple[str, ...], course: Path, output: Path | None) -> None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
-from autograde.commands.cli import COURSE
+from autograde.commands.arguments import COURSE, LAB
 from autograde.gradebook.scores import CourseError
-from autograde.reports.export import (
-    ExportError,
-    Filled,
-    fill_canvas,
-    fill_moodle,
-    nbgrader_csv,
-    read_scores,
-    write_export,
-)
-from autograde.rubric.schema import Rubric, RubricError, find_rubric
+from autograde.reports.export.canvas import fill_canvas
+from autograde.reports.export.csv_file import ExportError
+from autograde.reports.export.fill import Filled
+from autograde.reports.export.moodle import fill_moodle
+from autograde.reports.export.nbgrader_csv import nbgrader_csv
+from autograde.reports.export.scores import read_scores
+from autograde.rubric.schema import Rubric, find_rubric
+from course_lib.system.atomic import write_atomically
 
 __all__ = ["export"]
 
@@ -31,15 +30,8 @@ _OPTIONS = {
 }
 
 
-def _rubric(context: click.Context, parameter: click.Parameter, value: str) -> Rubric:
-    try:
-        return find_rubric(value)
-    except RubricError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @click.command()
-@click.argument("rubric", metavar="LAB", callback=_rubric)
+@click.argument("lab", type=LAB)
 @click.option("--to", "target", type=click.Choice(["nbgrader", "canvas", "moodle"]), required=True, help="The format.")
 @COURSE
 @click.option(
@@ -59,7 +51,7 @@ def _rubric(context: click.Context, parameter: click.Parameter, value: str) -> R
     help="The file to write; by default COURSE/exports/LAB_FORMAT.csv.",
 )
 def export(
-    rubric: Rubric,
+    lab: str,
     target: str,
     course: Path,
     template: Path | None,
@@ -75,6 +67,7 @@ def export(
     LAB is 1, 01 or 01_single_gpu. For Canvas and Moodle give the downloaded file by --template. The command fills in the
     scores, changes nothing else, and writes a new file, ready for the upload.
     """
+    rubric = find_rubric(lab)
     given = click.get_current_context().params
     for name, formats in _OPTIONS.items():
         if given[name] and target not in formats:
@@ -82,7 +75,7 @@ def export(
     if target != "nbgrader" and template is None:
         raise click.UsageError(f"--to {target} needs --template, the file downloaded from {target.capitalize()}")
     try:
-        scores = read_scores(course, rubric.lab)
+        scores = read_scores(course, lab)
         grades = scores.grades(zero_missing, final_only, scale)
         if target == "canvas":
             filled = fill_canvas(template, grades, _titles(rubric), column)
@@ -90,8 +83,8 @@ def export(
             filled = fill_moodle(template, grades, course if feedback else None)
         else:
             filled = Filled(nbgrader_csv(scores, final_only), [])
-        path = output or course / "exports" / f"{rubric.lab}_{target}.csv"
-        write_export(filled.content, path, None if output else template)
+        path = output or course / "exports" / f"{lab}_{target}.csv"
+        _write(filled.content, path, None if output else template)
     except (CourseError, ExportError) as error:
         raise click.ClickException(str(error)) from None
     if waiting := len(scores.waiting):
@@ -105,3 +98,14 @@ def export(
 def _titles(rubric: Rubric) -> list[str]:
     number = rubric.lab.split("_")[0]
     return list(dict.fromkeys([rubric.lab, rubric.title, f"Lab {number}", f"Lab {int(number)}"]))
+
+
+def _write(content: bytes, path: Path, template: Path | None) -> None:
+    """Write an export, whole or not at all; `template` is a file that it must not replace."""
+    if template is not None and path.exists() and os.path.samefile(path, template):
+        raise ExportError(f"{path} is the template; choose another place, or name it with -o to overwrite it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+    except OSError as error:
+        raise ExportError(f"{path} cannot be written ({error.strerror}); choose another place with -o FILE") from None

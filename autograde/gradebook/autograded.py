@@ -21,8 +21,8 @@ from nbformat.v4 import new_output
 from nbgrader.utils import parse_utc
 
 from autograde.rubric.verdict import Verdict
-from autograde.submission.quoting import quote
 from autograde.submission.run_folder import EvidenceError, open_submission, read_plain_text
+from course_lib.runs.run_evidence.quoting import quote
 from course_lib.system.atomic import write_atomically
 
 __all__ = ["remove_autograded", "show_verdict", "submitted_at", "write_autograded"]

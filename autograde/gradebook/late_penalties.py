@@ -16,7 +16,7 @@ from traitlets import TraitError
 from traitlets.config import Config
 from traitlets.utils.importstring import import_item
 
-from autograde.submission.quoting import quote
+from course_lib.runs.run_evidence.quoting import quote
 
 __all__ = ["LatePenalties", "LatePenaltyError", "how_late"]
 

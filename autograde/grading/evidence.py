@@ -6,23 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from autograde.rubric.verdict import RunSummary
-from autograde.submission.quoting import printable
 from autograde.submission.run_folder import EvidenceError, RunFolder
 from course_lib.runs.run_evidence import learning_curve, run_record, transcript
 from course_lib.runs.run_evidence.evidence import Evidence, HeldOut, RunFiles, parse_evidence
 from course_lib.runs.run_evidence.learning_curve import LearningCurve
+from course_lib.runs.run_evidence.quoting import printable
 from course_lib.runs.run_evidence.run_record import RunRecord
 
-__all__ = [
-    "LIMITS",
-    "Evidence",
-    "HeldOut",
-    "RunFiles",
-    "parse_evidence",
-    "read_evidence",
-    "read_run_files",
-    "summarise",
-]
+__all__ = ["LIMITS", "WEIGHTS", "read_evidence", "read_run_files", "summarise"]
 
 WEIGHTS = "model.safetensors"
 # The files of a run folder that are read, with their largest sizes in bytes.

@@ -23,7 +23,7 @@ from autograde.rubric.form import Exercise
 from autograde.rubric.verdict import CriterionResult, Flag
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.turns import in_turn
-from autograde.submission.quoting import quote
+from course_lib.runs.run_evidence.quoting import quote
 
 if TYPE_CHECKING:
     from autograde.sandbox.execution import Execution
@@ -159,7 +159,7 @@ class ExerciseJudge:
 
 @dataclass
 class _SandboxAsk:
-    """`autograde.checks.Ask`, answered by an `Execution`."""
+    """`autograde.checks.registry.Ask`, answered by an `Execution`."""
 
     check: str
     execution: Execution

@@ -14,18 +14,21 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nbformat
 from nbformat import NotebookNode
 
 from autograde.gradebook.scores import CourseError
 from autograde.rubric.schema import Rubric
-from autograde.sandbox.warm import WarmInterpreter
 from autograde.submission.notebook_repair import starter_answers
 from course_lib.system.atomic import write_atomically
 from data_prep.errors import DataError
 from data_prep.root import data_root
 from data_prep.staged import read
+
+if TYPE_CHECKING:
+    from autograde.sandbox.warm import WarmInterpreter
 
 __all__ = ["GradingContext", "course_secret", "grader_digest", "source_notebook"]
 
@@ -66,24 +69,6 @@ class GradingContext:
             "rubric": self.rubric.digest,
             "grader": hashlib.sha256((grader_digest() + text).encode()).hexdigest(),
         }
-
-    @classmethod
-    def open(
-        cls, rubric: Rubric, course: Path, source: Path, slot: int = 0, sandboxed: bool = True, threads: int = 1
-    ) -> GradingContext:
-        """Make a worker's context; the warm interpreter starts in the background.
-
-        Raises
-        ------
-        CourseError
-            The source notebook or the course folder cannot be used.
-        """
-        warm = WarmInterpreter(slot, sandboxed)
-        try:
-            return cls(rubric, source_notebook(source), course_secret(course), warm, threads)
-        except BaseException:
-            warm.close()
-            raise
 
     @property
     def sandbox(self) -> str:

@@ -8,7 +8,7 @@ the network from the notebook (``network = "notebook:make_model"``), student cod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,21 +16,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from autograde.grading.evidence import Evidence, HeldOut
+from autograde.grading.evidence import WEIGHTS
 from autograde.grading.networks import DRIVER, NETWORKS, Network
-from autograde.rubric.form import ModelEvidence
+from autograde.grading.run_judging import other_program
+from autograde.rubric.form import ModelEvidence, RunEvidence
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.turns import in_turn
-from autograde.submission.quoting import quote
 from autograde.submission.run_folder import EvidenceError
+from course_lib.runs.run_evidence.evidence import Evidence, HeldOut, RunFiles
+from course_lib.runs.run_evidence.quoting import quote
 from course_lib.runs.run_evidence.run_record import RunRecord
 from data_prep.errors import DataError
 from data_prep.staged import StagedDataset, read
 
 if TYPE_CHECKING:
+    from autograde.grading.grading_context import GradingContext
     from autograde.sandbox.warm import WarmInterpreter
 
-__all__ = ["augment", "check_data", "try_weights"]
+__all__ = ["augment", "check_data", "try_weights", "with_weights"]
 
 
 def check_data(rules: ModelEvidence) -> None:
@@ -49,6 +52,53 @@ def check_data(rules: ModelEvidence) -> None:
         except DataError as error:
             problems.append(str(error))
     raise ValueError(f"submitted weights cannot be tested: {problems[0]}")
+
+
+def with_weights(
+    context: GradingContext,
+    rules: RunEvidence,
+    evidence: Evidence,
+    files: RunFiles,
+    cells: list[dict],
+    seed: Sequence[int],
+) -> Evidence:
+    """The evidence with its weights' score; unchanged if the rubric does not test them.
+
+    Parameters
+    ----------
+    context : GradingContext
+    rules : RunEvidence
+    evidence : Evidence
+    files : mapping
+        The run folder's files.
+    cells : list of dict
+        The notebook's answers, for a network from the notebook.
+    seed : sequence of int
+        Seed of the submission's hidden inputs.
+    """
+    if rules.model is None:
+        return evidence
+    weights = files[WEIGHTS]
+    tried: HeldOut | EvidenceError
+    if isinstance(evidence.record_or_error, EvidenceError):
+        tried = evidence.record_or_error
+    elif (other := other_program(rules, evidence)) is not None:
+        tried = EvidenceError(other)
+    elif isinstance(weights, EvidenceError):
+        tried = weights
+    elif context.warm is None:
+        tried = EvidenceError("the weights were not tested: there is no sandbox on the grader's machine")
+    else:
+        random = np.random.default_rng([*seed, *b"held-out", *rules.id.encode()])
+        execution = context.rubric.execution
+        own = rules.model
+        limits = Limits.of(own.seconds or execution.seconds, own.memory_gib or execution.memory_gib)
+        try:
+            data = context.data(execution.data)
+            tried = try_weights(rules.model, evidence, weights, context.warm, random, limits, cells, data)
+        except EvidenceError as error:
+            tried = error
+    return replace(evidence, held_out_or_error=tried)
 
 
 def try_weights(

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 from nbformat import NotebookNode
 from nbformat.v4 import new_notebook
 
-from autograde.grading.evidence import WEIGHTS, RunFiles, parse_evidence, read_run_files, summarise
+from autograde.grading.evidence import WEIGHTS, read_run_files, summarise
 from autograde.grading.executed_cells import cells_to_run
 from autograde.grading.exercises import ExerciseJudge, exercise_results
+from autograde.grading.held_out import with_weights
 from autograde.grading.rerun import rerun
-from autograde.grading.run_judging import count_once, judge_run, lost_run, with_weights
+from autograde.grading.run_judging import count_once, judge_run, lost_run
 from autograde.grading.same_weights import repeated_weights
 from autograde.rubric.criteria import Finding
 from autograde.rubric.form import Rubric, RunEvidence
@@ -33,6 +34,7 @@ from autograde.submission.notebook_matching import grade_id
 from autograde.submission.notebook_repair import RepairedNotebook, autograded_notebook, repair
 from autograde.submission.run_folder import EvidenceError
 from autograde.submission.submitted_notebook import read_notebook
+from course_lib.runs.run_evidence.evidence import RunFiles, parse_evidence
 
 if TYPE_CHECKING:
     from autograde.grading.grading_context import GradingContext

@@ -11,14 +11,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autograde.grading.evidence import LIMITS, RunFiles
+from autograde.grading.evidence import LIMITS
 from autograde.grading.executed_cells import cells_to_run
 from autograde.rubric.form import Execution as ExecutionRules
 from autograde.rubric.verdict import Flag
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.turns import in_turn
-from autograde.submission.quoting import quote
 from autograde.submission.run_folder import EvidenceError
+from course_lib.runs.run_evidence.evidence import RunFiles
+from course_lib.runs.run_evidence.quoting import quote
 from course_lib.system.hardware import available_cores
 
 if TYPE_CHECKING:

@@ -1,73 +1,18 @@
-"""Judging one run: its files parsed, its weights tested, the evidence believed or refused, each criterion judged."""
+"""Judging one run: its evidence believed or refused, each criterion judged."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from autograde.grading.evidence import WEIGHTS, Evidence, HeldOut, RunFiles
-from autograde.grading.held_out import try_weights
 from autograde.rubric.criteria import KINDS
 from autograde.rubric.form import Criterion, RunEvidence
 from autograde.rubric.verdict import CriterionResult, Flag, RunSummary
-from autograde.sandbox.limits import Limits
-from autograde.submission.quoting import quote
 from autograde.submission.run_folder import EvidenceError
+from course_lib.runs.run_evidence.evidence import Evidence
+from course_lib.runs.run_evidence.quoting import quote
 
-if TYPE_CHECKING:
-    from autograde.grading.grading_context import GradingContext
-
-__all__ = ["count_once", "judge_run", "lost_run", "with_weights"]
-
-
-def with_weights(
-    context: GradingContext,
-    rules: RunEvidence,
-    evidence: Evidence,
-    files: RunFiles,
-    cells: list[dict],
-    seed: Sequence[int],
-) -> Evidence:
-    """The evidence with its weights' score; unchanged if the rubric does not test them.
-
-    Parameters
-    ----------
-    context : GradingContext
-    rules : RunEvidence
-    evidence : Evidence
-    files : mapping
-        The run folder's files.
-    cells : list of dict
-        The notebook's answers, for a network from the notebook.
-    seed : sequence of int
-        Seed of the submission's hidden inputs.
-    """
-    if rules.model is None:
-        return evidence
-    weights = files[WEIGHTS]
-    tried: HeldOut | EvidenceError
-    if isinstance(evidence.record_or_error, EvidenceError):
-        tried = evidence.record_or_error
-    elif (other := _other_program(rules, evidence)) is not None:
-        tried = EvidenceError(other)
-    elif isinstance(weights, EvidenceError):
-        tried = weights
-    elif context.warm is None:
-        tried = EvidenceError("the weights were not tested: there is no sandbox on the grader's machine")
-    else:
-        random = np.random.default_rng([*seed, *b"held-out", *rules.id.encode()])
-        execution = context.rubric.execution
-        own = rules.model
-        limits = Limits.of(own.seconds or execution.seconds, own.memory_gib or execution.memory_gib)
-        try:
-            data = context.data(execution.data)
-            tried = try_weights(rules.model, evidence, weights, context.warm, random, limits, cells, data)
-        except EvidenceError as error:
-            tried = error
-    return replace(evidence, held_out_or_error=tried)
+__all__ = ["count_once", "judge_run", "lost_run", "other_program"]
 
 
 def judge_run(
@@ -135,7 +80,7 @@ def count_once(
     return found
 
 
-def _other_program(rules: RunEvidence, evidence: Evidence) -> str | None:
+def other_program(rules: RunEvidence, evidence: Evidence) -> str | None:
     """The reason why the record is not of the rubric's program. Raises `EvidenceError` without a record."""
     program = evidence.record.program
     if not rules.program or program == rules.program:
@@ -148,7 +93,7 @@ def _refused(rules: RunEvidence, evidence: Evidence, clock: float | None) -> tup
     """Kind of flag and reason if the evidence as a whole cannot be believed; otherwise None."""
     tried = evidence.held_out_or_error
     no_record = isinstance(evidence.record_or_error, EvidenceError)
-    if not no_record and (other := _other_program(rules, evidence)) is not None:
+    if not no_record and (other := other_program(rules, evidence)) is not None:
         return "missing", other
     if isinstance(evidence.curve_or_error, EvidenceError):
         # Anybody can write a record without a run.

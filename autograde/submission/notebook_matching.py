@@ -11,7 +11,7 @@ from collections import defaultdict
 from nbformat import NotebookNode
 from nbgrader import utils
 
-from autograde.submission.quoting import quote
+from course_lib.runs.run_evidence.quoting import quote
 
 __all__ = ["choose_cell", "first_change", "grade_id", "is_changed", "match_cells"]
 

@@ -19,8 +19,8 @@ from nbgrader import utils
 from nbgrader.preprocessors import ClearHiddenTests, ClearMarkScheme, ClearSolutions, ComputeChecksums, LockCells
 
 from autograde.submission.notebook_matching import choose_cell, first_change, grade_id, is_changed, match_cells
-from autograde.submission.quoting import quote
 from autograde.submission.submitted_notebook import safe_outputs
+from course_lib.runs.run_evidence.quoting import quote
 
 __all__ = [
     "MAX_REPAIRS",

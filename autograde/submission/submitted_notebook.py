@@ -19,8 +19,8 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograde.submission.notebook_size import TooManyTokens, without_outputs
-from autograde.submission.quoting import quote
 from autograde.submission.run_folder import EvidenceError, open_submission, read_plain
+from course_lib.runs.run_evidence.quoting import quote
 
 __all__ = ["MAX_BYTES", "MAX_CELLS", "MAX_IMAGE_BYTES", "MAX_OUTPUT_TEXT", "read_notebook", "safe_outputs"]
 

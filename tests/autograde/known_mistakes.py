@@ -24,8 +24,8 @@ import numpy as np
 import torch.distributed as dist
 from fake_runs import REPOSITORY
 
-from autograde.checks import AnswerError, find_check
 from autograde.checks.compare import _driver
+from autograde.checks.registry import AnswerError, find_check
 from autograde.rubric.schema import find_rubric
 from autograde.sandbox.rank_channel import DelayedReply
 from course_lib.distributed import launch
@@ -43,7 +43,7 @@ class _Student:
 
 
 class _Here:
-    """`autograde.checks.Ask` without a sandbox."""
+    """`autograde.checks.registry.Ask` without a sandbox."""
 
     def __init__(self, check: str, namespace: dict[str, Any], seed: int) -> None:
         self.check, self.namespace = check, namespace

@@ -10,9 +10,10 @@ import nbformat
 import pytest
 from fake_runs import AUTOMATIC, CHECKS, HONEST_RUN, LAB, RUN, lab_path, open_book, released_notebook, solved_notebook
 
-from autograde.batch.grade_lab import grade_lab, is_student_id
+from autograde.batch.grade_lab import grade_lab
 from autograde.gradebook.scores import CourseError
 from autograde.rubric.verdict import Verdict, load_verdict, verdict_path
+from autograde.submission.student_id import is_student_id
 
 WITHOUT_TRANSCRIPT = RUN - 1
 ESSAYS = {"q-knee": "At 9a/b, where the fixed cost is a tenth.", "q-first-epoch": "The first steps pay for the set-up."}

@@ -14,7 +14,7 @@ from known_mistakes import (
     refused_by_the_visible_check,
 )
 
-from autograde.checks import find_check
+from autograde.checks.registry import find_check
 from course_lib.checks import CheckFailed, check
 
 SEEDS = {"05_resnet_hw": 5, "08_parallel_sgd_mpi": 5, "12_assessment": 5}

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import autograde.grading.held_out
-from autograde.grading.evidence import Evidence
 from autograde.grading.held_out import try_weights
 from autograde.grading.networks import NETWORKS
 from autograde.rubric.schema import ModelEvidence
@@ -18,6 +17,7 @@ from autograde.submission.run_folder import EvidenceError
 from course_lib.data.batches import Batches, Split, load
 from course_lib.models import HomeworkResNet, ParallelSGDNet, SmallCNN, WideResNet, cifar_resnet
 from course_lib.runs.records import RunFolder
+from course_lib.runs.run_evidence.evidence import Evidence
 from course_lib.runs.run_evidence.run_record import RunRecord
 from course_lib.system.torchvision_import import import_torchvision
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from autograde.grading.evidence import HeldOut
 from autograde.rubric.schema import RUBRICS, Exercise, RubricError, find_rubric, load_rubric
+from course_lib.runs.run_evidence.evidence import HeldOut
 
 GOOD = """
 lab = "07_tiny"

@@ -80,7 +80,7 @@ def test_each_run_is_judged_on_its_own(grade, submission, warm, monkeypatch):
         draws.append(random.bit_generator.state["state"])
         return try_weights(rules, evidence, weights, warm, random, *rest)
 
-    monkeypatch.setattr("autograde.grading.run_judging.try_weights", try_and_note)
+    monkeypatch.setattr("autograde.grading.held_out.try_weights", try_and_note)
     hand_in_run(submission, "alpha")
     forge(hand_in_run(submission, "beta"))
     verdict = grade(warm)

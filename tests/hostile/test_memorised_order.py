@@ -8,11 +8,12 @@ import torch
 from exhibits import HONEST_RUN, LAB
 from safetensors.torch import save
 
-from autograde.grading.evidence import LIMITS, parse_evidence
+from autograde.grading.evidence import LIMITS
 from autograde.grading.held_out import try_weights
 from autograde.rubric.schema import ModelEvidence
 from autograde.sandbox.bubblewrap import missing_sandbox
 from autograde.sandbox.limits import Limits
+from course_lib.runs.run_evidence.evidence import parse_evidence
 from data_prep.staged import read
 
 MISSING = missing_sandbox()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from autograde.reports.export.csv_file import CsvFile, ExportError
 from autograde.reports.export.scores import Grades, StudentScore
-from autograde.submission.quoting import quote
+from course_lib.runs.run_evidence.quoting import quote
 
 __all__ = ["Filled", "fill_scores", "listed", "naming", "parse_number"]
 

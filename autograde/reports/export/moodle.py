@@ -21,12 +21,12 @@ import html
 from collections.abc import Mapping
 from pathlib import Path
 
-from autograde.batch.grade_lab import is_student_id
 from autograde.gradebook.late_penalties import how_late
 from autograde.reports.export.csv_file import CsvFile, ExportError, neutral
 from autograde.reports.export.fill import Filled, fill_scores, listed, naming, parse_number
 from autograde.reports.export.scores import Grades, LabScores, StudentScore
 from autograde.rubric.verdict import load_verdict, verdict_path
+from autograde.submission.student_id import is_student_id
 
 __all__ = ["fill_moodle"]
 

@@ -21,11 +21,11 @@ from nbgrader.server_extensions.formgrader import apihandlers, handlers
 from nbgrader.server_extensions.formgrader.base import BaseHandler, check_notebook_dir, check_xsrf
 from tornado import web
 
-from autograde.batch.grade_lab import is_student_id
 from autograde.gradebook.autograded import submitted_at
 from autograde.reports.reading.feedback import page_or_scores
 from autograde.reports.reading.inert_html import formgrader_policy, new_nonce
 from autograde.rubric.schema import RubricError, find_rubric
+from autograde.submission.student_id import is_student_id
 
 __all__ = ["guard_formgrader"]
 

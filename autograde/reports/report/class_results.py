@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
-from autograde.batch.grade_lab import is_student_id
 from autograde.gradebook.scores import LabPoints
 from autograde.reports.export.scores import StudentScore
 from autograde.reports.report.curves import Chart, Points, class_chart, class_median, student_chart
 from autograde.reports.report.histogram import score_histogram
 from autograde.rubric.schema import Rubric, RunEvidence
 from autograde.rubric.verdict import FLAGS, FOLDER, CriterionResult, Flag, RunSummary, Verdict, load_verdict
+from autograde.submission.student_id import is_student_id
 
 __all__ = ["CellResults", "ClassResults", "PassRate", "RunResults", "read_verdicts"]
 

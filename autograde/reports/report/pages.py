@@ -14,7 +14,7 @@ from markupsafe import Markup
 from autograde.gradebook.late_penalties import how_late
 from autograde.reports.similarity.comparison import FLOOR, LENGTH, AnswerMatch, Similarity, cut
 from autograde.rubric.verdict import FLAGS
-from autograde.submission.quoting import printable
+from course_lib.runs.run_evidence.quoting import printable
 
 __all__ = ["environment", "remove_stale", "similarity_page"]
 
