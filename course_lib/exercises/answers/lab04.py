@@ -204,6 +204,50 @@ range_test = Answers((_rates, _test()), {
 })  # fmt: skip
 
 
+def _relative(
+    kept=lambda w: w.detach().clone(), counts=lambda w: w.dim() > 1,
+    ratio=lambda w, old, g, lr: (w - old).norm() / old.norm(), clears=True, moves=True, result=list,
+):  # fmt: skip
+    def relative_steps(model, optimizer, images, labels, loss_fn):
+        weights = [w for w in model.parameters() if counts(w)]
+        before = [kept(w) for w in weights]
+        if clears:
+            optimizer.zero_grad()
+        loss_fn(model(images), labels).backward()
+        if moves:
+            optimizer.step()
+        lr = optimizer.param_groups[0]["lr"]
+        return result(float(ratio(w.detach(), old, w.grad, lr)) for w, old in zip(weights, before, strict=True))
+
+    return relative_steps
+
+
+relative = Answers((_relative(),), {
+    "nothing": Mistake("return a list: is there a return?", _relative(result=lambda steps: list(steps) and None)),
+    "no copy": Mistake("the old weights have changed with the new ones, as the step is in place: keep a copy, "
+        "w.detach().clone()", _relative(kept=lambda w: w.detach())),
+    "no step": Mistake("the weights did not move: call optimizer.step()", _relative(moves=False)),
+    "new norm": Mistake("divide by the norm of the weights before the step, not after it",
+        _relative(ratio=lambda w, old, g, lr: (w - old).norm() / w.norm())),
+    "not relative": Mistake("those are the lengths ‖Δw‖: divide each by ‖w‖",
+        _relative(ratio=lambda w, old, g, lr: (w - old).norm())),
+    "difference of norms": Mistake("that compares ‖w‖ before and after; ‖Δw‖ is the norm of the difference",
+        _relative(ratio=lambda w, old, g, lr: (w.norm() - old.norm()).abs() / old.norm())),
+    "entry by entry": Mistake("you divide entry by entry; divide the norm of Δw by the norm of w",
+        _relative(ratio=lambda w, old, g, lr: ((w - old) / old).norm())),
+    "no root": Mistake("a norm is the root of the sum of squares: yours has no root",
+        _relative(ratio=lambda w, old, g, lr: (w - old).square().sum() / old.square().sum())),
+    "gradient": Mistake("that is ‖g‖ / ‖w‖; the optimiser makes a step of the gradient, which is Δw",
+        _relative(ratio=lambda w, old, g, lr: g.norm() / old.norm())),
+    "one number": Mistake("return a number for each tensor, in a list", _relative(result=sum)),
+    "biases too": Mistake("leave biases out: only parameters of more than one dimension", _relative(counts=lambda w: True)),
+    "gradients pile up": Mistake("the gradients of an earlier step are still there: call optimizer.zero_grad()",
+        _relative(clears=False)),
+    "by hand": Mistake("lr · g is SGD's step alone: compare the weights before and after the step",
+        _relative(ratio=lambda w, old, g, lr: lr * g.norm() / old.norm())),
+})  # fmt: skip
+
+
 def _adams(
     m=lambda m, g, b: b * m + (1 - b) * g, v=lambda v, g, b: b * v + (1 - b) * g * g,
     m_hat=lambda m, b, t: m / (1 - b**t), v_hat=lambda v, b, t: v / (1 - b**t),
@@ -481,5 +525,6 @@ muon = Answers((_steps_of(),), {
 })  # fmt: skip
 
 ANSWERS = {
-    "momentum": momentum, "warmup": warmup, "range-test": range_test, "adam": adam, "novograd": novograd, "muon": muon,
+    "momentum": momentum, "warmup": warmup, "range-test": range_test, "relative-steps": relative, "adam": adam,
+    "novograd": novograd, "muon": muon,
 }  # fmt: skip

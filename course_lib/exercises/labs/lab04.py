@@ -1,4 +1,4 @@
-"""Lab 04: SGD with momentum, the warm-up's factor, the range test, AdamW and LAMB, NovoGrad, Muon's orthogonalisation."""
+"""Lab 04: SGD with momentum, the warm-up's factor, the range test, relative steps, AdamW, LAMB, NovoGrad, Muon's matrix."""
 
 from __future__ import annotations
 
@@ -181,6 +181,56 @@ range_test = Exercise(("learning_rates", "lr_range_test"), _draw_range_tests, ob
         "the chosen learning rate is wrong on some training: look for the lowest loss before the divergence",
         cases="trainings", keys="chosen"),
 }, "run it on five steps of a small network and print each learning rate beside its loss")  # fmt: skip
+
+# --- relative_steps
+
+
+def _draw_steps(random):
+    def case(kind):
+        inputs, hidden, classes = (int(n) for n in random.integers(3, 7, 3))
+        scales = np.repeat(10 ** random.uniform(-1, 1, 2), 2)
+        layers = list(zip(scales, [(hidden, inputs), (hidden,), (classes, hidden), (classes,)], strict=True))
+        layers = layers if kind == "biases" else layers[::2]
+        name, lr = "AdamW" if kind == "other" else "SGD", round(float(random.uniform(0.1, 0.5)), 3)
+
+        def tensors():
+            return [torch.from_numpy(random.normal(0, scale, shape)) for scale, shape in layers]
+
+        images = torch.from_numpy(random.normal(0, 1, (8, inputs)))
+        labels = torch.from_numpy(random.integers(0, classes, 8))
+        given = {"parameters": tensors(), "left": tensors() if kind == "left" else [], "optimizer": name, "lr": lr}
+        how = f"{'with' if kind == 'biases' else 'without'} biases, {name} with lr={lr}"
+        how += ", gradients left from an earlier step" * (kind == "left")
+        return given | {"images": images, "labels": labels, "about": f"two linear layers {how}"}
+
+    return {kind: [case(kind), case(kind)] for kind in ("weights", "biases", "left", "other")}
+
+
+def observe_relative_steps(case, relative_steps):
+    """What it returned, and the parameters after its step."""
+    parameters, bias = case["parameters"], len(case["parameters"]) > 2
+    first, last = parameters[0], parameters[2 if bias else 1]
+    layers = [torch.nn.Linear(w.size(1), w.size(0), bias=bias, dtype=torch.float64) for w in (first, last)]
+    model = torch.nn.Sequential(layers[0], torch.nn.Tanh(), layers[1])
+    for place, (parameter, value) in enumerate(zip(model.parameters(), parameters, strict=True)):
+        parameter.data = value.clone()
+        parameter.grad = case["left"][place].clone() if case["left"] else None
+    optimizer = getattr(torch.optim, case["optimizer"])(model.parameters(), lr=case["lr"])
+    loss_fn = torch.nn.functional.cross_entropy
+    found = relative_steps(model, optimizer, case["images"].clone(), case["labels"].clone(), loss_fn)
+    return {"steps": found, "after": [parameter.detach().clone() for parameter in model.parameters()]}
+
+
+relative = Exercise(("relative_steps",), _draw_steps, observe_relative_steps, {
+    "weights": Part("One step, weight tensor by weight tensor", "the step, or its length ‖Δw‖ / ‖w‖, is wrong: take one "
+        "step of the optimiser, and compare each tensor with what it was before"),
+    "biases": Part("Leaves biases out", "right without biases, wrong with them: only parameters of more than one dimension",
+        needs="weights"),
+    "left": Part("A model with old gradients", "wrong where an earlier step has left its gradients",
+        "call it twice with the same model", needs="weights"),
+    "other": Part("Any optimiser", "right for SGD, wrong for AdamW: let the optimiser take the step, and measure the weights",
+        needs="weights"),
+}, "one weight: take a step with a large learning rate, and print the weight before and after it")  # fmt: skip
 
 # --- adam_direction, adamw_step, lamb_step
 
@@ -376,5 +426,6 @@ muon = Exercise(("orthogonalise",), _draw_matrices, observe_matrix, {
 }, "print the singular values before and after each step (torch.linalg.svdvals)")  # fmt: skip
 
 EXERCISES = {
-    "momentum": momentum, "warmup": warmup, "range-test": range_test, "adam": adam, "novograd": novograd, "muon": muon,
+    "momentum": momentum, "warmup": warmup, "range-test": range_test, "relative-steps": relative, "adam": adam,
+    "novograd": novograd, "muon": muon,
 }  # fmt: skip

@@ -23,6 +23,13 @@ LOSES = {
         "steps": "first group, never set, gradients pile up, late",
         "choice": "no tenth, a tenth of the loss, the last",
     },
+    "relative-steps": {
+        "weights biases left other": "nothing, no copy, no step, new norm, not relative, difference of norms, entry by entry, "
+        "no root, gradient, one number",
+        "biases": "biases too",
+        "left": "gradients pile up",
+        "other": "by hand",
+    },
     "adam": {
         "first later eps adamw lamb": "nothing, no bias of m, no bias of v, no bias, t from 0, t from 2, a norm, sums, no root",
         "later eps adamw lamb": "t stays, betas turned, nothing kept, corrected kept",
@@ -102,6 +109,18 @@ NO_LAST_UPDATE = """
 """
 
 
+def relative_steps(times="", old="{n: p.clone() for n, p in model.state_dict().items() if p.ndim > 1}"):
+    return f"""
+def relative_steps(model, optimizer, images, labels, loss_fn):
+    old = {old}
+    model.zero_grad()
+    loss_fn(model(images), labels).backward()
+    optimizer.step()
+    now = model.state_dict()
+    return [{times}float(((now[n] - p) ** 2).sum() / (p**2).sum()) ** 0.5 for n, p in old.items()]
+"""
+
+
 def adam(direction="m / (v**0.5 + eps)", scale="lr * w.norm() / u.norm()"):
     return f"""
 def adam_direction(g, state, betas=(0.9, 0.999), eps=1e-8):
@@ -165,6 +184,7 @@ RIGHT = {
         range_test().replace(LAST_UPDATE, NO_LAST_UPDATE),
         range_test("torch.logspace(math.log10(low), math.log10(high), n)"),
     ],
+    "relative-steps": [relative_steps()],
     "adam": [adam()],
     "novograd": [novograd()],
     "muon": [muon()],
@@ -178,6 +198,8 @@ WRONG = {
     "first ratio alone": ("range-test", range_test("[low, low * (high / low) ** (1 / (n - 1)), *[high] * (n - 2)]"), "rates", "geometric sequence"),
     "one rate": ("range-test", range_test("low"), "rates", "should return a list"),
     "no choice": ("range-test", range_test(chosen="None"), "choice", "is there a return?"),
+    "in percent": ("relative-steps", relative_steps("100 * "), "weights biases left other", "what it was before"),
+    "last layer alone": ("relative-steps", relative_steps(old="{n: p.clone() for n, p in list(model.state_dict().items())[-2:] if p.ndim > 1}"), "biases", "without biases"),
     "a half": ("adam", adam("m / (v**0.5 + eps) / 2"), "first later eps adamw lamb", "nearly ±1"),
     "unit steps": ("adam", adam(scale="lr / u.norm()"), "lamb", "‖w‖/‖u‖"),
     "bias of both": ("novograd", novograd(move="w -= group['lr'] * kept['m'] / (1 - betas[0] ** kept['t'])"), "first later saved frozen decay options", "m's bias"),
