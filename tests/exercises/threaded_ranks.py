@@ -4,6 +4,8 @@ It is the hidden check, `described._judge`, with the source that a sandbox gets.
 for tests of its own. A deadlock is noticed by a clock that counts questions, so that a busy machine makes none.
 """
 
+import gc
+import importlib
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +38,14 @@ def unpacked(name):
 
 
 _open_shipped = staged._open_shipped
+
+
+@cache
+def libraries_stay():
+    """A program collects garbage before it leaves its group: it need not look at what DistributedDataParallel imports."""
+    importlib.import_module("torch._dynamo")
+    gc.collect()
+    gc.freeze()
 
 
 class Threads:
@@ -80,6 +90,7 @@ def as_before(functions):
 
 @contextmanager
 def groups_of_threads():
+    libraries_stay()
     if "by_the_grader" not in dist.Backend.backend_list:
         dist.Backend.register_backend("by_the_grader", lambda *args: _RANK.group(*args), devices=["cpu"])
     clock = SimpleNamespace(monotonic=map(TICK.__mul__, itertools.count()).__next__)
