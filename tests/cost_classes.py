@@ -59,9 +59,11 @@ RULES = {
         "autograde/test_rerun.py",
         "course_lib/test_asynchronous_accuracy.py",
         "course_lib/test_checkpoint.py::test_two_ranks_resume_to_the_bit",
+        "course_lib/test_collectives.py::test_values_bytes_and_rounds",
         "course_lib/test_hogwild.py::test_it_learns_what_one_process_learns",
         "course_lib/test_interrupt_notebook.py",
         "course_lib/test_launch.py::test_processes_launch_at_once_*",
+        "course_lib/test_launch_failures.py::test_no_rank_outlives_its_launcher",
         "course_lib/test_leave_process_group.py",
         "course_lib/test_live_view_notebook.py",
         "course_lib/test_metrics_and_parameters.py::test_the_notebooks_first_cell_refuses_*",
@@ -83,6 +85,8 @@ RULES = {
 
 # Test → the ids of its cases that are quick.
 SAMPLE = {
+    "course_lib/test_collectives.py::test_values_bytes_and_rounds": ("1", "3", "4"),
+    "course_lib/test_launch_failures.py::test_no_rank_outlives_its_launcher": ("launch-1-15", "mpi_run-2-9"),
     "hostile/test_hostile_corpus.py::test_exhibit": (
         # escape
         "looks_for_secrets", "other_processes", "writes_where_it_must_not", "network", "exits_in_a_function",

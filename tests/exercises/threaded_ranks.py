@@ -4,10 +4,13 @@ It is the hidden check, `described._judge`, with the source that a sandbox gets.
 for tests of its own. A deadlock is noticed by a clock that counts questions, so that a busy machine makes none.
 """
 
+import gc
+import importlib
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from types import SimpleNamespace
 from unittest import mock
 
@@ -21,10 +24,28 @@ from autograde.checks.registry import AnswerError
 from course_lib.exercises import Finding, exercises_of
 from course_lib.exercises.judging import plain
 from course_lib.exercises.ranks import message_broker
+from data_prep import catalogue, staged
 
 TICK = 0.02  # seconds of the clock for each question
 SOON = 0.0005  # seconds between two questions, where no process is between them
 _RANK = threading.local()
+
+
+@cache
+def unpacked(name):
+    """A set that ships with the course: a rank's program reads it several times, and unpacking it takes longest."""
+    return _open_shipped(catalogue.CATALOGUE[name])
+
+
+_open_shipped = staged._open_shipped
+
+
+@cache
+def libraries_stay():
+    """A program collects garbage before it leaves its group: it need not look at what DistributedDataParallel imports."""
+    importlib.import_module("torch._dynamo")
+    gc.collect()
+    gc.freeze()
 
 
 class Threads:
@@ -69,13 +90,17 @@ def as_before(functions):
 
 @contextmanager
 def groups_of_threads():
+    libraries_stay()
     if "by_the_grader" not in dist.Backend.backend_list:
         dist.Backend.register_backend("by_the_grader", lambda *args: _RANK.group(*args), devices=["cpu"])
     clock = SimpleNamespace(monotonic=map(TICK.__mul__, itertools.count()).__next__)
     multi_threaded_pg._install_threaded_pg()
     torch._C._distributed_c10d._set_thread_isolation_mode(True)
     try:
-        with mock.patch.object(message_broker, "time", clock):
+        with (
+            mock.patch.object(message_broker, "time", clock),
+            mock.patch.object(staged, "_open_shipped", lambda entry: unpacked(entry.name)),
+        ):
             yield
     finally:
         torch._C._distributed_c10d._set_thread_isolation_mode(False)

@@ -36,6 +36,7 @@ PRELOAD = [
     "course_lib.distributed.launching.rank_process",
     "course_lib.training.loop",
     "course_lib.models",
+    "course_lib.system.fork_server_ready",
 ]
 
 
