@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from course_lib.exercises.comparing import equal, finite, is_number, kind_of
+from course_lib.exercises.comparing import equal, finite, is_number, kind_of, short
 from course_lib.exercises.description import Exercise, Part
 
 __all__ = ["EXERCISES"]
@@ -593,7 +593,7 @@ def _draw_trainings(random):
         given = {
             "epochs": epochs, "rates": [], "ends": 0, "lr": round(float(random.uniform(0.2, 0.5)), 3),
             "labels": [torch.from_numpy(random.integers(0, 4, size)) for size in sizes],
-            # What the recorders return of each batch, pass by pass.
+            # What the recorders return of each batch, pass by pass: the grader has these numbers, and no rank.
             "losses": _normal(random, passes, count).exp(), "logits": _normal(random, passes, count, max(sizes), 4),
             "means": _normal(random, passes, count).exp(),
             "hits": torch.from_numpy(np.stack([random.integers(1, size, passes) for size in sizes], 1)),
@@ -647,24 +647,73 @@ def replaced(names, functions):
         names.update(before)
 
 
-class Recorders:
-    """In the place of `train_step` and `evaluate`: note what they are given, and return drawn numbers.
+class Loop:
+    """What `train` does with its recorders, in order, and the numbers that they return: nobody knows one before its batch.
 
-    An evaluation leaves the network in evaluation mode. Its numbers depend on the passes over the training batches so far,
-    not on the number of evaluations.
+    The numbers of an evaluation depend on the passes over the training batches so far, not on the number of evaluations.
     """
 
-    def __init__(self, case, batches, model, optimizer):
-        self.case, self.batches, self.model, self.optimizer = case, batches, model, optimizer
-        self.probe = torch.ones((), requires_grad=True)
-        self.losses_asked, self.steps, self.modes, self.passes = 0, [], [], {}
-        self.evaluated, self.evaluates_given = [], True
+    def __init__(self, case):
+        self.case, self.passes, self.questions = case, {}, 0
+        self.known = [
+            ([[[[float(number)]]]] * len(labels), labels.tolist()) for number, labels in enumerate(case["labels"])
+        ]
+        self.seen = {
+            "steps": [],
+            "modes": [],
+            "evaluated": [],
+            "evaluates-given": True,
+            "reported": [],
+            "accuracies": [],
+        }
+
+    def answer(self, name, rank, *arguments):
+        self.questions += 1
+        if self.questions > MOST_QUESTIONS:
+            raise ValueError("far too many calls")
+        actions = {"step": self.step, "evaluate": self.evaluate, "report": self.report, "stop": self.stop}
+        return actions[name](*arguments)
+
+    def evidence(self):
+        return self.seen
 
     def number(self, images, labels):
         """Which batch it is; -1 for none."""
         found = images.tolist(), labels.tolist()
-        known = [(images.tolist(), labels.tolist()) for images, labels in self.batches]
-        return known.index(found) if found in known else -1
+        return self.known.index(found) if found in self.known else -1
+
+    def step(self, images, labels, training, facts):
+        number = self.number(images, labels)
+        self.seen["steps"].append({"batch": number} | facts)
+        self.seen["modes"].append(training)
+        self.passes[number] = self.passes.get(number, -1) + 1
+        place = self.passes[number] % len(self.case["losses"]), number
+        return [self.case["losses"][place].clone(), self.case["logits"][place][: len(labels)].clone()]
+
+    def evaluate(self, batches, given):
+        numbers = [self.number(images, labels) for images, labels in batches]
+        self.seen["evaluated"] += numbers
+        self.seen["evaluates-given"] &= given is True
+        sizes = torch.tensor([len(self.case["labels"][number]) for number in numbers])
+        passes = max(self.passes.values(), default=-1) + 1
+        means, hits = (self.case[key][passes % len(self.case[key])][numbers] for key in ("means", "hits"))
+        return [float((means * sizes).sum()), int(hits.sum()), int(sizes.sum())]
+
+    def report(self, epoch):
+        self.seen["reported"].append(epoch)
+
+    def stop(self, accuracies):
+        """Whether the training is to end."""
+        self.seen["accuracies"].append(accuracies)
+        return len(self.seen["accuracies"]) == self.case["ends"]
+
+
+class Recorders:
+    """In the place of `train_step` and `evaluate`. An evaluation leaves the network in evaluation mode."""
+
+    def __init__(self, model, optimizer, outside):
+        self.model, self.optimizer, self.outside = model, optimizer, outside
+        self.probe, self.losses_asked = torch.ones((), requires_grad=True), 0
 
     def given(self, model, loss_fn):
         """Whether these are the model and the loss that `train` was given."""
@@ -677,23 +726,15 @@ class Recorders:
         return logits.sum() * 0
 
     def train_step(self, model, images, labels, optimizer, loss_fn):
-        given, number = self.given(model, loss_fn) and optimizer is self.optimizer, self.number(images, labels)
-        self.steps.append({"batch": number, "lr": float(self.optimizer.param_groups[0]["lr"]), "given": given,
-                           "gradients": (self.probe * 1).requires_grad})  # fmt: skip
-        self.modes.append(model.training)
-        self.passes[number] = self.passes.get(number, -1) + 1
-        place = self.passes[number] % len(self.case["losses"]), number
-        return self.case["losses"][place].clone(), self.case["logits"][place][: len(labels)].clone()
+        facts = {"lr": float(self.optimizer.param_groups[0]["lr"]),
+                 "given": self.given(model, loss_fn) and optimizer is self.optimizer,
+                 "gradients": (self.probe * 1).requires_grad}  # fmt: skip
+        return tuple(self.outside("step", images, labels, model.training, facts))
 
     def evaluate(self, model, batches, loss_fn):
-        numbers = [self.number(images, labels) for images, labels in batches]
-        self.evaluated += numbers
-        self.evaluates_given &= self.given(model, loss_fn)
+        found = self.outside("evaluate", [[images, labels] for images, labels in batches], self.given(model, loss_fn))
         model.eval()
-        sizes = torch.tensor([len(self.batches[number][1]) for number in numbers])
-        passes = max(self.passes.values(), default=-1) + 1
-        means, hits = (self.case[key][passes % len(self.case[key])][numbers] for key in ("means", "hits"))
-        return float((means * sizes).sum()), int(hits.sum()), int(sizes.sum())
+        return tuple(found)
 
 
 def accuracies_of(found):
@@ -703,23 +744,23 @@ def accuracies_of(found):
         return "no list"
 
 
-def observe_training(case, train):
-    """What the recorders noted, the rows, and what `report` and `stop` were called with."""
+def _without_numbers(case, rank):
+    return {key: case[key] for key in ("labels", "epochs", "rates", "ends", "lr")}
+
+
+def observe_training(case, outside, train):
+    """The rows; the recorders, `report` and `stop` tell the grader what they were called with."""
     batches = [
         (torch.full((len(labels), 1, 1, 1), float(number)), labels) for number, labels in enumerate(case["labels"])
     ]
-    model, reported, accuracies = nn.Sequential(nn.Flatten(), nn.Linear(1, 4)).eval(), [], []
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1, 4)).eval()
     optimizer, rates = torch.optim.SGD(model.parameters(), lr=case["lr"]), case["rates"]
-    recorders = Recorders(case, batches, model, optimizer)
+    recorders = Recorders(model, optimizer, outside)
 
     def report(epoch, row):
-        reported.append(epoch if isinstance(row, dict) and set(row) >= set(KEYS) else "no row")
+        outside("report", epoch if isinstance(row, dict) and set(row) >= set(KEYS) else "no row")
 
-    def stop(found):
-        accuracies.append(accuracies_of(found))
-        return len(accuracies) == case["ends"]
-
-    options = {"stop": stop, "report": report} if case["ends"] else {}
+    options = {"stop": lambda found: outside("stop", accuracies_of(found)), "report": report} if case["ends"] else {}
     if rates:
         options["scheduler"] = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: rates[number % len(rates)])
     mine = {"train_step": recorders.train_step, "evaluate": recorders.evaluate}
@@ -729,9 +770,7 @@ def observe_training(case, train):
         rows = train(model, *some, optimizer, recorders.loss_fn, case["epochs"], **options)
     if isinstance(rows, list | tuple):
         rows = [[row.get(key) for key in KEYS] if isinstance(row, dict) else None for row in rows]
-    epochs = len(rows) if isinstance(rows, list) else None
-    return {"steps": recorders.steps, "modes": recorders.modes, "evaluated": recorders.evaluated,
-            "evaluates-given": recorders.evaluates_given, "rows": rows, "epochs": epochs, "reported": reported, "accuracies": accuracies}  # fmt: skip
+    return {"rows": rows, "epochs": len(rows) if isinstance(rows, list) else None}
 
 
 def _calls_step(case, seen, right):
@@ -760,25 +799,80 @@ def _modes(case, seen, right):
             "network so; call model.train() at the start of every epoch")  # fmt: skip
 
 
+def _step_in_words(seen, right):
+    steps, expected = seen["steps"], right["steps"]
+    for place, (mine, theirs) in enumerate(zip(steps, expected, strict=False)):
+        where = f"epoch {place // len(TRAIN_SIZES) + 1}, step {place % len(TRAIN_SIZES) + 1}"
+        if mine["batch"] != theirs["batch"]:
+            return f"{where}: train_step is given {_batch_in_words(mine['batch'])}, expected {_batch_in_words(theirs['batch'])}"
+        if not equal(mine["lr"], theirs["lr"]):
+            return f"{where}: the learning rate is {short(mine['lr'])}, expected {short(theirs['lr'])}"
+        if mine["given"] is not True:
+            return f"{where}: train_step is given another model, optimizer or loss_fn than train was given"
+        if mine["gradients"] is not True:
+            return f"{where}: no gradients are computed"
+    return (
+        ""
+        if len(steps) == len(expected)
+        else f"train_step was called {len(steps)} times, expected {len(expected)} times"
+    )
+
+
+def _batch_in_words(number):
+    if number < 0:
+        return "other images or labels than a batch has"
+    return f"validation batch {number - VALIDATION[0] + 1}" if number in VALIDATION else f"training batch {number + 1}"
+
+
+def _row_in_words(seen, right):
+    rows, expected = seen["rows"], right["rows"]
+    if not isinstance(rows, list | tuple):
+        return f"expected a list of {len(expected)} rows, train returned {kind_of(rows)}"
+    for epoch, (mine, theirs) in enumerate(zip(rows, expected, strict=False), 1):
+        if mine is None:
+            return f"epoch {epoch}: the row is not a dict"
+        for name, value, wanted in zip(KEYS, mine, theirs, strict=True):
+            if not equal(value, wanted):
+                value = "missing" if value is None else short(value) if is_number(value) else kind_of(value)
+                return f"epoch {epoch}: {name} is {value}, expected {short(wanted)}"
+    if len(rows) != len(expected):
+        return f"train returned {len(rows)} rows, expected {len(expected)}"
+    return "evaluate was given another model or loss_fn than train was given"
+
+
+def _stop_in_words(seen, right):
+    if seen["reported"] != right["reported"]:
+        return f"report was called with the epochs {seen['reported']}, expected {right['reported']}"
+    for call, (mine, theirs) in enumerate(zip(seen["accuracies"], right["accuracies"], strict=False), 1):
+        if not equal(mine, theirs):
+            mine = short(mine) if isinstance(mine, list) else "not a list of numbers"
+            return f"call {call} of stop: the validation accuracies are {mine}, expected {short(theirs)}"
+    if len(seen["accuracies"]) != len(right["accuracies"]):
+        return f"stop was called {len(seen['accuracies'])} times, expected {len(right['accuracies'])} times"
+    rows = "no list" if seen["epochs"] is None else f"{seen['epochs']} rows"
+    return f"train returned {rows}, expected {right['epochs']} rows"
+
+
 training = Exercise(("train",), _draw_trainings, observe_training, {
     "calls-step": Part("", cases="plain", judge=_calls_step),
     "calls-evaluate": Part("", cases="plain", judge=_calls_evaluate),
     "loop": Part("Trains on every batch of every epoch, the scheduler stepped after each step",
         "there is not one train_step for each batch of each epoch, in their order, with the model, optimizer and loss_fn "
         "that train was given and the scheduler's learning rate", cases="plain scheduled", keys="steps",
-        needs="calls-step"),
+        needs="calls-step", words=_step_in_words),
     "metrics": Part("A row for each epoch, with means over all images",
         "the rows are wrong: a list of one dict for each epoch, with means over the images",
         "print loss and size of each batch of one epoch, and take the mean by hand", cases="plain",
-        keys="rows evaluates-given", needs="calls-step calls-evaluate"),
+        keys="rows evaluates-given", needs="calls-step calls-evaluate", words=_row_in_words),
     "modes": Part("Training mode in every step, one evaluation an epoch",
         hint="print model.training at the start of train_step", cases="plain", needs="calls-step calls-evaluate",
         judge=_modes),
     "stop": Part("Reports every epoch, and ends where stop says so",
         "report(epoch, row) once for each epoch, from 1; then stop(all validation accuracies so far); a true answer ends "
         "the training, with that epoch's row as the last", "call it with stop=lambda found: print(found)",
-        cases="stops", keys="reported accuracies epochs", needs="calls-evaluate"),
-}, "print, in order, each call of train_step, scheduler.step and evaluate in two epochs of two batches")  # fmt: skip
+        cases="stops", keys="reported accuracies epochs", needs="calls-evaluate", words=_stop_in_words),
+}, "print, in order, each call of train_step, scheduler.step and evaluate in two epochs of two batches",
+    watch=Loop, share=_without_numbers)  # fmt: skip
 
 # --- accumulated_step
 

@@ -261,17 +261,37 @@ WRAP = Exercise(
 
 
 class Asked(Dataset):
-    """A data set that writes down which items were asked for."""
+    """A data set whose items come from the grader: a rank has no image that it has not asked for."""
 
-    def __init__(self, images, labels):
-        self.images, self.labels, self.asked = images, labels, []
+    def __init__(self, count, outside):
+        self.count, self.outside = count, outside
 
     def __len__(self):
-        return len(self.labels)
+        return self.count
 
     def __getitem__(self, index):
-        self.asked.append(int(index))
-        return self.images[index], self.labels[index]
+        return tuple(self.outside("item", int(index)))
+
+
+class Items(CollectiveBroker):
+    """Hands out the items of a data set, and writes down which ones each rank has asked for."""
+
+    def __init__(self, case):
+        super().__init__(case["size"])
+        self.case, self.asked = case, [[] for _ in range(case["size"])]
+
+    @property
+    def answers(self):
+        return {**super().answers, "item": self.item}
+
+    def item(self, rank, index):
+        if type(index) is not int or len(self.asked[rank]) > 1000:
+            raise ValueError
+        self.asked[rank].append(index)
+        return [self.case["images"][index], self.case["labels"][index]]
+
+    def evidence(self):
+        return super().evidence() | {"asked": self.asked}
 
 
 def _draw_trainings(random):
@@ -294,7 +314,7 @@ def _draw_trainings(random):
 def observe_epoch(case, rank, outside, train_epoch):
     with collective_group(rank, case["size"], outside):
         model = nn.parallel.DistributedDataParallel(network(case["state"], True))
-        data = Asked(case["images"], case["labels"])
+        data = Asked(case["count"], outside)
         sampler = DistributedSampler(data, case["size"], rank, seed=case["seed"])
         loader = DataLoader(data, case["batch_size"], sampler=sampler, drop_last=True)
         optimizer = RecordingSGD(model.parameters(), case["lr"])
@@ -305,7 +325,13 @@ def observe_epoch(case, rank, outside, train_epoch):
             given = (model, loader, number, optimizer, scheduler, nn.CrossEntropyLoss(), torch.device("cpu"))
             returned.append(train_epoch(*given))
     weights = [parameter.detach().clone() for parameter in model.parameters()]
-    return {"returned": returned, "asked": data.asked, "steps": optimizer.steps, "weights": weights}
+    return {"returned": returned, "steps": optimizer.steps, "weights": weights}
+
+
+def _without_images(case, rank):
+    return {name: value for name, value in case.items() if name not in ("images", "labels")} | {
+        "count": len(case["labels"])
+    }
 
 
 def falling(step):
@@ -319,26 +345,26 @@ def _dealt(case, rank, number):
 
 
 def _new_orders(case, seen, right):
-    for rank, one in enumerate(seen["ranks"]):
-        if one["asked"] != [index for number in case["epochs"] for index in _dealt(case, rank, number)]:
-            if one["asked"] == 2 * _dealt(case, rank, 0):
+    for rank, asked in enumerate(seen["asked"]):
+        if asked != [index for number in case["epochs"] for index in _dealt(case, rank, number)]:
+            if asked == 2 * _dealt(case, rank, 0):
                 return "two epochs have the same order: loader.sampler.set_epoch(epoch) must come before the loop"
-            if len(one["asked"]) == 2 * case["batches"] * case["batch_size"]:
+            if len(asked) == 2 * case["batches"] * case["batch_size"]:
                 return "the epochs do not have the orders of their numbers: loader.sampler.set_epoch(epoch), before the loop"
             return "an epoch does not go through the loader once"
     return ""
 
 
-def _steps_of(case, one):
+def _steps_of(case, seen, rank):
     """(what was recorded, batch) of each step of a rank."""
-    size = case["batch_size"]
-    asked = [one["asked"][start : start + size] for start in range(0, len(one["asked"]), size)]
-    batches = [(case["images"][indices], case["labels"][indices]) for indices in asked]
-    return list(zip(one["steps"], batches, strict=False))
+    size, asked = case["batch_size"], seen["asked"][rank]
+    batches = [asked[start : start + size] for start in range(0, len(asked), size)]
+    batches = [(case["images"][indices], case["labels"][indices]) for indices in batches]
+    return list(zip(seen["ranks"][rank]["steps"], batches, strict=False))
 
 
 def _ddp_gradients(case, seen, right):
-    both = [_steps_of(case, one) for one in seen["ranks"]]
+    both = [_steps_of(case, seen, rank) for rank in range(RANKS)]
     if not all(both):
         return "there was no optimizer.step(), or no batch was asked for"
     before = None
@@ -397,8 +423,8 @@ def _all_steps(case, seen, right):
 
 
 def _right_sums(case, seen, right):
-    for one in seen["ranks"]:
-        steps, count = _steps_of(case, one), case["batches"]
+    for rank, one in enumerate(seen["ranks"]):
+        steps, count = _steps_of(case, seen, rank), case["batches"]
         if len(steps) != count * len(case["epochs"]):
             return "there is not one optimizer.step() for each batch"
         for place, found in enumerate(one["returned"]):
@@ -450,8 +476,8 @@ EPOCH = Exercise(
                      judge=_right_sums, hint="sum the losses of two batches by hand"),
     },
     "on two ranks, print a weight's gradient after each backward(): it must be the same on both",
-    share=lambda case, rank: case,
-    **_ON_RANKS,
+    share=_without_images,
+    **_ON_RANKS | {"watch": Items},
 )  # fmt: skip
 
 # --- accumulated_step
