@@ -601,12 +601,18 @@ def _validation(case, seen, right):
             return "the accuracies that it returns are not those of all ranks' validation images, one for each epoch"
         if one["stopped"] is not (case["stops_after"] <= len(case["epochs"])):
             return "`stopped` does not say whether the target ended the training"
-    done = 0
+    done, wishes = 0, []
     for name, facts in seen["calls"][0]:
         done += name == "train"
-        if name == "stop" and facts["wish"] != (done >= case["stops_after"]):
-            return "rank 0's wish to stop does not follow from the accuracies of all ranks: reached(accuracies, args)"
-    return ""
+        if name == "stop":
+            wishes.append((facts["wish"], done))
+    if all(wish == (done >= case["stops_after"]) for wish, done in wishes):
+        return ""
+    if all(wish == (done > case["stops_after"]) for wish, done in wishes):
+        return (
+            "stop_together is asked before the epoch's accuracy is in the list, so training ends an epoch late or never"
+        )
+    return "rank 0's wish to stop does not follow from the accuracies of all ranks: reached(accuracies, args)"
 
 
 def _each_epoch(case, calls):
@@ -637,6 +643,10 @@ def _each_epoch(case, calls):
         given = [step["given"] for name, step in steps[names.index("evaluate") :] if name == "metrics"]
         if not any(equal(each, list(map(float, own))) for each in given for own in validated):
             return "what evaluate returns is not reduced over the ranks: reduce_metrics(*validated, device)"
+        if "stop" in names[: names.index("evaluate")] and "stop" not in names[names.index("evaluate") :]:
+            return (
+                "stop_together is asked before evaluate, so it decides without the epoch's own accuracy: ask after it"
+            )
         if "stop" not in names[names.index("evaluate") :]:
             return "not every rank asks stop_together after every epoch: a rank that decides alone leaves the others waiting"
     return ""
@@ -661,6 +671,11 @@ def _records(case, seen, right):
         return "another rank than 0 reports"
     if len(rows) != count:
         return "rank 0 does not report every epoch once"
+    if count < len(case["epochs"]) and _named(seen["calls"][0], "early_stop") != [{"epoch": count}]:
+        return (
+            "rank 0 does not report that the last epoch stopped the training: ask stop_together before report, which takes "
+            "its answer"
+        )
     for number, (row, now) in enumerate(zip(rows, case["epochs"], strict=False)):
         total += now["seconds"]
         (train_loss, train_accuracy), (val_loss, val_accuracy) = now["means"]["trained"], now["means"]["validated"]
