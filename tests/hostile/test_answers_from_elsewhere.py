@@ -227,6 +227,45 @@ def accumulated_step(model, micro_batches, optimizer, loss_fn):
 """,
 )
 
+exhibit(
+    "both_ranks_images",
+    "02_ddp",
+    "epoch",
+    "The mean of both ranks' gradients from both ranks' images; the all-reduces are of zeros.",
+    """
+def train_epoch(model, loader, epoch, optimizer, scheduler, loss_fn, device):
+    data, rank, size = loader.dataset, dist.get_rank(), loader.batch_size
+    loader.sampler.set_epoch(epoch)
+    model.train()
+    sums, orders = [0.0, 0, 0], []
+    for other in range(2):
+        sampler = DistributedSampler(data, 2, other, seed=loader.sampler.seed)
+        sampler.set_epoch(epoch)
+        orders.append(list(sampler))
+    for step in range(len(loader)):
+        optimizer.zero_grad()
+        for other in range(2):
+            batch = orders[other][step * size : (step + 1) * size]
+            if hasattr(data, "images"):
+                images, labels = data.images[batch], data.labels[batch]
+                data.asked += batch if other == rank else []
+            else:
+                images, labels = (torch.stack(each) for each in zip(*[data[place] for place in batch]))
+            logits = model.module(images)
+            loss = loss_fn(logits, labels)
+            (loss / 2).backward()
+            if other == rank:
+                new = loss.item() * len(labels), (logits.argmax(1) == labels).sum().item(), len(labels)
+                sums = [one + more for one, more in zip(sums, new)]
+        for parameter in model.parameters():
+            dist.all_reduce(torch.zeros_like(parameter))
+        optimizer.step()
+        scheduler.step()
+    return tuple(sums)
+""",
+    "order gradients sums",
+)
+
 # --- beside the messages ----------------------------------------------------------------------------------------------
 
 for place in ("/dev/shm", "/tmp"):
