@@ -29,7 +29,7 @@ from course_lib.exercises.description import Exercise, Part
 from course_lib.exercises.ranks.broker_process_group import left
 from course_lib.exercises.ranks.collective_broker import CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, collective_group, joined
-from course_lib.exercises.ranks.watched_ranks import on_watched_ranks
+from course_lib.exercises.ranks.watched_ranks import watched
 from course_lib.optim.schedules import warmup_then_decay
 
 __all__ = ["PROGRAM"]
@@ -800,9 +800,6 @@ PROGRAM = Exercise(
     },
     "write down which function each + line of section 1 calls, in which order, and what it returns",
     guarded="resumed",
-    watch=Program,
-    ranks=RANKS,
     share=_known_to_ranks,
-    transport=on_watched_ranks,
-    seconds=40.0,
+    **watched(RANKS, Program),
 )  # fmt: skip
