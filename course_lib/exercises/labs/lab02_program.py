@@ -248,7 +248,9 @@ def velocity_of(optimizer):
     """The momentum of all weights in one tensor; None before the first step."""
     found = [optimizer.state[parameter].get("momentum_buffer")
              for group in optimizer.param_groups for parameter in group["params"] if parameter in optimizer.state]  # fmt: skip
-    return None if None in found or not found else torch.cat([each.detach().flatten() for each in found])
+    if not found or any(each is None for each in found):
+        return None
+    return torch.cat([each.detach().flatten() for each in found])
 
 
 def stand_in_network(*given):
