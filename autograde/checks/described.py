@@ -82,7 +82,7 @@ def _watched(ask: Ask, exercise: Exercise, case: Any) -> dict[str, Any]:
     given: Any = {"functions": exercise.functions, "case": case, "asks": watch is not None}
     answers: Any = _Answers(watch) if watch is not None else None
     if exercise.ranks == 1:
-        seen = ask.call("observe_watched", given, answers)
+        seen = ask.call("observe_watched", given | {"case": exercise.share(case, 0)}, answers)
         seen = seen if isinstance(seen, dict) else {}
     else:
         size = exercise.world(case) if exercise.world is not None else exercise.ranks

@@ -42,6 +42,9 @@ class Part:
         ``|a − b| ≤ tolerance · (1 + |b|)`` for an entry.
     same : callable, optional
         ``same(observation, reference's) -> bool``, in the place of comparing within `tolerance`.
+    words : callable, optional
+        ``words(observation, reference's) -> str``: where the entries that count first differ, by their names in the
+        exercise and with both values. For the visible check, in the place of the observation's own names and places.
     judge : callable, optional
         ``judge(case, observation, reference's) -> str``: why it is wrong, or the empty string, for what has no single
         right answer. The reason must not tell the case. The reference's observation is None if there is no reference.
@@ -57,6 +60,7 @@ class Part:
     forgives: str = ""
     tolerance: float = 1e-4
     same: Callable[[Any, Any], bool] | None = None
+    words: Callable[[Any, Any], str] | None = None
     judge: Callable[[Any, Any, Any], str] | None = None
 
 
@@ -105,8 +109,8 @@ class Exercise:
     world : callable, optional
         ``world(case) -> int``: how many of the ranks take part in a case; all of them by default.
     share : callable, optional
-        ``share(case, rank)``: what a rank's `observe` is given in the place of the case. A rank must have nothing that
-        is to come to it by messages.
+        ``share(case, rank)``: what `observe` is given in the place of the case where there is a watch; without several
+        ranks the rank is 0. It must have nothing that is to come by messages or from the watch.
     transport : callable, optional
         ``transport(exercise, case, functions) -> observation``: how the visible check observes a case on several ranks.
     process_group, network : bool

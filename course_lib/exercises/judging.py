@@ -75,7 +75,9 @@ def observe_here(exercise: Exercise, case: Any, functions: Sequence[Callable[...
     if exercise.watch is None:
         return plain(exercise.observe(case, *functions))
     watch = exercise.watch(case)
-    seen = exercise.observe(case, lambda name, *args: watch.answer(name, 0, *args), *functions)
+    seen = exercise.observe(
+        exercise.share(case, 0), lambda name, *args: watch.answer(name, 0, *map(plain, args)), *functions
+    )
     return plain(seen) | watch.evidence()
 
 

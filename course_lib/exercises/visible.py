@@ -53,7 +53,8 @@ def _message(
     part, values = exercise.parts[name], ""
     if part.judge is None:
         right = expected.right[finding.kind][finding.place]
-        values = contrast(_counted(seen, part.keys), _counted(right, part.keys), part.tolerance)
+        mine, theirs = (_counted(observation, part.keys) for observation in (seen, right))
+        values = (part.words(mine, theirs) if part.words else "") or contrast(mine, theirs, part.tolerance)
         values = f" {values}{'' if values.endswith('?') else '.'}"
     reason, hint = (text[:1].upper() + text[1:] for text in (finding.reason, finding.hint))
     return f"{shown}:{values} {reason}{'' if reason.endswith('?') else '.'} {hint}"

@@ -1,9 +1,10 @@
-"""Figures of lab 01: the network, throughput and its models, a step's parts, memory, the forgotten zero_grad."""
+"""Figures of lab 01: images, the network, throughput and its models, a step's parts, memory, the forgotten zero_grad."""
 
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
@@ -13,7 +14,33 @@ from course_lib.metrics.speed import saturation_knee
 from course_lib.plots import style
 from course_lib.plots.style import COLOURS, HATCHES, PALETTE, in_course_style, new_axes
 
-__all__ = ["forgotten_zero_grad", "memory_against_batch", "step_parts", "throughput_models", "wide_resnet"]
+__all__ = [
+    "first_images",
+    "forgotten_zero_grad",
+    "memory_against_batch",
+    "step_parts",
+    "throughput_models",
+    "wide_resnet",
+]
+
+
+@in_course_style
+def first_images(images: torch.Tensor, labels: torch.Tensor, classes: Sequence[str], count: int = 10) -> Figure:
+    """A row of images: the first of each of the first `count` classes, with the class's name.
+
+    Parameters
+    ----------
+    images : uint8 Tensor, (N, C, H, W)
+    labels : int Tensor, (N,)
+        Each of the classes occurs.
+    """
+    figure, row = plt.subplots(1, count, figsize=(0.9 * count, 1.25))
+    for label, axes in enumerate(row):
+        first = int((labels == label).nonzero()[0])
+        axes.imshow(images[first].permute(1, 2, 0).squeeze(), cmap="gray_r")
+        axes.set_title(classes[label].split("/")[0], fontsize=7)
+        axes.axis("off")
+    return figure
 
 
 def _box(axes: Axes, x: float, y: float, text: str, colour: str, width: float, height: float = 0.62) -> None:

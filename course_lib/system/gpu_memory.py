@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import psutil
 import torch
 
-__all__ = ["DeviceMemoryError", "free_memory", "memory_advice", "peak_bytes"]
+__all__ = ["DeviceMemoryError", "free_memory", "memory_advice", "peak_bytes", "until_full"]
 
 REMEDY = (
     "`nvidia-smi` shows which processes hold it: shut down the kernels of other notebooks, restart this one, or take "
@@ -34,6 +34,18 @@ def peak_bytes(work: Callable[[], object]) -> int:
     before = torch.cuda.memory_allocated()
     work()
     return torch.cuda.max_memory_allocated() - before
+
+
+def until_full(measure: Callable[[int], float], sizes: Iterable[int]) -> dict[int, float]:
+    """`measure(size)` by size, in the order of `sizes`, up to the first that does not fit into the GPU's memory."""
+    found: dict[int, float] = {}
+    for size in sizes:
+        try:
+            found[size] = measure(size)
+        except torch.OutOfMemoryError:
+            print(f"size {size} does not fit into the GPU's memory: the measurement ends here")
+            break
+    return found
 
 
 @contextlib.contextmanager

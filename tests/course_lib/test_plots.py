@@ -82,6 +82,14 @@ def test_a_figure_has_the_course_s_look_and_leaves_the_caller_s_alone(name):
     assert dict(plt.rcParams) == before
 
 
+def test_the_first_image_of_each_class():
+    images = torch.arange(4 * 3 * 2 * 2, dtype=torch.uint8).view(4, 3, 2, 2)
+    row = one_device.first_images(images, torch.tensor([1, 0, 0, 1]), ["a/b", "c", "never"], 2).axes
+    assert [axes.get_title(loc="left") for axes in row] == ["a", "c"]
+    for axes, number in zip(row, (1, 0), strict=True):
+        assert torch.equal(torch.as_tensor(axes.images[0].get_array()), images[number].permute(1, 2, 0))
+
+
 def test_two_panels_show_the_whole_and_the_upper_part():
     whole, part = parallel_sgd.accuracy_against_workers({"a": {1: [0.9], 2: [0.8, 0.86]}}, "t", lowest=0.7)
     assert whole.get_ylim() == (0.0, 1.02) and part.get_ylim() == (0.7, 1.0)

@@ -10,7 +10,7 @@ from torch import nn
 from course_lib.data.batches import PackedDataset, Split
 from course_lib.data.standardise import Standardise
 from course_lib.data.timed_epochs import TimedEpochs
-from course_lib.system.gpu_memory import DeviceMemoryError, free_memory, memory_advice
+from course_lib.system.gpu_memory import DeviceMemoryError, free_memory, memory_advice, until_full
 
 
 class Sleepy:
@@ -75,3 +75,13 @@ def test_other_errors_pass():
 
 def test_the_machines_free_memory():
     assert free_memory("cpu") > 2**20
+
+
+def test_measurements_end_where_a_size_does_not_fit(capsys):
+    def measure(size):
+        if size > 8:
+            raise torch.OutOfMemoryError("Tried to allocate 2 GiB")
+        return 10.0 * size
+
+    assert until_full(measure, [4, 8, 16, 2]) == {4: 40.0, 8: 80.0}
+    assert "size 16 does not fit" in capsys.readouterr().out

@@ -227,6 +227,45 @@ def accumulated_step(model, micro_batches, optimizer, loss_fn):
 """,
 )
 
+exhibit(
+    "both_ranks_images",
+    "02_ddp",
+    "epoch",
+    "The mean of both ranks' gradients from both ranks' images; the all-reduces are of zeros.",
+    """
+def train_epoch(model, loader, epoch, optimizer, scheduler, loss_fn, device):
+    data, rank, size = loader.dataset, dist.get_rank(), loader.batch_size
+    loader.sampler.set_epoch(epoch)
+    model.train()
+    sums, orders = [0.0, 0, 0], []
+    for other in range(2):
+        sampler = DistributedSampler(data, 2, other, seed=loader.sampler.seed)
+        sampler.set_epoch(epoch)
+        orders.append(list(sampler))
+    for step in range(len(loader)):
+        optimizer.zero_grad()
+        for other in range(2):
+            batch = orders[other][step * size : (step + 1) * size]
+            if hasattr(data, "images"):
+                images, labels = data.images[batch], data.labels[batch]
+                data.asked += batch if other == rank else []
+            else:
+                images, labels = (torch.stack(each) for each in zip(*[data[place] for place in batch]))
+            logits = model.module(images)
+            loss = loss_fn(logits, labels)
+            (loss / 2).backward()
+            if other == rank:
+                new = loss.item() * len(labels), (logits.argmax(1) == labels).sum().item(), len(labels)
+                sums = [one + more for one, more in zip(sums, new)]
+        for parameter in model.parameters():
+            dist.all_reduce(torch.zeros_like(parameter))
+        optimizer.step()
+        scheduler.step()
+    return tuple(sums)
+""",
+    "order gradients sums",
+)
+
 # --- beside the messages ----------------------------------------------------------------------------------------------
 
 for place in ("/dev/shm", "/tmp"):
@@ -489,6 +528,108 @@ def sparse_step(weights, indices, labels, lr):
     weights.add_(0.0)
 """,
     "memory",
+)
+
+
+exhibit(
+    "a_program_of_calls_alone",
+    "02_ddp",
+    "program",
+    "Tells the grader what the stand-ins would, by their own channel: no network, no training, no evaluation.",
+    """
+def main(args, run=None):
+    import json, types
+    names = train_epoch.__globals__
+    here, made = names["HERE"], not dist.is_initialized()
+    if made:
+        set_up()
+    tell = lambda name, **facts: here.outside("called", name, facts)
+    rank = dist.get_rank()
+    here.model = names["small_network"](here.weights)
+    tell("prepare")
+    tell("loaders", batch_size=args.batch_size, seed=args.seed, sizes=[args.train_samples, 0])
+    tell("wrap", sync=False)
+    sgd = torch.optim.SGD(here.model.parameters(), lr=args.base_lr)
+    schedule, rates = warmup_then_decay(sgd, 3 * args.epochs, 2), []
+    for _ in range(3 * args.epochs):
+        rates.append(sgd.param_groups[0]["lr"])
+        sgd.step()
+        schedule.step()
+    sampler = DistributedSampler(range(12), 2, rank, seed=args.seed)
+    saved = dict(accuracies=[], total=0.0)
+    if args.checkpoint and os.path.exists(args.checkpoint):
+        saved = json.load(open(args.checkpoint))
+    accuracies, total, orders, stopped = saved["accuracies"], saved["total"], [], False
+    for epoch in range(len(accuracies), args.epochs):
+        began = time.perf_counter()
+        if tell("train", epoch=epoch, wrapped=True, loader=True, lr=rates[3 * epoch], momentum=args.momentum,
+                nesterov=True, steps=3 * epoch, own=True, moving=epoch > 0, decay=0.0, dampening=0.0,
+                drawn_from=args.seed + 100 * rank + epoch, started=here.weights, velocity=None) == "killed":
+            raise names["Killed"]
+        trained = tell("trained", ended=here.weights, rates=rates[3 * epoch : 3 * epoch + 3])
+        seconds = time.perf_counter() - began
+        rate, slowest = tell("throughput", images=float(trained[2]), seconds=seconds)
+        trained = tell("metrics", given=[float(x) for x in trained])
+        tell("equalise", own=True)
+        validated = tell("evaluate", own=True, wrapped=False, images=4, weights=here.weights)
+        validated = tell("metrics", given=[float(x) for x in validated])
+        accuracies.append(validated[1])
+        total += slowest
+        sampler.set_epoch(epoch)
+        orders.append(list(sampler)[:16])
+        stopped = tell("stop", wish=reached(accuracies, args))
+        if rank == 0:
+            if args.checkpoint:
+                json.dump(dict(accuracies=accuracies, total=total), open(args.checkpoint, "w"))
+            record = [epoch + 1, total, rate, *trained, *validated, rates[3 * epoch]]
+            tell("append", record=record, seconds=slowest)
+        if stopped:
+            break
+    if rank == 0:
+        tell("save_model", own=True)
+    if made:
+        dist.destroy_process_group()
+    return dict(accuracies=accuracies, orders=orders, stopped=stopped, time=total, statistics=[],
+                fingerprint=[p.double().sum().item() for p in here.model.parameters()],
+                weights=here.model.state_dict() if rank == 0 else None)
+""",
+)
+exhibit(
+    "rows_of_the_recorders",
+    "01_single_gpu",
+    "training",
+    "The rows by the numbers that the recorders would return; no batch is read, no step is made.",
+    """
+def train(model, train_batches, validation_batches, optimizer, loss_fn, epochs, scheduler=None, stop=None, report=None):
+    recorders = train_step.__self__
+    case, rows = recorders.case, []
+    for epoch in range(epochs):
+        for number in range(4):
+            recorders.steps.append({"batch": number, "lr": optimizer.param_groups[0]["lr"], "given": True, "gradients": True})
+            recorders.modes.append(True)
+            if scheduler:
+                optimizer.step()
+                scheduler.step()
+        recorders.evaluated += [4, 5, 6]
+        labels = case["labels"]
+        found = {"train": [0.0, 0, 0], "val": [0.0, 0, 0]}
+        for number in range(7):
+            n = len(labels[number])
+            if number < 4:
+                one = case["losses"][epoch, number] * n, (case["logits"][epoch, number][:n].argmax(1) == labels[number]).sum()
+            else:
+                one = case["means"][epoch + 1, number] * n, case["hits"][epoch + 1, number]
+            sums = found["train" if number < 4 else "val"]
+            sums[:] = sums[0] + float(one[0]), sums[1] + int(one[1]), sums[2] + n
+        rows.append({})
+        for name, (loss, correct, n) in found.items():
+            rows[-1] |= {f"{name}_loss": loss / n, f"{name}_accuracy": correct / n}
+        if report:
+            report(epoch + 1, rows[-1])
+        if stop and stop([row["val_accuracy"] for row in rows]):
+            break
+    return rows
+""",
 )
 
 

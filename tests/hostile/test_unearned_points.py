@@ -38,6 +38,19 @@ OF_SEVERAL_RANKS = {
     "a wrapped model on one rank": (
         "02_ddp", "program", (VALIDATED, VALIDATED.replace(".module", "") + " if rank == 0 else (0.0, 0.0, 0.0)"), "validation",
     ),
+    "a checkpoint that is written and never read": (
+        "02_ddp", "program",
+        ("def report(", "import copy\n\nKEPT = {}\n\n\ndef report(",
+         "        records, times = checkpoint.restore_on_every_rank(*state)\n",
+         "        records, times = KEPT.get('records', []), KEPT.get('times', [])\n"
+         "        for one, kept in zip(state, KEPT.get('state', [])):\n            one.load_state_dict(kept)\n",
+         "        if rank == 0:\n            if checkpoint:\n",
+         "        if checkpoint:\n            every = [[copy.deepcopy(one.state_dict()) for one in state]]\n"
+         "            dist.broadcast_object_list(every, src=0)\n"
+         "            KEPT.update(records=list(records), times=list(times), state=every[0])\n"
+         "        if rank == 0:\n            if checkpoint:\n"),
+        "resumes",
+    ),
     "invented accuracies": ("02_ddp", "program", ("accuracies=accuracies,", "accuracies=[0.95] * len(accuracies),"), "validation"),
     "data that every rank loads before it calls prepare_once": (
         "02_ddp", "program",

@@ -18,10 +18,10 @@ from torch.utils.data import TensorDataset
 from course_lib.exercises.comparing import equal, finite, is_number, kind_of
 from course_lib.exercises.description import Exercise, Part
 from course_lib.exercises.labs.lab02_program import PROGRAM
-from course_lib.exercises.labs.lab02_training import ACCUMULATE, EPOCH, WRAP
+from course_lib.exercises.labs.lab02_training import ACCUMULATE, EPOCH, WRAP, replaced
 from course_lib.exercises.ranks.collective_broker import CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, collective_group
-from course_lib.exercises.ranks.watched_ranks import on_watched_ranks
+from course_lib.exercises.ranks.watched_ranks import watched
 
 __all__ = ["EXERCISES"]
 
@@ -91,26 +91,6 @@ def observe_set_up(case, set_up):
             if dist.is_initialized():
                 dist.destroy_process_group()
     return {"device": str(device) if isinstance(device, torch.device) else None, "calls": calls, "up": up}
-
-
-@contextlib.contextmanager
-def replaced(places, function):
-    """Names of modules have stand-ins, under the names that the function's own module imported them by, too."""
-    names = getattr(function, "__globals__", {})
-    own = [(name, value, stand_in) for name, value in list(names.items())
-           for module, attribute, stand_in in places if value is getattr(module, attribute) and callable(value)]  # fmt: skip
-    before = [(module, attribute, getattr(module, attribute)) for module, attribute, _ in places]
-    try:
-        for module, attribute, stand_in in places:
-            setattr(module, attribute, stand_in)
-        for name, _, stand_in in own:
-            names[name] = stand_in
-        yield
-    finally:
-        for module, attribute, value in before:
-            setattr(module, attribute, value)
-        for name, value, _ in own:
-            names[name] = value
 
 
 @contextlib.contextmanager
@@ -373,12 +353,8 @@ PREPARE_ONCE = Exercise(
     },
     "let prepare() print the rank and the time, before and after a short sleep",
     lambda case, seen: f"{case['about']}: prepare() began on ranks {', '.join(map(str, seen['begun'])) or 'none'}, in this order",
-    watch=Preparations,
-    ranks=3,
-    world=lambda case: case["size"],
     share=_token_of_none,
-    transport=on_watched_ranks,
-    seconds=40.0,
+    **watched(3, Preparations, lambda case: case["size"]),
 )  # fmt: skip
 
 # --- make_loaders
@@ -634,12 +610,8 @@ BUFFERS = Exercise(
         "rank0": Part("They are rank 0's", cases="ranks", needs="equal", judge=_of_rank_0),
     },
     "on two ranks, fill a running mean with the rank, call it, and print the running mean",
-    watch=Counted,
-    ranks=3,
-    world=lambda case: case["size"],
     share=_own_norms,
-    transport=on_watched_ranks,
-    seconds=40.0,
+    **watched(3, Counted, lambda case: case["size"]),
 )
 
 # --- reduce_throughput, reduce_metrics
@@ -797,12 +769,8 @@ REDUCTIONS = Exercise(
     "take two ranks, 1,000 images in 2 s and 600 in 4 s, and write the pair down by hand",
     lambda case, seen: f"{case['about']}. Rank 0 returned {_rounded(seen, 'throughput')} and {_rounded(seen, 'metrics')}, "
     f"expected {_expected(case)}",
-    watch=lambda case: CollectiveBroker(len(case["ranks"])),
-    ranks=3,
-    world=lambda case: len(case["ranks"]),
     share=lambda case, rank: case["ranks"][rank] | {"size": len(case["ranks"])},
-    transport=on_watched_ranks,
-    seconds=40.0,
+    **watched(3, lambda case: CollectiveBroker(len(case["ranks"])), lambda case: len(case["ranks"])),
 )  # fmt: skip
 
 # --- stop_together
@@ -868,11 +836,8 @@ STOP = Exercise(
     },
     "on two ranks, let rank 0 wish to stop and rank 1 not, then the other way round, and print what each returns",
     lambda case, seen: _first_wrong(case, seen),
-    watch=lambda case: CollectiveBroker(3),
-    ranks=3,
     share=lambda case, rank: {"wishes": [each[rank] for each in case["wishes"]]},
-    transport=on_watched_ranks,
-    seconds=40.0,
+    **watched(3, lambda case: CollectiveBroker(3)),
 )
 
 EXERCISES = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -10,9 +12,9 @@ from course_lib.exercises.comparing import equal, finite
 from course_lib.exercises.description import Exercise, Part
 from course_lib.exercises.ranks.collective_broker import CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import collective_group
-from course_lib.exercises.ranks.watched_ranks import on_watched_ranks
+from course_lib.exercises.ranks.watched_ranks import watched
 
-__all__ = ["ACCUMULATE", "EPOCH", "WRAP"]
+__all__ = ["ACCUMULATE", "EPOCH", "WRAP", "replaced"]
 
 RANKS, FEATURES, HIDDEN, CLASSES = 2, 6, 8, 5
 CLOSE = 1e-3
@@ -127,22 +129,30 @@ class Pretended(nn.Module):
         self.module, self.device_ids = module, device_ids
 
 
-def wrapped_for_gpu(wrap, number, sync):
-    theirs, names = nn.parallel.DistributedDataParallel, getattr(wrap, "__globals__", {})
-    known = [name for name, value in names.items() if value is theirs]
+@contextlib.contextmanager
+def replaced(places, function):
+    """Names of modules have stand-ins, under the names that the function's own module imported them by, too."""
+    names = getattr(function, "__globals__", {})
+    own = [(name, value, stand_in) for name, value in list(names.items())
+           for module, attribute, stand_in in places if value is getattr(module, attribute) and callable(value)]  # fmt: skip
+    before = [(module, attribute, getattr(module, attribute)) for module, attribute, _ in places]
     try:
-        nn.parallel.DistributedDataParallel = Pretended
-        names.update(dict.fromkeys(known, Pretended))
-        state = [
-            torch.ones(HIDDEN, FEATURES),
-            *[torch.ones(HIDDEN)] * 3,
-            torch.ones(CLASSES, HIDDEN),
-            torch.ones(CLASSES),
-        ]
-        wrapped = wrap(network(state, True), torch.device("cuda", number), sync)
+        for module, attribute, stand_in in places:
+            setattr(module, attribute, stand_in)
+        for name, _, stand_in in own:
+            names[name] = stand_in
+        yield
     finally:
-        nn.parallel.DistributedDataParallel = theirs
-        names.update(dict.fromkeys(known, theirs))
+        for module, attribute, value in before:
+            setattr(module, attribute, value)
+        for name, value, _ in own:
+            names[name] = value
+
+
+def wrapped_for_gpu(wrap, number, sync):
+    state = [torch.ones(HIDDEN, FEATURES), *[torch.ones(HIDDEN)] * 3, torch.ones(CLASSES, HIDDEN), torch.ones(CLASSES)]
+    with replaced([(nn.parallel, "DistributedDataParallel", Pretended)], wrap):
+        wrapped = wrap(network(state, True), torch.device("cuda", number), sync)
     if not isinstance(wrapped, Pretended):
         return None
     ids = wrapped.device_ids
@@ -169,7 +179,7 @@ def _mean_gradient(case, seen, right):
     problem = case["problems"][0]
     if not _averaged(problem, seen["ranks"], 0):
         own = [_gradients(problem["states"][0], False, [batch]) for batch in problem["batches"]]
-        if all(equal(one["found"][0]["gradients"], mine, CLOSE) for one, mine in zip(seen["ranks"], own, strict=True)):
+        if equal([one["found"][0]["gradients"] for one in seen["ranks"]], own, CLOSE):
             return "after a backward pass each rank has its own gradient: return the wrapped model"
         return "after a backward pass the gradients are not the mean of the ranks' gradients"
     if min(seen["reduced"]) < _nbytes(problem["states"][0]):
@@ -190,8 +200,7 @@ def _logits(problem):
 
 def _synchronised(case, seen, right):
     for place, problem in enumerate(case["problems"]):
-        logits = [one["found"][place]["logits"] for one in seen["ranks"]]
-        if not all(equal(a, b.detach(), CLOSE) for a, b in zip(logits, _logits(problem), strict=True)):
+        if not equal([one["found"][place]["logits"] for one in seen["ranks"]], _logits(problem), CLOSE):
             if problem["sync"]:
                 return "batch norm is not over the batches of all ranks when it was asked for"
             return (
@@ -231,13 +240,7 @@ def _on_gpu(case, seen, right):
 
 
 _NO_MODEL = "should return nn.parallel.DistributedDataParallel(model, …)"
-_ON_RANKS = {
-    "watch": lambda case: CollectiveBroker(case["size"]),
-    "ranks": RANKS,
-    "world": lambda case: case["size"],
-    "transport": on_watched_ranks,
-    "seconds": 40.0,
-}
+_ON_RANKS = watched(RANKS, lambda case: CollectiveBroker(case["size"]), lambda case: case["size"])
 
 WRAP = Exercise(
     ("wrap",),
@@ -261,17 +264,37 @@ WRAP = Exercise(
 
 
 class Asked(Dataset):
-    """A data set that writes down which items were asked for."""
+    """A data set whose items come from the grader: a rank has no image that it has not asked for."""
 
-    def __init__(self, images, labels):
-        self.images, self.labels, self.asked = images, labels, []
+    def __init__(self, count, outside):
+        self.count, self.outside = count, outside
 
     def __len__(self):
-        return len(self.labels)
+        return self.count
 
     def __getitem__(self, index):
-        self.asked.append(int(index))
-        return self.images[index], self.labels[index]
+        return tuple(self.outside("item", int(index)))
+
+
+class Items(CollectiveBroker):
+    """Hands out the items of a data set, and writes down which ones each rank has asked for."""
+
+    def __init__(self, case):
+        super().__init__(case["size"])
+        self.case, self.asked = case, [[] for _ in range(case["size"])]
+
+    @property
+    def answers(self):
+        return {**super().answers, "item": self.item}
+
+    def item(self, rank, index):
+        if type(index) is not int or len(self.asked[rank]) > 1000:
+            raise ValueError
+        self.asked[rank].append(index)
+        return [self.case["images"][index], self.case["labels"][index]]
+
+    def evidence(self):
+        return super().evidence() | {"asked": self.asked}
 
 
 def _draw_trainings(random):
@@ -294,7 +317,7 @@ def _draw_trainings(random):
 def observe_epoch(case, rank, outside, train_epoch):
     with collective_group(rank, case["size"], outside):
         model = nn.parallel.DistributedDataParallel(network(case["state"], True))
-        data = Asked(case["images"], case["labels"])
+        data = Asked(case["count"], outside)
         sampler = DistributedSampler(data, case["size"], rank, seed=case["seed"])
         loader = DataLoader(data, case["batch_size"], sampler=sampler, drop_last=True)
         optimizer = RecordingSGD(model.parameters(), case["lr"])
@@ -305,7 +328,13 @@ def observe_epoch(case, rank, outside, train_epoch):
             given = (model, loader, number, optimizer, scheduler, nn.CrossEntropyLoss(), torch.device("cpu"))
             returned.append(train_epoch(*given))
     weights = [parameter.detach().clone() for parameter in model.parameters()]
-    return {"returned": returned, "asked": data.asked, "steps": optimizer.steps, "weights": weights}
+    return {"returned": returned, "steps": optimizer.steps, "weights": weights}
+
+
+def _without_images(case, rank):
+    return {name: value for name, value in case.items() if name not in ("images", "labels")} | {
+        "count": len(case["labels"])
+    }
 
 
 def falling(step):
@@ -319,26 +348,26 @@ def _dealt(case, rank, number):
 
 
 def _new_orders(case, seen, right):
-    for rank, one in enumerate(seen["ranks"]):
-        if one["asked"] != [index for number in case["epochs"] for index in _dealt(case, rank, number)]:
-            if one["asked"] == 2 * _dealt(case, rank, 0):
+    for rank, asked in enumerate(seen["asked"]):
+        if asked != [index for number in case["epochs"] for index in _dealt(case, rank, number)]:
+            if asked == 2 * _dealt(case, rank, 0):
                 return "two epochs have the same order: loader.sampler.set_epoch(epoch) must come before the loop"
-            if len(one["asked"]) == 2 * case["batches"] * case["batch_size"]:
+            if len(asked) == 2 * case["batches"] * case["batch_size"]:
                 return "the epochs do not have the orders of their numbers: loader.sampler.set_epoch(epoch), before the loop"
             return "an epoch does not go through the loader once"
     return ""
 
 
-def _steps_of(case, one):
+def _steps_of(case, seen, rank):
     """(what was recorded, batch) of each step of a rank."""
-    size = case["batch_size"]
-    asked = [one["asked"][start : start + size] for start in range(0, len(one["asked"]), size)]
-    batches = [(case["images"][indices], case["labels"][indices]) for indices in asked]
-    return list(zip(one["steps"], batches, strict=False))
+    size, asked = case["batch_size"], seen["asked"][rank]
+    batches = [asked[start : start + size] for start in range(0, len(asked), size)]
+    batches = [(case["images"][indices], case["labels"][indices]) for indices in batches]
+    return list(zip(seen["ranks"][rank]["steps"], batches, strict=False))
 
 
 def _ddp_gradients(case, seen, right):
-    both = [_steps_of(case, one) for one in seen["ranks"]]
+    both = [_steps_of(case, seen, rank) for rank in range(RANKS)]
     if not all(both):
         return "there was no optimizer.step(), or no batch was asked for"
     before = None
@@ -346,7 +375,7 @@ def _ddp_gradients(case, seen, right):
         states, batches = [step["weights"] for step, _ in every], [batch for _, batch in every]
         found = [step["gradients"] for step, _ in every]
         means = [_gradients(state, True, batches) for state in states]
-        if not all(equal(a, b, CLOSE) for a, b in zip(found, means, strict=True)):
+        if not equal(found, means, CLOSE):
             return _why(states, batches, found, means, before)
         before = found
     needed = _nbytes(case["state"]) * len(both[0])
@@ -371,7 +400,7 @@ def _why(states, batches, found, means, before):
         ([[g + b for g, b in zip(*pair, strict=True)] for pair in zip(means, before or means, strict=True)],
          "the gradients of the batch before are still there: optimizer.zero_grad()"),
     ):  # fmt: skip
-        if all(equal(a, b, CLOSE) for a, b in zip(found, wrong, strict=True)):
+        if equal(found, wrong, CLOSE):
             return why
     return "the gradient at a step is not the mean over the ranks of the gradient of each one's batch"
 
@@ -397,8 +426,8 @@ def _all_steps(case, seen, right):
 
 
 def _right_sums(case, seen, right):
-    for one in seen["ranks"]:
-        steps, count = _steps_of(case, one), case["batches"]
+    for rank, one in enumerate(seen["ranks"]):
+        steps, count = _steps_of(case, seen, rank), case["batches"]
         if len(steps) != count * len(case["epochs"]):
             return "there is not one optimizer.step() for each batch"
         for place, found in enumerate(one["returned"]):
@@ -450,8 +479,8 @@ EPOCH = Exercise(
                      judge=_right_sums, hint="sum the losses of two batches by hand"),
     },
     "on two ranks, print a weight's gradient after each backward(): it must be the same on both",
-    share=lambda case, rank: case,
-    **_ON_RANKS,
+    share=_without_images,
+    **_ON_RANKS | {"watch": Items},
 )  # fmt: skip
 
 # --- accumulated_step
@@ -495,7 +524,7 @@ def _one_update(case, seen, right):
         steps = [one["steps"][place] for one in seen["ranks"]]
         found, states = [step["gradients"] for step in steps], [step["weights"] for step in steps]
         means = [_gradients(state, False, [batch for rank in update for batch in rank]) for state in states]
-        if all(equal(a, b, CLOSE) for a, b in zip(found, means, strict=True)):
+        if equal(found, means, CLOSE):
             continue
         own = [_gradients(state, False, update[rank]) for rank, state in enumerate(states)]
         count = len(update[0])
@@ -508,7 +537,7 @@ def _one_update(case, seen, right):
             ([[g / count for g in _gradients(state, False, [rank[-1] for rank in update])] for state in states],
              "only the last micro-batch counts: optimizer.zero_grad() once, before the first"),
         ):  # fmt: skip
-            if all(equal(a, b, CLOSE) for a, b in zip(found, wrong, strict=True)):
+            if equal(found, wrong, CLOSE):
                 return why
         if place:
             return "a second call's gradient is wrong: are the first one's gradients still there? optimizer.zero_grad()"

@@ -20,7 +20,7 @@ from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise, Watch
 from course_lib.exercises.ranks import launched_ranks
 
-__all__ = ["on_watched_ranks"]
+__all__ = ["on_watched_ranks", "watched"]
 
 
 def on_watched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable[..., Any]]) -> dict[str, Any]:
@@ -50,6 +50,11 @@ def on_watched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable
         lines = [line for line in printed.getvalue().splitlines() if not line.startswith("note: ")]
         print(*lines, sep="\n", end="\n" if lines else "")
     return {"ranks": seen, **watch.evidence()}
+
+
+def watched(ranks: int, watch: Callable[[Any], Watch], world: Callable[[Any], int] | None = None) -> dict[str, Any]:
+    """The fields of an `Exercise` on several ranks whose collectives the watch combines."""
+    return {"ranks": ranks, "watch": watch, "world": world, "transport": on_watched_ranks, "seconds": 40.0}
 
 
 def _observe(exercise: Exercise, case: Any, functions: Sequence[Callable[..., Any]], address: str) -> Any:

@@ -557,7 +557,20 @@ def accumulated_step(model, micro_batches, optimizer, loss_fn):
             "resumes", "momentum"),
         "invented accuracies": (edited(PROGRAM, "accuracies=accuracies,", "accuracies=[0.9 for _ in accuracies],"), "validation", "the accuracies that it returns"),
         "no training": ("def main(args, run=None):\n    return dict(accuracies=[0.9] * args.epochs, orders=[], stopped=True, time=1.0, fingerprint=[], statistics=[], weights=None)\n",
-                        _WHOLE, "raised"),
+                        _WHOLE, "prepare the data by prepare_once"),
+        "stopped before the validation": (
+            edited(PROGRAM, "        stopped = stop_together(reached(accuracies, args), device)\n        if rank == 0:\n", "        if rank == 0:\n",
+                   "        equalise_buffers(model)\n", "        stopped = stop_together(reached(accuracies, args), device)\n        equalise_buffers(model)\n"),
+            "validation", "stop_together is asked before evaluate"),
+        "stopped without the last accuracy": (
+            edited(PROGRAM, "        accuracies.append(val_accuracy)\n", "",
+                   "device)\n        if rank == 0:\n", "device)\n        accuracies.append(val_accuracy)\n        if rank == 0:\n"),
+            "validation", "before the epoch's accuracy is in the list"),
+        "reported before the decision": (
+            edited(PROGRAM, "        stopped = stop_together(reached(accuracies, args), device)\n        if rank == 0:\n", "        if rank == 0:\n",
+                   "            report(run, records[-1], slowest, stopped)\n",
+                   "            report(run, records[-1], slowest, stopped)\n        stopped = stop_together(reached(accuracies, args), device)\n"),
+            "records", "before report"),
         "a batch for all": (edited(PROGRAM, "args.batch_size,\n", "args.batch_size // dist.get_world_size(),\n"), "training", "not given args.batch_size"),
     },
 }  # fmt: skip
