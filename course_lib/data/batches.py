@@ -49,6 +49,11 @@ class Split:
         """The images with these numbers, in this order: those of a `torch.utils.data.Subset`, for example."""
         return Split(self.images[indices], self.labels[indices])
 
+    def hold_out(self, share: int = 6) -> "tuple[Split, Split]":
+        """Images to train on, and the last one of `share` equal parts to validate on. Both are views, not copies."""
+        cut = len(self) * (share - 1) // share
+        return Split(self.images[:cut], self.labels[:cut]), Split(self.images[cut:], self.labels[cut:])
+
 
 @dataclass(frozen=True)
 class ImageData:

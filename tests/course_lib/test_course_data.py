@@ -273,3 +273,12 @@ def test_data_loader_and_sampler_take_it(small):
     images = torch.cat([images for images, _ in batches])
     assert torch.equal(images, small.test.images.float() / 255)
     assert all(images.is_contiguous(memory_format=torch.channels_last) for images, _ in batches)
+
+
+@pytest.mark.parametrize("count, share, cut", [(12, 6, 10), (14, 6, 11), (9, 3, 6), (5, 6, 4)])
+def test_the_last_images_are_held_out(count, share, cut):
+    split = numbered(count)
+    training, validation = split.hold_out(share)
+    assert training.labels.tolist() == list(range(cut)) and validation.labels.tolist() == list(range(cut, count))
+    assert torch.equal(torch.cat([training.images, validation.images]), split.images)
+    assert validation.images.untyped_storage().data_ptr() == split.images.untyped_storage().data_ptr()

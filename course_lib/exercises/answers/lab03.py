@@ -24,8 +24,11 @@ def _train(
     kept=lambda losses: losses,
     more=0,
     late=None,
+    look="after",
+    ends=bool,
+    shown=list,
 ):
-    def train_steps(model, batches, steps, optimizer, schedule, loss_fn, device):
+    def train_steps(model, batches, steps, optimizer, schedule, loss_fn, device, watch=None):
         model.train(mode)
         losses, epoch = [], 0
         while len(losses) < steps + more and (begin_again or not epoch):
@@ -36,12 +39,16 @@ def _train(
                 if clear:
                     optimizer.zero_grad()
                 loss.backward()
+                if watch is not None and look == "before" and ends(watch(shown([*losses, loss.item()]))):
+                    return kept([*losses, loss.item()])
                 optimizer.step()
                 if schedule is not None and when == "after":
                     schedule.step()
                 if late:
                     loss = loss_fn(late(model)(images), labels)
                 losses.append(loss.item())
+                if watch is not None and look == "after" and ends(watch(shown(losses))):
+                    return kept(losses)
                 if len(losses) == steps + more:
                     break
             if schedule is not None and when == "pass":
@@ -133,6 +140,38 @@ def _steps(batch, scale, known_batch, known_steps):
     return known_steps * steps_needed(batch, scale, 1) / steps_needed(known_batch, scale, 1)
 
 
+def _race(
+    reached=lambda losses, target, window: len(losses) >= window and statistics.mean(losses[-window:]) <= target,
+    watch=lambda reached: reached, end=lambda losses, arrived: len(losses) if arrived else math.nan,
+):  # fmt: skip
+    def steps_to_loss(train, target, window):
+        def at_target(losses):
+            return reached(list(map(float, losses)), target, window)
+
+        losses = train(watch(at_target))
+        return end(losses, at_target(losses))
+
+    return steps_to_loss
+
+
+def _race_afterwards(train, target, window):
+    losses = train(lambda losses: False)
+    ends = [n for n in range(window, len(losses) + 1) if statistics.mean(losses[n - window : n]) <= target]
+    return ends[0] if ends else math.nan
+
+
+def _fastest(pick=min, known=lambda steps: not math.isnan(steps), row=lambda b, lr, s: (lr, s, b * s), order=sorted):
+    def fastest(trials):
+        times = {}
+        for batch, lr, steps in trials:
+            if known(steps):
+                times.setdefault(batch, []).append((steps, lr))
+        best = {batch: pick(times[batch]) for batch in order(times)}
+        return {batch: row(batch, lr, steps) for batch, (steps, lr) in best.items()}
+
+    return fastest
+
+
 def _whole(values):
     return all(map(math.isfinite, values))
 
@@ -182,6 +221,11 @@ ANSWERS = {
         "loss after": Mistake("that is the loss after the update; the one before it was asked for", _train(late=copy.deepcopy), None),
         "second forward pass": Mistake("the loss is computed again after the update: keep the first one. A second forward "
             "pass in training mode also changes the statistics of batch norm", _train(late=lambda model: model), None),
+        "watch not called": Mistake("watch is never called", _train(look="never"), None),
+        "watch goes on": Mistake("the training continues where watch has returned True", _train(ends=lambda wish: False), None),
+        "watch before the update": Mistake("watch is called before the update; it should be after it", _train(look="before"), None),
+        "latest loss watched": Mistake("watch is given the latest loss alone; it should be the list of all so far",
+            _train(shown=lambda losses: losses[-1]), None),
         "last loss": Mistake("return the losses of all steps, a list", _train(kept=lambda losses: losses[-1]), None),
         "no reference": Mistake("the factor is batch / reference", None, _rates(k=lambda b, reference: b)),
         "upside down": Mistake("that is divided: a larger batch takes fewer steps, so each must be longer",
@@ -239,25 +283,47 @@ ANSWERS = {
         "negative scale": Mistake(f"{_LOST}, not a negative number", _norms(scale=lambda G2, tr: tr / G2)),
         "zero": Mistake(_LOST, _norms(scale=lambda G2, tr: tr / G2 if G2 > 0 else 0.0)),
     }),
-    "critical-batch": Answers((_curve(), _steps), {
-        "two numbers": Mistake("return three numbers, (S_min, E_min, B_crit)", _curve(give=lambda s, e, b: (s, e)), None),
-        "swapped": Mistake(f"S_min and E_min are swapped: {_CURVE}", _curve(give=lambda s, e, b: (e, s, b)), None),
+    "critical-batch": Answers((_race(), _fastest(), _curve(), _steps), {
+        "goes on": Mistake("give train a function that returns True at the target, and call train once",
+            _race_afterwards, None, None, None),
+        "short window": Mistake("there are fewer than `window` losses yet, so there is no such mean",
+            _race(lambda losses, target, window: statistics.mean(losses[-window:]) <= target), None, None, None),
+        "one loss": Mistake("a single loss is at the target there; the mean of the latest `window` losses counts",
+            _race(lambda losses, target, window: losses[-1] <= target), None, None, None),
+        "mean of all": Mistake("that is the mean of all losses; the latest `window` ones count",
+            _race(lambda losses, target, window: len(losses) >= window and statistics.mean(losses) <= target), None, None, None),
+        "index": Mistake("that is the last loss's place in the list, counted from 0; the first step is step 1",
+            _race(end=lambda losses, arrived: len(losses) - 1 if arrived else math.nan), None, None, None),
+        "never is the last step": Mistake("where the training ends above the target, return nan",
+            _race(end=lambda losses, arrived: len(losses)), None, None, None),
+        "slowest": Mistake("those are the most steps", None, _fastest(pick=max), None, None),
+        "nan kept": Mistake("a batch size that never reached the target has no entry",
+            None, _fastest(known=lambda steps: True), None, None),
+        "as they came": Mistake("the batch sizes are not in rising order", None, _fastest(order=list), None, None),
+        "no learning rate": Mistake("the values are (learning rate, steps, images)",
+            None, _fastest(row=lambda b, lr, s: (s, b * s)), None, None),
+        "steps for images": Mistake("images are steps times batch size", None, _fastest(row=lambda b, lr, s: (lr, s, s)), None, None),
+        "lowest rate": Mistake("that is the smallest learning rate of each batch size; the fewest steps count",
+            None, _fastest(pick=lambda times: min(times, key=lambda pair: pair[1])), None, None),
+        "two numbers": Mistake("return three numbers, (S_min, E_min, B_crit)", None, None, _curve(give=lambda s, e, b: (s, e)), None),
+        "swapped": Mistake(f"S_min and E_min are swapped: {_CURVE}", None, None, _curve(give=lambda s, e, b: (e, s, b)), None),
         "smallest measured": Mistake("those are the fewest steps and images measured; the curve comes close to S_min and "
-            "E_min and never reaches them", _curve(lambda S, E: (S.min(), E.min())), None),
+            "E_min and never reaches them", None, None,
+            _curve(lambda S, E: (S.min(), E.min())), None),
         "absolute errors": Mistake("that fits S = S_min + E_min/B, in which the longest training decides alone; divided by "
-            "S it is S_min/S + E_min/E = 1", _curve(_absolute), None),
+            "S it is S_min/S + E_min/E = 1", None, None, _curve(_absolute), None),
         "two points": Mistake("that is the curve through the first and the last point; let all of them count",
-            _curve(_two_points), None),
-        "turned": Mistake("it is turned: B_crit = E_min/S_min", _curve(quotient=lambda s, e: s / e), None),
-        "middle batch": Mistake("a batch size is images per step: B_crit = E_min/S_min", _curve(quotient=lambda s, e: e), None),
-        "not refused": Mistake("it returns numbers where the fit is no curve", _curve(refuse=lambda s, e: False), None),
+            None, None, _curve(_two_points), None),
+        "turned": Mistake("it is turned: B_crit = E_min/S_min", None, None, _curve(quotient=lambda s, e: s / e), None),
+        "middle batch": Mistake("a batch size is images per step: B_crit = E_min/S_min", None, None, _curve(quotient=lambda s, e: e), None),
+        "not refused": Mistake("it returns numbers where the fit is no curve", None, None, _curve(refuse=lambda s, e: False), None),
         "known steps for the fewest": Mistake("that takes known_steps for S_min; first S_min from the known point, "
-            "known_steps / (1 + B_crit/known_batch)", None, lambda B, scale, _, steps: steps_needed(B, scale, steps)),
+            "known_steps / (1 + B_crit/known_batch)", None, None, None, lambda B, scale, _, steps: steps_needed(B, scale, steps)),
         "halves for ever": Mistake("twice the batch, half the steps: that holds far below B_crit only",
-            None, lambda B, scale, b, steps: steps * b / B),
-        "rounded": Mistake("do not round: a float is asked for", None, lambda *known: math.ceil(_steps(*known))),
-        "upside down": Mistake("larger batches need fewer steps", None, lambda B, n, b, steps: _steps(b, n, B, steps)),
-        "images": Mistake("the images grow so, not the steps", None, lambda B, n, b, steps: steps * (n + B) / (n + b)),
+            None, None, None, lambda B, scale, b, steps: steps * b / B),
+        "rounded": Mistake("do not round: a float is asked for", None, None, None, lambda *known: math.ceil(_steps(*known))),
+        "upside down": Mistake("larger batches need fewer steps", None, None, None, lambda B, n, b, steps: _steps(b, n, B, steps)),
+        "images": Mistake("the images grow so, not the steps", None, None, None, lambda B, n, b, steps: steps * (n + B) / (n + b)),
     }),
     "search": Answers((_search(),), {
         "one number": Mistake("return the pair (learning rate, whether it is at the edge)", _search(give=lambda lr, edge: lr)),

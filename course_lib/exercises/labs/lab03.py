@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from course_lib.exercises.comparing import equal, finite
+from course_lib.exercises.comparing import equal, finite, is_number
 from course_lib.exercises.description import Exercise, Part
 from course_lib.exercises.ranks.collective_broker import CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import collective_group
@@ -50,23 +50,25 @@ def _images(random, count, features=6, classes=4):
 
 
 def _draw_trainings(random):
-    def training(about, passes, per_pass, steps, factors=None):
+    def training(about, passes, per_pass, steps, factors=None, ends=None):
         weights = _weights(random)
         batches = [[_images(random, int(random.integers(5, 9))) for _ in range(per_pass)] for _ in range(passes)]
         lr, momentum = random.uniform([0.1, 0.5], [0.2, 0.8]).round(3).tolist()
         return {
             "weights": weights, "batches": batches, "steps": steps, "lr": lr, "momentum": momentum, "factors": factors,
-            "about": f"{about}: {steps} steps, {per_pass} batches per pass",
+            "ends": ends, "about": f"{about}: {steps} steps, {per_pass} batches per pass",
         }  # fmt: skip
 
     long = int(random.integers(5, 8))
     factors = random.uniform(0.3, 0.9, 8).cumprod().tolist()
+    ends = int(random.integers(3, 6))
     bases = random.uniform(0.01, 0.5, 4).round(4).tolist()
     sizes = random.integers([8, 3], [100, 40], (4, 2)).tolist()
     return {
         "one": [training("one pass, no schedule", 1, long, long)],
         "several": [training("several passes", 4, 3, int(random.choice([7, 8, 10, 11])))],
         "scheduled": [training("one pass, with a schedule", 1, 6, 6, factors)],
+        "watched": [training(f"watch returns True after {ends} updates", 1, 7, 7, ends=ends)],
         "rates": [
             {"rates": (lr, b, b * k, b * k + b // 3, b // 2), "about":
              f"base_lr {lr}, reference batch {b}, batches of {b * k}, {b * k + b // 3} and {b // 2}"}
@@ -106,9 +108,19 @@ def observe_training(case, train_steps, scaled_lr):
     factors, schedule = case["factors"], None
     if factors is not None:
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factors[min(step, len(factors) - 1)])
-    losses = train_steps(
-        model, passes, case["steps"], optimizer, schedule, nn.functional.cross_entropy, torch.device("cpu")
-    )
+    given = model, passes, case["steps"], optimizer, schedule, nn.functional.cross_entropy, torch.device("cpu")
+    if case["ends"] is None:
+        losses = train_steps(*given)
+    else:
+        watched, before = [], [model[0].weight.detach().clone()]
+
+        def watch(losses):
+            before.append(model[0].weight.detach().clone())
+            watched.append([len(losses) if isinstance(losses, list) else None, not torch.equal(*before[-2:])])
+            return len(watched) == case["ends"]
+
+        train_steps(*given, watch)
+        return {"watched": watched}
     return {
         "weights": [tensor.detach().clone() for tensor in model.state_dict().values()],
         "losses": losses.tolist() if isinstance(losses, torch.Tensor) else losses,
@@ -141,6 +153,10 @@ training = Exercise(("train_steps", "scaled_lr"), _draw_trainings, observe_train
     "schedule": Part("The schedule advances after every update", "with a schedule the weights or the learning rate are "
         "wrong: it advances once after each update", "print the learning rate of each step",
         cases="scheduled", keys="weights lr"),
+    "watch": Part("watch sees the losses after every update, and can end the training", "watch(losses) is called after "
+        "every update with the list of the losses so far; where it returns True, the training ends",
+        "let watch print len(losses) and return len(losses) == 3: it prints 1, 2 and 3", cases="watched",
+        keys="watched"),
     "linear": _rule("Linear scaling", "rule 'linear' is wrong", _BY_HAND, keys="linear"),
     "sqrt": _rule("Square-root scaling", "rule 'sqrt' is wrong", _BY_HAND, keys="sqrt"),
     "none": _rule("The constant learning rate", "rule 'none' is wrong",
@@ -399,7 +415,45 @@ noise = Exercise(("noise_scale",), _draw_norms, observe_noise, {
         "try squared norms 10.0 at batch 16 and 1.0 at batch 64", keys="lost"),
 }, "", "batches of {0} and {1}, squared norms {2} and {3}; lost in noise: {4} and {5}")  # fmt: skip
 
-# --- critical_batch, predicted_steps
+# --- steps_to_loss, fastest, critical_batch, predicted_steps
+
+
+def _draw_race(random):
+    """Losses that fall in noise: where the mean of the latest ones is at the target, a single one was there before."""
+    window, target = int(random.integers(4, 8)), round(float(random.uniform(0.4, 0.8)), 3)
+
+    def losses(end, early):
+        high = target + np.linspace(1.2, 0.4, 3 * window) + random.uniform(-0.05, 0.05, 3 * window)
+        high[[0, 2 * window] if early else 2 * window] = target - 0.3  # alone at the target
+        last = target - 0.1 + random.uniform(-0.05, 0.05, 2 * window)
+        return [*high, *last[:end]]
+
+    def case(about, some):
+        about = f"{about}: the mean of the latest {window} losses shall be at most {target}, losses {[round(x, 3) for x in some]}"
+        return {"losses": list(map(float, some)), "window": window, "target": target, "about": about}
+
+    return {
+        "races": [case("a training that arrives", losses(2 * window, True))],
+        "never": [case("a training that ends above the target", losses(1, False))],
+    }
+
+
+def _draw_laps(random):
+    def laps():
+        """Of four batch sizes one wins at its lowest learning rate, one does not, one has a single time, one has none."""
+        batches, rates = random.choice([8, 16, 32, 64, 128, 256], 4, replace=False).tolist(), (0.06, 0.12, 0.24)
+        one, other, single = random.integers([15, 15, 20], [60, 60, 90]).tolist()
+        times = (one, 3 * one, 2 * one), (3 * other, 2 * other, other), (math.nan, single, math.nan), (math.nan,) * 3
+        trials = [
+            (batch, lr, float(steps)) for batch, row in zip(batches, times, strict=True)
+            for lr, steps in zip(rates, row, strict=True)
+        ]  # fmt: skip
+        trials = [trials[place] for place in random.permutation(len(trials))]
+        known = [trial for trial in trials if not math.isnan(trial[2])]
+        trials.sort(key=lambda trial: trial is not max(known))  # a time of the largest batch comes first
+        return {"trials": trials, "about": f"trials {trials}"}
+
+    return {"laps": [laps() for _ in range(3)]}
 
 
 def _draw_curves(random):
@@ -425,9 +479,10 @@ def _draw_curves(random):
             "about": "points that lie on no such curve",
         }
 
+    races, laps = _draw_race(random), _draw_laps(random)
     known = random.integers([4, 4, 100], [5000, 500, 9000], (6, 3)).tolist()
     scales = random.uniform(50, 3000, 6).round(2).tolist()
-    return {
+    return races | laps | {
         "exact": [curve(0.0) for _ in range(3)],
         "noisy": [curve(0.1) for _ in range(3)],
         "bent": [bent() for _ in range(2)],
@@ -439,7 +494,23 @@ def _draw_curves(random):
     }  # fmt: skip
 
 
-def observe_critical(case, critical_batch, predicted_steps):
+def observe_critical(case, steps_to_loss, fastest, critical_batch, predicted_steps):
+    if "losses" in case:
+        trained = []
+
+        def train(watch):
+            begun = len(trained)
+            for loss in case["losses"]:
+                trained.append(loss)
+                if watch([torch.tensor(loss, dtype=torch.float64) for loss in trained[begun:]]):
+                    break
+            return trained[begun:]
+
+        steps = steps_to_loss(train, case["target"], case["window"])
+        return {"steps": float(steps) if is_number(steps) else steps, "trained": len(trained)}
+    if "trials" in case:
+        found = fastest(list(case["trials"]))
+        return {"fastest": list(map(list, found.items())) if isinstance(found, dict) else "no dict"}
     if "known" in case:
         return {"prediction": predicted_steps(*case["known"])}
     try:
@@ -459,7 +530,15 @@ def _refused(case, seen, right):
 
 _OWN_POINTS = "make points from an S_min and an E_min of your own, S = S_min + E_min/B and E = S·B, and fit them"
 
-critical = Exercise(("critical_batch", "predicted_steps"), _draw_curves, observe_critical, {
+critical = Exercise(("steps_to_loss", "fastest", "critical_batch", "predicted_steps"), _draw_curves, observe_critical, {
+    "target": Part("Steps to the target loss", "it is not the number of steps after which the mean of the latest losses is "
+        "at the target, or nan where it never is", "with window 2 and target 1 the losses 0.5, 3, 1.2, 0.7 are there after "
+        "step 4", cases="races never", keys="steps"),
+    "stopped": Part("The training ends at the target", "the training goes beyond the target, or runs more than once",
+        "let the function that you give to train print len(losses)", cases="races never", keys="trained"),
+    "fastest": Part("The fastest trial of each batch size", "it is not the trial with the fewest steps of each batch size, "
+        "as batch → (learning rate, steps, images), batches rising", "nan is neither smaller nor larger than a number: leave "
+        "it out before you compare", cases="laps", keys="fastest"),
     "fit": Part("The fit of points on the curve", "where the points lie on the curve, it does not find S_min and "
         "E_min", _OWN_POINTS, cases="exact", keys="fewest_steps fewest_images", tolerance=1e-3),
     "noisy": Part("The least-squares fit of noisy points", "with points that are off by a tenth, it is not the least-squares "

@@ -4,6 +4,7 @@
 LOSES = {
     "training": {
         "updates losses passes schedule": "gradients kept, evaluation mode, one step more, second forward pass",
+        "watch": "watch not called, watch goes on, watch before the update, latest loss watched",
         "passes": "one pass, no set_epoch, epochs from 1, always epoch 0", "schedule": "schedule per pass, schedule never",
         "losses": "loss after, last loss",
         "linear sqrt fraction": "no reference, upside down", "fraction": "whole factors, never below",
@@ -20,6 +21,8 @@ LOSES = {
         "scale": "mean of quotients, turned", "lost": "negative scale, zero",
     },
     "critical-batch": {
+        "target stopped": "one loss, short window, mean of all", "target": "index, never is the last step", "stopped": "goes on",
+        "fastest": "slowest, nan kept, as they came, no learning rate, steps for images, lowest rate",
         "fit noisy critical": "two numbers", "fit noisy": "swapped", "fit noisy critical refused": "smallest measured",
         "noisy": "absolute errors, two points", "critical": "turned, middle batch", "refused": "not refused",
         "prediction": "known steps for the fewest, halves for ever, rounded, upside down, images",
@@ -32,7 +35,7 @@ LOSES = {
 }  # fmt: skip
 
 _TRAIN = """
-def train_steps(model, batches, steps, optimizer, schedule, loss_fn, device):
+def train_steps(model, batches, steps, optimizer, schedule, loss_fn, device, watch=None):
     def endless():
         for epoch in itertools.count():
             batches.set_epoch(epoch)
@@ -48,6 +51,8 @@ def train_steps(model, batches, steps, optimizer, schedule, loss_fn, device):
         losses[step] = loss.detach()
         optimizer.step()
         {schedule}
+        if watch and watch(list(losses[:step + 1])):
+            return losses[:step + 1]
     return {losses}
 
 def scaled_lr(base_lr, batch, reference, rule):
@@ -82,6 +87,20 @@ def noise_scale(b, B, small_norms, big_norms):
     return {}
 """
 _CURVE = """
+def steps_to_loss(train, target, window):
+    ends = []
+    def watch(losses):
+        if len(losses) >= window and np.mean([float(loss) for loss in losses[-window:]]) <= target:
+            ends.append(len(losses))
+            return True
+    train(watch)
+    return ends[0] if ends else float("nan")
+
+def fastest(trials):
+    table = pd.DataFrame(trials, columns=["batch", "lr", "steps"]).dropna()
+    best = table.loc[table.groupby("batch").steps.idxmin()]
+    return {{int(row.batch): (row.lr, row.steps, row.batch * row.steps) for row in best.itertuples()}}
+
 def critical_batch(steps, images):
     x, y = 1 / np.array(steps), 1 / np.array(images)
     a, b = np.linalg.solve([[x @ x, x @ y], [x @ y, y @ y]], [x.sum(), y.sum()])
