@@ -97,17 +97,17 @@ class Program(CollectiveBroker):
             return done >= self.case["stops_after"]
         if not 0 < done <= len(self.case["epochs"]):
             return [0.0, 0.0, 1.0] if name in ("trained", "evaluate") else [0.0, 0.0]
-        now = self.case["epochs"][done - 1]
+        numbers = self.case["epochs"][done - 1]
         if name == "trained":
-            return now["trained"][rank]
+            return numbers["trained"][rank]
         if name == "throughput":
-            return [now["images_per_sec"], now["seconds"]]
+            return [numbers["images_per_sec"], numbers["seconds"]]
         if name == "evaluate":
-            return now["validated"][rank]
+            return numbers["validated"][rank]
         if name == "metrics":
             for which in ("trained", "validated"):
-                if equal(facts["given"], list(map(float, now[which][rank]))):
-                    return now["means"][which]
+                if equal(facts["given"], list(map(float, numbers[which][rank]))):
+                    return numbers["means"][which]
             return [-1.0, -1.0]
         return None
 
