@@ -7,6 +7,7 @@ it refers to and nothing else; its observations come back as plain data and are 
 from __future__ import annotations
 
 import ast
+import symtable
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -152,6 +153,11 @@ def sliced(source: str, function: str) -> str:
     Imports from `course_lib.exercises` go: nothing of it is in a sandbox.
     """
     tree = ast.parse(source)
+    for node in ast.walk(tree):  # annotations name types that are not there
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+        elif isinstance(node, ast.arg):
+            node.annotation = None
     defined: dict[str, ast.stmt] = {}
     for node in tree.body:
         defined |= dict.fromkeys(_names(node), node)
@@ -161,17 +167,17 @@ def sliced(source: str, function: str) -> str:
         node = defined.get(left.pop())
         if node is not None and node not in wanted:
             wanted.add(node)
-            left += [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
-    for node in wanted:
-        for each in ast.walk(node):  # annotations name types that are not there
-            if isinstance(each, ast.FunctionDef):
-                each.returns = None
-            elif isinstance(each, ast.arg):
-                each.annotation = None
+            left += _globals_of(symtable.symtable(ast.unparse(node), "<driver>", "exec"))
     # Imports come first: where two modules import a name, the later import is the one that is kept.
     kept = [node for node in tree.body if node in wanted]
     tree.body = sorted(kept, key=lambda node: not isinstance(node, ast.Import | ast.ImportFrom))
     return ast.unparse(tree)
+
+
+def _globals_of(scope: symtable.SymbolTable) -> set[str]:
+    """The module's names that a scope refers to, itself or in a scope inside it. A local variable of such a name is none."""
+    found = {each.get_name() for each in scope.get_symbols() if each.is_referenced() and each.is_global()}
+    return found.union(*map(_globals_of, scope.get_children()))
 
 
 def _names(node: ast.stmt) -> list[str]:

@@ -222,6 +222,13 @@ def test_what_two_modules_import_comes_before_its_first_use():
     assert text.startswith("import a\n") and text.count("import") == 1
 
 
+def test_a_local_variable_of_a_definitions_name_brings_nothing():
+    source = "def b(): ...\ndef c(): ...\nD = 1\ndef f(x: D, c=D):\n    b = [c for c in x]\n    return lambda: b\n"
+    text = described.sliced(source, "f")
+    assert "def b" not in text and "def c" not in text and "D = 1" in text
+    assert "def b" in described.sliced(source + "def g():\n    global b\n    return lambda: b\n", "g")
+
+
 def test_a_case_may_be_shown_with_what_was_counted():
     assert visible._shown(lambda case, seen: f"{case}: {seen}", 1, 2) == "1: 2"
     assert visible._shown("{0} of {1}", (1, 2), None) == "1 of 2" and visible._shown("{a}", {"a": 1}, None) == "1"
