@@ -105,5 +105,5 @@ if __name__ == "__main__":
         error.show()
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        print("\nstopped; `make demo` starts again where the data is already staged")
+        print("\nstopped; staged data is kept, and the next `make demo` runs the labs from their beginning")
         sys.exit(130)
