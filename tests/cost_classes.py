@@ -77,6 +77,7 @@ RULES = {
         "course_lib/test_sweep_command.py::test_nothing_is_left_*",
         "course_lib/test_sweep_command.py::test_what_is_done_is_not_run_again_*",
         "course_lib/test_warm_kernels.py::test_plain_papermill_*",
+        "exercises/test_in_the_sandbox.py::test_what_equals_everything_*",
         "labs/test_scaling_notebook.py",
         "labs/test_sync_async_notebook.py",
         "rehearsal/test_planted_mistakes.py",
@@ -87,6 +88,9 @@ RULES = {
 SAMPLE = {
     "course_lib/test_collectives.py::test_values_bytes_and_rounds": ("1", "3", "4"),
     "course_lib/test_launch_failures.py::test_no_rank_outlives_its_launcher": ("launch-1-15", "mpi_run-2-9"),
+    "exercises/test_in_the_sandbox.py::test_what_equals_everything_and_a_blank_earn_nothing": (
+        "lab01-evaluate", "lab02-epoch", "lab03-gradient-norms", "lab04-novograd", "lab06-ring", "lab09-collision",
+    ),
     "hostile/test_hostile_corpus.py::test_exhibit": (
         # escape
         "looks_for_secrets", "other_processes", "writes_where_it_must_not", "network", "exits_in_a_function",
