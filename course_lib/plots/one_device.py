@@ -32,14 +32,14 @@ def first_images(images: torch.Tensor, labels: torch.Tensor, classes: Sequence[s
     ----------
     images : uint8 Tensor, (N, C, H, W)
     labels : int Tensor, (N,)
-        Each of the classes occurs.
+        A class without an image leaves its place empty.
     """
     figure, row = plt.subplots(1, count, figsize=(0.9 * count, 1.25))
     for label, axes in enumerate(row):
-        first = int((labels == label).nonzero()[0])
-        axes.imshow(images[first].permute(1, 2, 0).squeeze(), cmap="gray_r")
-        axes.set_title(classes[label].split("/")[0], fontsize=7)
         axes.axis("off")
+        axes.set_title(classes[label].split("/")[0], fontsize=7)
+        for first in (labels == label).nonzero()[:1, 0].tolist():
+            axes.imshow(images[first].permute(1, 2, 0).squeeze(), cmap="gray_r")
     return figure
 
 
