@@ -1,6 +1,6 @@
 """Lab 02's program. The functions that it calls have stand-ins: what is wrong in one of them costs nothing here.
 
-The stand-ins ask the grader for the numbers that they return, and tell it what they were given. So nobody knows an
+The stand-ins ask the grader for the numbers that they return, and send it what they were given. So nobody knows an
 accuracy before the validation that it belongs to. The program could send such words itself. So the grader also gets the
 weights before and after every epoch, and repeats each epoch from them: only a training makes weights that are right. It
 changes the weights in the checkpoint before the second start: only a restored file has them.
@@ -204,12 +204,13 @@ class Killed(Exception):
     """The job ends in the middle of an epoch."""
 
 
-def told(name, **facts):
+def ask_grader(name, **facts):
+    """State that a stand-in was called, with what; the answer is what it returns."""
     return HERE.outside("called", name, facts)
 
 
 def stand_in_set_up():
-    told("set_up")
+    ask_grader("set_up")
     joined({"rank": HERE.rank, "size": HERE.size}, HERE.outside, CollectiveProcessGroup)
     return torch.device("cpu")
 
@@ -219,7 +220,7 @@ def stand_in_rank_device():
 
 
 def stand_in_prepare_once(prepare):
-    told("prepare")
+    ask_grader("prepare")
     HERE.preparing = True
     try:
         return prepare()
@@ -228,7 +229,7 @@ def stand_in_prepare_once(prepare):
 
 
 def stand_in_load(*given, **named):
-    told("load", inside=HERE.preparing)
+    ask_grader("load", inside=HERE.preparing)
     return load(*given, **named)
 
 
@@ -262,13 +263,13 @@ def stand_in_make_loaders(train_set, validation_set, batch_size, seed):
     sampler = DistributedSampler(data, RANKS, HERE.rank, seed=seed)
     HERE.train = DataLoader(data, BATCH, sampler=sampler, drop_last=True)
     HERE.validation = DataLoader(TensorDataset(HERE.images[:4], HERE.labels[:4]), 2)
-    told("loaders", batch_size=int(batch_size), seed=int(seed), sizes=[len(train_set), len(validation_set)])
+    ask_grader("loaders", batch_size=int(batch_size), seed=int(seed), sizes=[len(train_set), len(validation_set)])
     return HERE.train, HERE.validation
 
 
 def stand_in_wrap(model, device, sync_batchnorm):
     HERE.model = nn.parallel.DistributedDataParallel(model)
-    told("wrap", sync=bool(sync_batchnorm))
+    ask_grader("wrap", sync=bool(sync_batchnorm))
     return HERE.model
 
 
@@ -276,7 +277,7 @@ def stand_in_train_epoch(model, loader, epoch, optimizer, scheduler, loss_fn, de
     own = [id(parameter) for parameter in HERE.model.parameters()]
     group = optimizer.param_groups[0]
     state = optimizer.state.get(group["params"][0], {})
-    killed = told(
+    killed = ask_grader(
         "train", epoch=epoch, wrapped=model is HERE.model, loader=loader is HERE.train, lr=float(group["lr"]),
         momentum=float(group.get("momentum", 0)), nesterov=bool(group.get("nesterov")), steps=int(scheduler.last_epoch),
         own=[id(parameter) for parameter in group["params"]] == own, moving=state.get("momentum_buffer") is not None,
@@ -295,47 +296,47 @@ def stand_in_train_epoch(model, loader, epoch, optimizer, scheduler, loss_fn, de
         nn.functional.cross_entropy(HERE.model.module(images), labels).backward()
         optimizer.step()
         scheduler.step()
-    return tuple(told("trained", ended=weights_of(HERE.model), rates=rates))
+    return tuple(ask_grader("trained", ended=weights_of(HERE.model), rates=rates))
 
 
 def stand_in_equalise_buffers(model):
-    told("equalise", own=model is HERE.model or model is HERE.model.module)
+    ask_grader("equalise", own=model is HERE.model or model is HERE.model.module)
 
 
 def stand_in_evaluate(model, batches, loss_fn):
     images = sum(len(labels) for _, labels in batches)
     wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
     own = model is HERE.model.module
-    return tuple(told("evaluate", own=own, wrapped=wrapped, images=images, weights=weights_of(model)))
+    return tuple(ask_grader("evaluate", own=own, wrapped=wrapped, images=images, weights=weights_of(model)))
 
 
 def stand_in_reduce_throughput(images, seconds, device):
-    return tuple(told("throughput", images=float(images), seconds=float(seconds)))
+    return tuple(ask_grader("throughput", images=float(images), seconds=float(seconds)))
 
 
 def stand_in_reduce_metrics(loss_sum, correct, images, device):
-    return tuple(told("metrics", given=[float(loss_sum), float(correct), float(images)]))
+    return tuple(ask_grader("metrics", given=[float(loss_sum), float(correct), float(images)]))
 
 
 def stand_in_stop_together(wish, device):
-    return told("stop", wish=bool(wish))
+    return ask_grader("stop", wish=bool(wish))
 
 
 class Run:
     """In the place of a run folder."""
 
     def append(self, record, seconds):
-        told("append", record=[record.epoch, record.time, *(getattr(record, name) for name in METRICS), record.lr],
+        ask_grader("append", record=[record.epoch, record.time, *(getattr(record, name) for name in METRICS), record.lr],
              seconds=float(seconds))  # fmt: skip
 
     def early_stop(self, epoch):
-        told("early_stop", epoch=int(epoch))
+        ask_grader("early_stop", epoch=int(epoch))
 
     def save_model(self, model):
-        told("save_model", own=model is HERE.model.module)
+        ask_grader("save_model", own=model is HERE.model.module)
 
     def restore(self, *given):
-        """A run folder may be told what a checkpoint had."""
+        """A run folder can restore what a checkpoint held."""
 
 
 def observe_program(case, rank, outside, main):
