@@ -10,7 +10,6 @@ import torch
 
 from course_lib import plots
 from course_lib.distributed.parameter_server import staleness_of_order
-from course_lib.metrics.communication_cost import Link
 from course_lib.metrics.published_runs import PUBLISHED_RUNS
 from course_lib.metrics.scaling_model import Measurement, StepModel
 from course_lib.plots import (
@@ -50,9 +49,9 @@ FIGURES = {
     "scaling": lambda: plots.scaling({"a": {1: 1.0, 2: 1.7}}, "t"),
     "accuracies": lambda: plots.final_accuracies({"a": [0.8, 0.82], "b": [0.7]}, "t", reference="a"),
     "batches": lambda: plots.accuracy_against_batch({"a": {32: [0.8, 0.82], 64: [0.7]}}, "t"),
-    "messages": lambda: communication.message_times([8, 800], [1e-5, 2e-5], Link(1e-5, 1e-8)),
-    "predictions": lambda: communication.predicted_times(Link(1e-5, 1e-8), 1e6, [2, 4], ["ring", "tree"], "t"),
-    "bandwidths": lambda: communication.bandwidths([8, 800], {"ring": [1e9, 2e9]}, "t", Link(1e-5, 1e-9)),
+    "messages": lambda: communication.message_times([8, 800], [1e-5, 2e-5], 1e-5, 1e-8),
+    "predictions": lambda: communication.predicted_times({"p": {"ring": [1e-3, 2e-3]}}, [2, 4], "t").axes[0],
+    "bandwidths": lambda: communication.bandwidths([8, 800], {"ring": [1e9, 2e9]}, "t", 1e9),
     "bytes": lambda: communication.sent_bytes({"ring": [3, 3], "tree": [6, 0]}, 3, "t"),
     "throughput models": lambda: one_device.throughput_models(
         {4: 10.0, 8: 15.0, 16: 16.0}, {"a + bB": {4: 9.0, 16: 17.0}}
