@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from course_lib import plots
+from course_lib.distributed.messages import owned_blocks
 from course_lib.distributed.parameter_server import staleness_of_order
 from course_lib.metrics.published_runs import PUBLISHED_RUNS
 from course_lib.metrics.scaling_model import Measurement, StepModel
@@ -93,6 +94,15 @@ def test_two_panels_show_the_whole_and_the_upper_part():
     whole, part = parallel_sgd.accuracy_against_workers({"a": {1: [0.9], 2: [0.8, 0.86]}}, "t", lowest=0.7)
     assert whole.get_ylim() == (0.0, 1.02) and part.get_ylim() == (0.7, 1.0)
     assert [list(axes.lines[0].get_ydata()) for axes in (whole, part)] == [[0.9, pytest.approx(0.83)]] * 2
+
+
+def test_a_block_has_a_stripe_for_each_rank_in_it():
+    start, step = owned_blocks.ring_steps([[(1, [1]), (0, [0])]], "t").axes
+    colours = [[patch.get_facecolor()[:3] for patch in axes.patches if patch.get_fill()] for axes in (start, step)]
+    one, other = (plt.matplotlib.colors.to_rgb(colour) for colour in PALETTE[:2])
+    assert colours == [[one, one, other, other], [one, one, other, one, other, other]]
+    assert sum(axes.get_title(loc="left") != "" for axes in owned_blocks.before_and_after().axes) == 7
+    assert len(owned_blocks.topologies().axes) == 3
 
 
 def test_a_label_has_the_same_colour_in_bars_and_lines():
