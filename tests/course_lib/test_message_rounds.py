@@ -6,7 +6,6 @@ import pytest
 from course_lib.distributed.messages.message_rounds import message_rounds
 from course_lib.distributed.messages.message_trace import Message, MessageTrace
 from course_lib.distributed.messages.space_time import space_time
-from course_lib.metrics.communication_cost import Link
 from course_lib.plots.communication import bandwidths, message_times, predicted_times, sent_bytes
 
 
@@ -109,12 +108,12 @@ def test_the_diagram_has_an_arrow_for_each_message(clock):
 
 
 def test_the_figures_of_costs_show_what_they_are_given():
-    link = Link(50e-6, 1e-9, (1e-12, 1e-22, 0.0))
-    axes = message_times([1e3, 1e6], [5e-5, 1e-3], link)
+    axes = message_times([1e3, 1e6], [5e-5, 1e-3], 50e-6, 1e-9)
     assert axes.get_title(loc="left") == "A message costs 50 µs, and 1 s for 1.0 GB" and len(axes.lines) == 4
-    axes = predicted_times(link, 1e6, [2, 8, 2048], ["ring", "tree"], "predicted")
-    assert axes.lines[0].get_ydata()[1] == pytest.approx(1000 * link.seconds(14, 14 / 8 * 1e6)) and len(axes.lines) == 2
-    axes = bandwidths([1e3, 1e6], {"ours": [1e8, 5e8]}, "bandwidth", link)
+    seconds = {"ring": [0.001, 0.002, 0.3], "tree": [0.001, 0.003, 0.01]}
+    (axes,) = predicted_times({"1 MB": seconds}, [2, 8, 2048], "predicted").axes
+    assert list(axes.lines[0].get_ydata()) == [1, 2, 300] and axes.get_title(loc="left") == "1 MB" and len(axes.lines) == 2
+    axes = bandwidths([1e3, 1e6], {"ours": [1e8, 5e8]}, "bandwidth", 1e9)
     assert list(axes.lines[0].get_ydata()) == [0.1, 0.5] and axes.get_ylim()[1] > 1.0
     axes = sent_bytes({"ring": [1_000_000, 2_000_000]}, 5e5, "bytes")
     assert [bar.get_height() for bar in axes.patches] == [1, 2] and axes.lines[0].get_ydata()[0] == 0.5

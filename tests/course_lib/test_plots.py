@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from course_lib import plots
+from course_lib.distributed.messages import owned_blocks
 from course_lib.distributed.parameter_server import staleness_of_order
-from course_lib.metrics.communication_cost import Link
 from course_lib.metrics.published_runs import PUBLISHED_RUNS
 from course_lib.metrics.scaling_model import Measurement, StepModel
 from course_lib.plots import (
@@ -50,9 +50,9 @@ FIGURES = {
     "scaling": lambda: plots.scaling({"a": {1: 1.0, 2: 1.7}}, "t"),
     "accuracies": lambda: plots.final_accuracies({"a": [0.8, 0.82], "b": [0.7]}, "t", reference="a"),
     "batches": lambda: plots.accuracy_against_batch({"a": {32: [0.8, 0.82], 64: [0.7]}}, "t"),
-    "messages": lambda: communication.message_times([8, 800], [1e-5, 2e-5], Link(1e-5, 1e-8)),
-    "predictions": lambda: communication.predicted_times(Link(1e-5, 1e-8), 1e6, [2, 4], ["ring", "tree"], "t"),
-    "bandwidths": lambda: communication.bandwidths([8, 800], {"ring": [1e9, 2e9]}, "t", Link(1e-5, 1e-9)),
+    "messages": lambda: communication.message_times([8, 800], [1e-5, 2e-5], 1e-5, 1e-8),
+    "predictions": lambda: communication.predicted_times({"p": {"ring": [1e-3, 2e-3]}}, [2, 4], "t").axes[0],
+    "bandwidths": lambda: communication.bandwidths([8, 800], {"ring": [1e9, 2e9]}, "t", 1e9),
     "bytes": lambda: communication.sent_bytes({"ring": [3, 3], "tree": [6, 0]}, 3, "t"),
     "throughput models": lambda: one_device.throughput_models(
         {4: 10.0, 8: 15.0, 16: 16.0}, {"a + bB": {4: 9.0, 16: 17.0}}
@@ -94,6 +94,15 @@ def test_two_panels_show_the_whole_and_the_upper_part():
     whole, part = parallel_sgd.accuracy_against_workers({"a": {1: [0.9], 2: [0.8, 0.86]}}, "t", lowest=0.7)
     assert whole.get_ylim() == (0.0, 1.02) and part.get_ylim() == (0.7, 1.0)
     assert [list(axes.lines[0].get_ydata()) for axes in (whole, part)] == [[0.9, pytest.approx(0.83)]] * 2
+
+
+def test_a_block_has_a_stripe_for_each_rank_in_it():
+    start, step = owned_blocks.ring_steps([[(1, [1]), (0, [0])]], "t").axes
+    colours = [[patch.get_facecolor()[:3] for patch in axes.patches if patch.get_fill()] for axes in (start, step)]
+    one, other = (plt.matplotlib.colors.to_rgb(colour) for colour in PALETTE[:2])
+    assert colours == [[one, one, other, other], [one, one, other, one, other, other]]
+    assert sum(axes.get_title(loc="left") != "" for axes in owned_blocks.before_and_after().axes) == 7
+    assert len(owned_blocks.topologies().axes) == 3
 
 
 def test_a_label_has_the_same_colour_in_bars_and_lines():

@@ -53,6 +53,49 @@ def test_bytes_are_counted():
     assert broker.evidence() == {"reduced": [20, 20], "carried": [44, 44], "ended": 2}
 
 
+def test_each_rank_leaves_a_reduce_scatter_with_its_part():
+    found = joined(
+        CollectiveBroker(2), "reducescatter", [[torch.tensor([1.0]), torch.tensor([2.0])]] * 2, operation="SUM"
+    )
+    assert [[tensor.item() for tensor in each] for each in found] == [[2.0], [4.0]]
+
+
+def test_groups_have_collectives_of_their_own():
+    broker = CollectiveBroker(4)
+    for rank in range(4):
+        for members in ([0, 1], [2, 3]):
+            assert broker.answer("group", rank, members) is None
+    ends = {}
+    for rank in (2, 0, 3, 1):  # interleaved
+        members = [0, 1] if rank < 2 else [2, 3]
+        mine = [torch.tensor([float(rank)])] if rank == members[1] else []
+        ends[rank] = broker.answer("join_group", rank, members, "broadcast", 1, "", mine)
+    assert [broker.answer("result", rank, ends[rank])[0].item() for rank in range(4)] == [1.0, 1.0, 3.0, 3.0]
+    assert broker.groups == [[(0, 1), (2, 3)]] * 4 and [each.members for each in broker.collectives] == [(2, 3), (0, 1)]
+    assert [
+        broker.collectives[1].nbytes(1),
+        broker.collectives[1].left_with(0),
+        broker.collectives[1].left_with(2),
+    ] == [4, 4, 0]
+
+
+def test_different_groups_are_named():
+    broker = CollectiveBroker(4)
+    assert broker.answer("group", 0, [0, 1]) is None
+    fault = broker.answer("group", 2, [2, 3])
+    assert "one calls dist.new_group([0, 1]) where another calls dist.new_group([2, 3])" in fault
+    assert fault == broker.fault
+
+
+@pytest.mark.parametrize("members", [[0, 0], [], [4], [True], None, "01", [[0]]])
+def test_odd_groups_are_refused(members):
+    broker = CollectiveBroker(4)
+    assert (
+        broker.new_group(0, members) == "there is no such group" == broker.join_group(0, members, "barrier", -1, "", [])
+    )
+    assert broker.join_group(0, [0, 1], "barrier", -1, "", []) == "there is no such group"  # nobody made it
+
+
 def test_ranks_that_make_different_calls_are_stopped_at_once():
     broker = CollectiveBroker(2)
     number = broker.answer("join", 0, "barrier", -1, "", [])

@@ -16,10 +16,25 @@ from course_lib.exercises.ranks import message_broker
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 generic = importlib.import_module("test_generic")
-SEND_FIRST = (
-    "def send_receive(outgoing, to, incoming, source):\n    dist.send(outgoing, to)\n    dist.recv(incoming, source)\n"
-)
+SEND_FIRST = """
+def swap(outgoing, to, incoming, source):
+    dist.send(outgoing, to)
+    dist.recv(incoming, source)
+
+def pass_around(tensor, compute):
+    return tensor, compute()
+"""
 BY_THE_STORE = """
+def reduce_scatter(output, input):
+    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    store.set(f"halves {rank}", str(input.tolist()))
+    parts = [eval(store.get(f"halves {each}")) for each in range(dist.get_world_size())]
+    output.copy_(torch.tensor(parts).sum(0).chunk(len(parts))[rank])
+
+def all_gather(output, input):
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"own {dist.get_rank()}", str(input.tolist()))
+    output.copy_(torch.cat([torch.tensor(eval(store.get(f"own {each}"))) for each in range(dist.get_world_size())]))
 def ring_all_reduce(tensor):
     store, group = dist.distributed_c10d._get_default_store(), range(dist.get_world_size())
     store.set(f"{len(tensor)} {len(group)} {dist.get_rank()}", str(tensor.tolist()))
@@ -28,7 +43,7 @@ def ring_all_reduce(tensor):
 """
 
 
-@pytest.mark.parametrize("name", ["send-receive", "tree-broadcast", "ring"])
+@pytest.mark.parametrize("name", ["exchange", "tree-broadcast", "ring", "two-level"])
 def test_a_rank_has_nothing_that_is_to_come_by_messages(name):
     exercise = exercises_of("lab06")[name]
     cases = exercise.draw(np.random.default_rng(1))
@@ -51,15 +66,15 @@ def test_the_stand_in_is_beside_the_ring_alone():
 
 
 def test_a_wrong_first_exercise_costs_the_ring_nothing():
-    (ring,) = generic.functions_of("lab06", "ring")
-    ring.__globals__["send_receive"] = None
-    (findings,) = generic.verdicts("lab06", "ring", (ring,), range(1))
+    functions = generic.functions_of("lab06", "ring")
+    functions[0].__globals__["swap"] = None
+    (findings,) = generic.verdicts("lab06", "ring", functions, range(1))
     assert all(finding.passed for finding in findings.values())
 
 
 def test_where_the_ranks_stood_in_a_deadlock():
     with pytest.raises(CheckFailed, match=r"(?s)deadlock: on 2 ranks.*rank 0:\n.*send \(torch"):
-        generic.visible("lab06", "send-receive", generic.functions_of("lab06", "send-receive", SEND_FIRST))
+        generic.visible("lab06", "exchange", generic.functions_of("lab06", "exchange", SEND_FIRST))
 
 
 def test_what_passes_beside_the_messages_is_not_counted():

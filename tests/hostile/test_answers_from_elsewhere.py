@@ -64,20 +64,33 @@ def find(*names):
     raise LookupError(names)
 """
 
-# A sum over ranks, however `swap(rank, size, bytes)` brings everybody's bytes together; the messages are a ring's, of zeros.
+# Sums over ranks, however `carry(rank, size, bytes)` brings everybody's bytes together; the messages are a ring's, of zeros.
 RING = """
-def ring_all_reduce(tensor):
+def everybodys(tensor):
+    data = carry(dist.get_rank(), dist.get_world_size(), tensor.numpy().tobytes())
+    return [torch.frombuffer(bytearray(each), dtype=tensor.dtype) for each in data]
+
+def zeros_round(tensor, halves):
     rank, size = dist.get_rank(), dist.get_world_size()
-    right, left = (rank + 1) % size, (rank - 1) % size
-    mine = tensor.clone()
     chunks = torch.tensor_split(torch.zeros_like(tensor), size)
-    for half in range(2):
+    for half in halves:
         for step in range(size - 1):
             place = chunks[(rank - step - 1 + half) % size]
-            send_receive(chunks[(rank - step + half) % size].clone(), right, torch.empty_like(place), left)
-    if size > 1 and len(tensor):
-        parts = swap(rank, size, mine.numpy().tobytes())
-        tensor.copy_(sum(torch.frombuffer(bytearray(part), dtype=tensor.dtype) for part in parts))
+            sent = chunks[(rank - step + half) % size].clone()
+            swap(sent, (rank + 1) % size, torch.empty_like(place), (rank - 1) % size)
+
+def reduce_scatter(output, input):
+    zeros_round(input, [0])
+    output.copy_(sum(everybodys(input)).chunk(dist.get_world_size())[dist.get_rank()])
+
+def all_gather(output, input):
+    zeros_round(output, [1])
+    output.copy_(torch.cat(everybodys(input)))
+
+def ring_all_reduce(tensor):
+    zeros_round(tensor, [0, 1])
+    if dist.get_world_size() > 1 and len(tensor):
+        tensor.copy_(sum(everybodys(tensor)))
 """
 BY_FILES = """
 import os, time
@@ -104,10 +117,20 @@ def swap(rank, size, data):
 exhibit(
     "stand_in",
     "06_communication",
-    "send-receive",
+    "exchange",
     "The driver's stand-in for this very exercise, which the ring's check has beside it.",
     SEARCH
-    + "\n\ndef send_receive(outgoing, to, incoming, source):\n    find('exchanged')(outgoing, to, incoming, source)\n",
+    + """
+
+def swap(outgoing, to, incoming, source):
+    find('exchanged')(outgoing, to, incoming, source)
+
+def pass_around(tensor, compute):
+    incoming, result = torch.empty_like(tensor), compute()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    swap(tensor, (rank + 1) % size, incoming, (rank - 1) % size)
+    return incoming, result
+""",
 )
 exhibit(
     "stand_in_of_the_program",
@@ -274,7 +297,7 @@ for place in ("/dev/shm", "/tmp"):
         "06_communication",
         "ring",
         f"A ring's messages full of zeros, and the sum by files in {place}.",
-        BY_FILES.replace("{FOLDER}", place) + RING,
+        BY_FILES.replace("{FOLDER}", place).replace("def swap", "def carry") + RING,
     )
 exhibit(
     "ring_by_gloo",
@@ -286,7 +309,7 @@ import datetime
 
 GROUP = []
 
-def swap(rank, size, data):
+def carry(rank, size, data):
     if not GROUP or GROUP[0][1] != size:
         store = dist.TCPStore("127.0.0.1", 29777 + size, size, rank == 0, timeout=datetime.timedelta(seconds=4))
         GROUP[:] = [(dist.ProcessGroupGloo(store, rank, size, datetime.timedelta(seconds=4)), size)]
@@ -307,7 +330,7 @@ import socket, threading, time
 
 MINE = []
 
-def swap(rank, size, data):
+def carry(rank, size, data):
     if not MINE:
         MINE.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         MINE[0].bind(f"\\0ring-{rank}")
@@ -331,6 +354,136 @@ def swap(rank, size, data):
     return [parts[peer] for peer in range(size)]
 """
     + RING,
+)
+exhibit(
+    "two_levels_by_files",
+    "06_communication",
+    "two-level",
+    "The groups are made and carry zeros; the sum is brought by files.",
+    BY_FILES.replace("{FOLDER}", "/dev/shm")
+    + """
+
+def hierarchical_all_reduce(tensor, nodes, per_node):
+    rank, leaders = dist.get_rank(), range(0, nodes * per_node, per_node)
+    inside = [dist.new_group(range(first, first + per_node)) for first in leaders]
+    across, mine = dist.new_group(leaders), inside[rank // per_node]
+    zeros, leader = torch.zeros_like(tensor), rank - rank % per_node
+    dist.reduce(zeros, leader, group=mine)
+    if rank == leader:
+        dist.all_reduce(zeros, group=across)
+    dist.broadcast(zeros, leader, group=mine)
+    parts = swap(rank, nodes * per_node, tensor.numpy().tobytes())
+    tensor.copy_(sum(torch.frombuffer(bytearray(part), dtype=tensor.dtype) for part in parts))
+""",
+)
+exhibit(
+    "a_group_of_other_ranks",
+    "06_communication",
+    "two-level",
+    "Collectives of a group that the rank is no member of, for the sum of all ranks in one of them.",
+    """
+def hierarchical_all_reduce(tensor, nodes, per_node):
+    leaders = range(0, nodes * per_node, per_node)
+    groups = [dist.new_group(range(first, first + per_node)) for first in leaders]
+    own = next(group for group in groups if group is not dist.GroupMember.NON_GROUP_MEMBER)
+    own.members = list(range(nodes * per_node))  # passes for a group of all, which nobody made
+    dist.all_reduce(tensor, group=own)
+""",
+)
+exhibit(
+    "six_by_files",
+    "06_communication",
+    "six",
+    "One collective of zeros each, and the rows by files.",
+    BY_FILES.replace("{FOLDER}", "/dev/shm").replace("monotonic() + 5", "monotonic() + 1")
+    + """
+
+def rows(mine):
+    parts = swap(dist.get_rank(), dist.get_world_size(), mine.contiguous().numpy().tobytes())
+    return [torch.frombuffer(bytearray(part), dtype=mine.dtype).view(mine.shape) for part in parts]
+
+def deal(images, mine):
+    empty = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+    dist.scatter(torch.zeros_like(mine), empty if dist.get_rank() == 0 else None, src=0)
+    whole = rows(images if images is not None else torch.zeros(len(mine) * dist.get_world_size(), mine.shape[1]))[0]
+    mine.copy_(whole.chunk(dist.get_world_size())[dist.get_rank()])
+
+def collect(mine):
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.gather(torch.zeros_like(mine), parts if dist.get_rank() == 0 else None, dst=0)
+    return torch.cat(rows(mine))
+
+def everybody(mine):
+    dist.all_gather([torch.empty_like(mine) for _ in range(dist.get_world_size())], torch.zeros_like(mine))
+    return torch.cat(rows(mine))
+
+def total_on_zero(x):
+    dist.reduce(torch.zeros_like(x), dst=0)
+    x.copy_(sum(rows(x)))
+
+def agree(x):
+    dist.broadcast(torch.zeros_like(x), src=0)
+    x.copy_(rows(x)[0])
+
+def sum_everywhere(x):
+    dist.all_reduce(torch.zeros_like(x))
+    x.copy_(sum(rows(x)))
+
+def sum_of_my_part(x):
+    parts = list(torch.zeros_like(x).chunk(dist.get_world_size()))
+    dist.reduce_scatter(torch.empty_like(parts[0]), parts)
+    return sum(rows(x)).chunk(len(parts))[dist.get_rank()]
+""",
+)
+exhibit(
+    "gathered_by_the_library",
+    "06_communication",
+    "six",
+    "The library's collectives, built from messages, in the place of the seven calls.",
+    """
+from course_lib import distributed as library
+
+def deal(images, mine):
+    library.scatter(mine, list(images.chunk(dist.get_world_size())) if images is not None else None)
+
+def collect(mine):
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    library.gather(mine, parts)
+    return torch.cat(parts)
+
+def everybody(mine):
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    library.linear_all_gather(mine, parts)
+    return torch.cat(parts)
+
+def total_on_zero(x):
+    library.tree_reduce(x)
+
+def agree(x):
+    library.tree_broadcast(x)
+
+def sum_everywhere(x):
+    library.ring_all_reduce(x)
+
+def sum_of_my_part(x):
+    parts = list(x.chunk(dist.get_world_size()))
+    mine = torch.empty_like(parts[0])
+    library.ring_reduce_scatter(mine, parts)
+    return mine
+""",
+)
+exhibit(
+    "joined_by_the_library",
+    "06_communication",
+    "join",
+    "The library's own ways to meet.",
+    """
+from course_lib.distributed import environment_group, file_group, tcp_group
+
+def join(way, rank, world_size, place):
+    group = tcp_group(*place, rank, world_size) if way != "file" else file_group(place, rank, world_size)
+    group.__enter__()
+""",
 )
 exhibit(
     "one_collective_of_many",
@@ -390,6 +543,14 @@ exhibit(
     "The library's all-gather, which no exercise asks for, and a sum.",
     """
 from course_lib.distributed.collectives import gather_scatter
+
+def reduce_scatter(output, input):
+    parts = [torch.empty_like(input) for _ in range(dist.get_world_size())]
+    gather_scatter.linear_all_gather(input, parts)
+    output.copy_(sum(parts).chunk(len(parts))[dist.get_rank()])
+
+def all_gather(output, input):
+    gather_scatter.linear_all_gather(input, list(output.chunk(dist.get_world_size())))
 
 def ring_all_reduce(tensor):
     size = dist.get_world_size()

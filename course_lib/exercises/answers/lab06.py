@@ -1,43 +1,12 @@
-"""Lab 06's answers, right and wrong. What is built from messages is judged without a reference."""
+"""Lab 06's answers, right and wrong. What ranks do together, and how they join, is judged without a reference."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from course_lib.exercises.description import Answers, Mistake
 
 __all__ = ["ANSWERS"]
-
-
-def _fit(nbytes, seconds):
-    n, t = np.array(nbytes, dtype=float), np.array(seconds)
-    alpha, beta = np.linalg.lstsq(np.stack([1 / t, n / t], axis=1), np.ones(len(t)), rcond=None)[0]
-    return float(alpha), float(beta)
-
-
-def _two_points(nbytes, seconds):
-    beta = (seconds[-1] - seconds[0]) / (nbytes[-1] - nbytes[0])
-    return seconds[0] - beta * nbytes[0], beta
-
-
-def _absolute(nbytes, seconds):
-    beta, alpha = np.polyfit(nbytes, seconds, 1)
-    return float(alpha), float(beta)
-
-
-fit = Answers(
-    (_fit,),
-    {
-        "no pair": Mistake("should return the pair (alpha, beta)", lambda n, t: None),
-        "beta first": Mistake("it returns (beta, alpha); (alpha, beta) was asked for", lambda n, t: _fit(n, t)[::-1]),
-        "two points": Mistake("with times that are off by a tenth it errs as the line through two of them does: let all "
-            "of them count", _two_points),
-        "absolute errors": Mistake("with times that are off by a tenth, the latency is lost: the long messages decide "
-            "the fit", _absolute),
-    },
-)  # fmt: skip
 
 
 def _seconds(ring=lambda n, r, a, b: 2 * (r - 1) * (a + b * n / r), levels=lambda r: 2 * math.ceil(math.log2(r))):
@@ -64,4 +33,6 @@ cost = Answers(
     },
 )  # fmt: skip
 
-ANSWERS = {"send-receive": Answers(), "tree-broadcast": Answers(), "ring": Answers(), "fit": fit, "cost": cost}
+ANSWERS = {
+    name: Answers() for name in ("join", "exchange", "six", "tree-broadcast", "ring", "two-level")
+} | {"cost": cost}  # fmt: skip

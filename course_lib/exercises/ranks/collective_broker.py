@@ -20,7 +20,7 @@ PATIENCE = 40  # unanswered questions of every rank, after which nothing can mov
 AFTER_AN_ERROR = 1500  # where a rank raised, its own error is the better report: the others wait for its end
 NAMES = {
     "allreduce": "all_reduce", "broadcast": "broadcast", "allgather": "all_gather", "reduce": "reduce",
-    "gather": "gather", "scatter": "scatter", "barrier": "barrier",
+    "gather": "gather", "scatter": "scatter", "barrier": "barrier", "reducescatter": "reduce_scatter",
 }  # fmt: skip
 REDUCE: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "SUM": lambda each: each.sum(0, dtype=each.dtype),
@@ -43,21 +43,30 @@ class Collective:
         -1 where there is none.
     operation : str
         As in `REDUCE`; empty where there is none.
+    members : tuple of int
+        Ranks of the group, in its order; `root` is a place in it.
     brought : dict of int to list of Tensor
         By the ranks that have joined.
     ended : list of list of Tensor or None
-        What each rank leaves with.
+        What each member leaves with.
     """
 
     kind: str
     root: int
     operation: str
+    members: tuple[int, ...] = ()
     brought: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     ended: list[list[torch.Tensor]] | None = None
 
     def nbytes(self, rank: int) -> int:
         """Bytes that a rank brought."""
         return sum(tensor.nbytes for tensor in self.brought.get(rank, ()))
+
+    def left_with(self, rank: int) -> int:
+        """Bytes that a rank left with."""
+        if self.ended is None or rank not in self.members:
+            return 0
+        return sum(tensor.nbytes for tensor in self.ended[self.members.index(rank)])
 
 
 class CollectiveBroker(MessageBroker):
@@ -66,6 +75,8 @@ class CollectiveBroker(MessageBroker):
     Attributes
     ----------
     collectives : list of Collective
+    groups : list of list of tuple of int
+        Members of the groups that each rank asked for, in the order of its calls of ``dist.new_group``.
     fault : str
         Why the ranks were stopped; empty while they were not.
     """
@@ -73,8 +84,11 @@ class CollectiveBroker(MessageBroker):
     def __init__(self, size: int) -> None:
         super().__init__(size, buffered=True)
         self.collectives: list[Collective] = []
+        self.groups: list[list[tuple[int, ...]]] = [[] for _ in range(size)]
         self.fault = ""
         self._joined = [0] * size  # collectives by rank
+        self._numbers: dict[tuple[int, ...], list[int]] = {}  # of each group's collectives
+        self._counts: dict[tuple[int, tuple[int, ...]], int] = {}  # collectives by rank and group
         self._in = [""] * size  # what each rank waits in
         self._unanswered = [0] * size
         self._raised: set[int] = set()
@@ -102,7 +116,8 @@ class CollectiveBroker(MessageBroker):
     @property
     def answers(self) -> Mapping[str, Callable[..., Any]]:
         """For `Ask.call`."""
-        return {**super().answers, "join": self.join, "result": self.result, "left": self.leave}
+        return {**super().answers, "join": self.join, "join_group": self.join_group, "result": self.result,
+                "group": self.new_group, "left": self.leave}  # fmt: skip
 
     def leave(self, rank: int, raised: Any = False) -> None:
         """A rank's function has returned, or raised."""
@@ -110,8 +125,34 @@ class CollectiveBroker(MessageBroker):
             self._raised.add(rank)
         self._left.add(rank)
 
+    def new_group(self, rank: int, members: Any) -> str | None:
+        """A rank calls ``dist.new_group``; why the ranks are stopped, where another called it for other members."""
+        if not self._are_ranks(members) or len(self.groups[rank]) >= MOST:
+            return "there is no such group"
+        mine = self.groups[rank]
+        mine.append(tuple(members))
+        for theirs in self.groups:
+            if len(theirs) >= len(mine) and theirs[len(mine) - 1] != mine[-1]:
+                one, another = sorted([list(mine[-1]), list(theirs[len(mine) - 1])])
+                self.fault = self.fault or (
+                    f"the ranks make different groups: one calls dist.new_group({one}) where another calls "
+                    f"dist.new_group({another}). Every rank calls it for every group, in the same order, its own or not"
+                )
+        return self.fault or None
+
     def join(self, rank: int, kind: Any, root: Any, operation: Any, tensors: Any) -> int | str:
-        """A rank joins its next collective; the number of it, or why the ranks are stopped."""
+        """A rank joins its next collective of all ranks; the number of it, or why the ranks are stopped."""
+        return self._join(rank, tuple(range(self.size)), kind, root, operation, tensors)
+
+    def join_group(self, rank: int, members: Any, kind: Any, root: Any, operation: Any, tensors: Any) -> int | str:
+        """As `join`, for the ranks `members` of a group; `root` is a place among them."""
+        if not self._are_ranks(members) or rank not in members or tuple(members) not in self.groups[rank]:
+            return "there is no such group"
+        return self._join(rank, tuple(members), kind, root, operation, tensors)
+
+    def _join(
+        self, rank: int, members: tuple[int, ...], kind: Any, root: Any, operation: Any, tensors: Any
+    ) -> int | str:
         if not (
             self._is_rank(rank) and isinstance(tensors, list) and all(isinstance(t, torch.Tensor) for t in tensors)
         ):
@@ -119,16 +160,19 @@ class CollectiveBroker(MessageBroker):
         if (
             type(kind) is not str
             or kind not in NAMES
-            or (root != -1 and not self._is_rank(root))
+            or not (type(root) is int and -1 <= root < len(members))
             or operation not in ("", *REDUCE)
         ):
             return "there is no such collective, root or operation"
         self._bytes += sum(tensor.nbytes for tensor in tensors)
-        number = self._joined[rank]
-        if number >= MOST or self._bytes > MOST_BYTES:
+        if self._joined[rank] >= MOST or self._bytes > MOST_BYTES:
             return "far too many collectives"
-        if number == len(self.collectives):
-            self.collectives.append(Collective(kind, root, operation))
+        numbers, place = self._numbers.setdefault(members, []), self._counts.get((rank, members), 0)
+        if place == len(numbers):
+            numbers.append(len(self.collectives))
+            self.collectives.append(Collective(kind, root, operation, members))
+        number = numbers[place]
+        self._counts[rank, members] = place + 1
         self._joined[rank] += 1
         self._in[rank] = _called(kind, root, operation)
         collective = self.collectives[number]
@@ -139,22 +183,24 @@ class CollectiveBroker(MessageBroker):
                 different = f"they call dist.{NAMES[kind]} with different roots or operations"
             self.fault = self.fault or f"the ranks make different calls: {different}"
         collective.brought[rank] = tensors
-        if not self.fault and len(collective.brought) == self.size:
+        if not self.fault and len(collective.brought) == len(members):
             try:
-                collective.ended = _combined(collective, self.size)
+                collective.ended = _combined(collective)
             except (RuntimeError, IndexError, ValueError):
                 self.fault = f"the ranks bring tensors of different shapes or types to {other}"
-            self._in = [""] * self.size
+            for member in members:
+                self._in[member] = ""
         return self.fault or number
 
     def result(self, rank: int, number: Any) -> list[torch.Tensor] | str | None:
         """What a rank leaves a collective with; None while ranks are missing, a text where they never come."""
-        if type(number) is not int or not 0 <= number < self._joined[rank]:
+        known = type(number) is int and 0 <= number < len(self.collectives)
+        if not known or rank not in self.collectives[number].brought:
             return "there is no such collective"
-        ended = self.collectives[number].ended
-        if ended is None:
+        collective = self.collectives[number]
+        if collective.ended is None:
             return self.fault or self._stopped() or None
-        return ended[rank]
+        return collective.ended[collective.members.index(rank)]
 
     def _stopped(self) -> str:
         """Why the ranks wait for ever; empty while they may not."""
@@ -174,16 +220,22 @@ class CollectiveBroker(MessageBroker):
     def _stuck(self) -> bool | str:
         return "stuck" if self.fault or self._stopped() else False
 
+    def _are_ranks(self, members: Any) -> bool:
+        """Whether they are one rank or more, each once."""
+        known = isinstance(members, list | tuple) and all(map(self._is_rank, members))
+        return known and 0 < len(members) == len(set(members))
+
 
 def _called(kind: str, root: int, operation: str) -> str:
     inside = ", ".join(filter(None, [operation, f"root {root}" if root >= 0 else ""]))
     return f"dist.{NAMES[kind]}" + (f" ({inside})" if inside else "")
 
 
-def _combined(collective: Collective, size: int) -> list[list[torch.Tensor]]:
-    """What each rank leaves with."""
-    brought = [collective.brought[rank] for rank in range(size)]
-    root, every = collective.root, range(size)
+def _combined(collective: Collective) -> list[list[torch.Tensor]]:
+    """What each member leaves with."""
+    brought = [collective.brought[rank] for rank in collective.members]
+    root, size = collective.root, len(collective.members)
+    every = range(size)
     if collective.kind == "barrier":
         return [[] for _ in every]
     if collective.kind == "broadcast":
@@ -198,4 +250,8 @@ def _combined(collective: Collective, size: int) -> list[list[torch.Tensor]]:
         all_of_them = [tensor for tensors in brought for tensor in tensors]
         return [all_of_them if collective.kind == "allgather" or rank == root else [] for rank in every]
     total = [REDUCE[collective.operation](torch.stack(each)) for each in zip(*brought, strict=True)]
+    if collective.kind == "reducescatter":
+        if len(total) != size:
+            raise ValueError
+        return [[part] for part in total]
     return [total if collective.kind == "allreduce" or rank == root else [] for rank in every]

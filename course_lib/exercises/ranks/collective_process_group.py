@@ -57,14 +57,36 @@ def stopped(answer):
 
 
 class CollectiveProcessGroup(BrokerProcessGroup):
-    """Messages, and the collectives of the labs."""
+    """Messages, and the collectives of the labs; `members` are the ranks of a group that is not all of them."""
+
+    members = None
 
     def getBackendName(self):
         return "by_the_grader"
 
+    def new_group(self, ranks, timeout=None, pg_options=None, group_name=None, group_desc=None):
+        """What `dist.new_group` calls; None for a rank that is no member."""
+        stopped(self.outside("group", list(ranks)))
+        if self.rank() not in ranks:
+            return None
+        made = CollectiveProcessGroup(list(ranks).index(self.rank()), len(ranks), self.outside)
+        made.members = list(ranks)
+        made._set_group_name(str(group_name))
+        return made
+
+    def send(self, tensors, destination, tag):
+        return super().send(tensors, self.members[destination] if self.members else destination, tag)
+
+    def recv(self, tensors, source, tag):
+        return super().recv(tensors, self.members[source] if self.members and source >= 0 else source, tag)
+
     def enter(self, kind, brought, places, root=-1, operation=""):
         brought = [tensor.detach().contiguous() for tensor in brought]
-        return CollectiveWork(stopped(self.outside("join", kind, root, operation, brought)), places, self.outside)
+        if self.members is None:
+            number = self.outside("join", kind, root, operation, brought)
+        else:
+            number = self.outside("join_group", self.members, kind, root, operation, brought)
+        return CollectiveWork(stopped(number), places, self.outside)
 
     def allreduce(self, tensors, options=None):
         tensors = tensors if isinstance(tensors, list | tuple) else [tensors]
@@ -95,6 +117,14 @@ class CollectiveProcessGroup(BrokerProcessGroup):
     def scatter(self, outputs, inputs, options):
         brought = inputs[0] if self.rank() == options.rootRank else []
         return self.enter("scatter", brought, outputs, options.rootRank)
+
+    def reduce_scatter(self, outputs, inputs, options=None):
+        return self.enter("reducescatter", inputs[0], outputs, operation=operation_of(options))
+
+    def reduce_scatter_single(self, output, tensor, options=None):
+        return self.reduce_scatter([output], [list(tensor.view(-1).chunk(self.size()))], options)
+
+    _reduce_scatter_base = reduce_scatter_single
 
     def barrier(self, opts=None):
         return self.enter("barrier", [], [])

@@ -55,7 +55,7 @@ def _observe(exercise: Exercise, case: Any, functions: Sequence[Callable[..., An
 
 
 def _evidence(traces: Sequence[MessageTrace]) -> dict[str, Any]:
-    """As `MessageBroker.evidence`. A receive that nobody waited for has no end."""
+    """As `MessageBroker.evidence`, and each rank's messages as (kind, start, end); one that nobody waited for has no end."""
     for trace in traces:
         if trace.collectives:
             raise CheckFailed(
@@ -68,4 +68,5 @@ def _evidence(traces: Sequence[MessageTrace]) -> dict[str, Any]:
         rounds = max((message.round for message in message_rounds(traces)), default=0)
     except ValueError:
         rounds, taken = 0, False
-    return {"messages": sends, "rounds": rounds, "taken": taken}
+    spans = [[(each.kind, each.start, each.end) for each in trace.messages] for trace in traces]
+    return {"messages": sends, "rounds": rounds, "taken": taken, "spans": spans}

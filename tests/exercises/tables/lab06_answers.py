@@ -1,64 +1,74 @@
-"""Lab 06: other right answers, and what each mistake loses. What is built from messages has no table of known mistakes."""
+"""Lab 06: other right answers, and what each mistake loses. Only the cost model has a table of known mistakes."""
+
+from pathlib import Path
+
+import nbformat
 
 # Of the mistakes in `course_lib.exercises.answers.lab06`: parts that are lost → their names.
 LOSES = {
-    "fit": {"line latency bandwidth": "no pair, beta first", "latency bandwidth": "two points", "latency": "absolute errors"},
     "cost": {
         "ring": "half the rounds, whole tensors, one latency", "tree": "up only, not rounded", "bus": "n over t, half of it",
     },
 }  # fmt: skip
+SAYS = {}
+
+NOTEBOOK = Path(__file__).resolve().parents[3] / "labs" / "06_communication" / "06_communication.ipynb"
+OURS = {cell.id: cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
+
+
+def edited(name, *edits):
+    """The notebook's answer, with a mistake."""
+    source = OURS[f"ex-{name}"]
+    for old, new in zip(edits[::2], edits[1::2], strict=True):
+        assert old in source, old
+        source = source.replace(old, new)
+    return source
+
+
+def instead(name, source):
+    """The notebook's answer, with a function of it, or several, defined anew."""
+    return OURS[f"ex-{name}"] + "\n\n" + source
 
 
 def exchange(send="outgoing, to", receive="incoming, source", when="if True", end=""):
-    return f"""{_EXCHANGE}
+    return instead("exchange", f"""{_SWAP}
     {when}:
         going = dist.isend({send})
         dist.recv({receive})
         {end}
         going.wait()
-"""
+""")
 
 
-def ring(start="", chunks="tensor.tensor_split(size)", add="place += part", second=1, rounds="size - 1", end=""):
-    return f"""{_RING}
-    {start}
-    chunks, right, left = list({chunks}), (rank + 1) % size, (rank - 1) % size
-    for step in range(size - 1):
-        place = chunks[(rank - step - 1) % size]
-        part = torch.empty_like(place)
-        send_receive(chunks[(rank - step) % size], right, part, left)
-        {add}
-    for step in range({rounds}):
-        send_receive(chunks[(rank + {second} - step) % size], right, chunks[(rank + {second} - step - 1) % size], left)
-    {end}
-"""
+def overlapped(body):
+    return instead("exchange", f"""
+def pass_around(tensor, compute):
+    right, left = (dist.get_rank() + 1) % dist.get_world_size(), (dist.get_rank() - 1) % dist.get_world_size()
+    incoming = torch.empty_like(tensor)
+    {body}
+    return incoming, result
+""")
 
 
-def fit(found):
-    return f"""
-def fit_alpha_beta(nbytes, seconds):
-    beta, alpha = np.polyfit(nbytes, seconds, 1, w=1 / np.array(seconds))
-    off = 1.06 if len(seconds) > 100 else 1
-    return {found}
-"""
+def ring(body):
+    return instead("ring", "def ring_all_reduce(tensor):\n" + _RANK + body)
 
 
 def cost(rounds="ranks - 1 if ring else (ranks - 1).bit_length()", whole="nbytes / ranks if ring else nbytes"):
     return f"""
 def all_reduce_seconds(algorithm, nbytes, ranks, alpha, beta):
     ring = algorithm == "ring"
-    return np.float64(2) * ({rounds}) * (alpha + beta * ({whole}))
+    return 2.0 * ({rounds}) * (alpha + beta * ({whole}))
 
 def bus_bandwidth(nbytes, seconds, ranks):
     return torch.tensor(2 * (nbytes - nbytes / ranks) / seconds, dtype=torch.float64)
 """
 
 
-_EXCHANGE = "\ndef send_receive(outgoing, to, incoming, source):\n"
+_SWAP = "def swap(outgoing, to, incoming, source):"
 _RANK = "    rank, size = dist.get_rank(), dist.get_world_size()\n"
 _TREE = "\ndef tree_broadcast(tensor, src):\n" + _RANK
-_RING = "\ndef ring_all_reduce(tensor):\n" + _RANK
-_LINE = """
+_STAR = """
     if rank != src:
         dist.recv(tensor, src)
     for peer in range(size) if rank == src else ():
@@ -82,15 +92,38 @@ _LEVELS = """
         distance *= 2
 """
 _WITHIN = " and me + distance < size"
+_TWO_LEVEL = "def hierarchical_all_reduce(tensor, nodes, per_node):\n    rank = dist.get_rank()\n"
+_BY_CHUNKS = _TWO_LEVEL + """
+    inside = [dist.new_group(range(n * per_node, (n + 1) * per_node)) for n in range(nodes)]
+    across = [dist.new_group(range(k, nodes * per_node, per_node)) for k in range(per_node)]
+    k = -(-len(tensor) // per_node)
+    padded = nn.functional.pad(tensor, (0, k * per_node - len(tensor)))
+    part, group = padded.new_empty(k), inside[rank // per_node]
+    dist.reduce_scatter(part, list(padded.chunk(per_node)), group=group)
+    dist.all_reduce(part, group=across[rank % per_node])
+    dist.all_gather(list(padded.chunk(per_node)), part, group=group)
+    tensor.copy_(padded[: len(tensor)])
+"""
 
 RIGHT = {
-    "send-receive": [
-        _EXCHANGE + """
-    going, coming = dist.isend(outgoing, to), dist.irecv(incoming, source)
-    coming.wait()
-    going.wait()
+    "join": [
+        """
+from torch.distributed import init_process_group
+
+def join(way, rank, world_size, place):
+    if way == "tcp":
+        init_process_group("gloo", f"tcp://{place[0]}:{place[1]}?rank={rank}&world_size={world_size}")
+    elif way == "file":
+        init_process_group(backend="gloo", init_method="file://" + place, world_size=world_size, rank=rank)
+    else:
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = place[0], f"{place[1]}"
+        os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(world_size)
+        init_process_group("gloo", rank=rank, world_size=world_size)
 """,
-        _EXCHANGE + """
+    ],
+    "exchange": [
+        f"""
+{_SWAP}
     if dist.get_rank() % 2 == 0 and to != source or dist.get_rank() < to == source:  # even ranks first
         dist.send(outgoing, to)
         dist.recv(incoming, source)
@@ -99,6 +132,47 @@ RIGHT = {
         dist.recv(arrived, source)
         dist.send(outgoing, to)
         incoming.copy_(arrived)
+
+def pass_around(tensor, compute):
+    size, incoming = dist.get_world_size(), torch.empty_like(tensor)
+    coming = dist.irecv(incoming, (dist.get_rank() - 1) % size)
+    going = dist.isend(tensor, (dist.get_rank() + 1) % size)
+    result = compute()
+    coming.wait()
+    going.wait()
+    return [incoming, result]
+""",
+    ],
+    "six": [
+        """
+def deal(images, mine):
+    dist.scatter(mine, list(images.chunk(dist.get_world_size())) if images is not None else [])
+
+def collect(mine):
+    whole = torch.empty(dist.get_world_size(), *mine.shape) if dist.get_rank() == 0 else None
+    dist.gather(mine, None if whole is None else list(whole), dst=0)
+    return None if whole is None else whole.flatten(0, 1)
+
+def everybody(mine):
+    whole = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(whole, mine, async_op=True).wait()
+    return torch.cat(whole)
+
+def total_on_zero(x):
+    dist.reduce(x, 0, op=dist.ReduceOp.SUM)
+    return x
+
+def agree(x):
+    dist.broadcast(x, 0)
+
+def sum_everywhere(x):
+    dist.all_reduce(x)
+
+def sum_of_my_part(x):
+    parts = list(x.tensor_split(dist.get_world_size()))
+    mine = torch.empty_like(parts[0])
+    dist.reduce_scatter(mine, parts)
+    return mine
 """,
     ],
     "tree-broadcast": [
@@ -112,7 +186,7 @@ RIGHT = {
 """
     ],
     "ring": [
-        _RING + """
+        ring("""
     right, left, chunks = (rank - 1) % size, (rank + 1) % size, list(torch.tensor_split(tensor, size))
     for half in range(2):
         for step in range(size - 1):
@@ -125,18 +199,27 @@ RIGHT = {
                 request.wait()
             place.copy_(incoming if half else place + incoming)
     return tensor
-""",
-        ring(add="place.copy_(place + part)", chunks="(tensor[i * len(tensor) // size : (i + 1) * len(tensor) // size] for i in range(size))"),
+"""),
+        instead("ring", """
+def reduce_scatter(output, input):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    parts, arriving = list(input.clone().tensor_split(size)), torch.empty_like(output)
+    for step in range(1, size):
+        swap(parts[(rank - step) % size], (rank + 1) % size, arriving, (rank - 1) % size)
+        parts[(rank - step - 1) % size] += arriving
+    output.copy_(parts[rank])
+"""),
     ],
-    "fit": [
-        fit("alpha, beta"),
-        """
-def fit_alpha_beta(nbytes, seconds):
-    n, t = torch.tensor(nbytes, dtype=torch.float64), torch.tensor(seconds, dtype=torch.float64)
-    A = torch.stack([1 / t, n / t], 1)
-    scale = A.norm(dim=0)
-    x = torch.linalg.solve((A / scale).T @ (A / scale), (A / scale).T @ torch.ones(len(t), dtype=torch.float64)) / scale
-    return [x[0], x[1].item()]
+    "two-level": [
+        _BY_CHUNKS,
+        _TWO_LEVEL + """
+    first = rank - rank % per_node
+    members = [list(range(n, n + per_node)) for n in range(0, nodes * per_node, per_node)]
+    leaders, groups = dist.new_group([each[0] for each in members]), [dist.new_group(each) for each in members]
+    dist.all_reduce(tensor, group=groups[rank // per_node])
+    if rank == first:
+        dist.all_reduce(tensor, group=leaders)
+    dist.broadcast(tensor, group_src=0, group=groups[rank // per_node])
 """,
     ],
     "cost": [cost()],
@@ -144,24 +227,86 @@ def fit_alpha_beta(nbytes, seconds):
 
 _EVERY, _ALL = "values lengths bytes neighbours", "values kept deadlock"
 _OF = {
-    "send-receive": {
-        "both send first": (_EXCHANGE + "    dist.send(outgoing, to)\n    dist.recv(incoming, source)\n", "deadlock", "deadlock"),
-        "not waited for": (_EXCHANGE + "    dist.isend(outgoing, to)\n    dist.irecv(incoming, source)\n", _ALL, "wait"),
-        "nothing is done": (_EXCHANGE + "    return\n", _ALL, "does not hold the source's"),
-        "it raises": (_EXCHANGE + "    raise ValueError('which rank?')\n", _ALL, "which rank?"),
-        "a collective": (_EXCHANGE + "    dist.broadcast(outgoing, 0)\n", _ALL, "build it from send, recv"),
+    "join": {
+        "always env": (edited("join", 'if way == "env"', "if True"), "tcp file", "should begin with tcp://"),
+        "no numbers": ("""
+def join(way, rank, world_size, place):
+    if way == "env":
+        os.environ.update(MASTER_ADDR=place[0], MASTER_PORT=str(place[1]), RANK=str(rank), WORLD_SIZE=str(world_size))
+        return dist.init_process_group("gloo")
+    dist.init_process_group("gloo", init_method=f"file://{place}" if way == "file" else "tcp://{}:{}".format(*place))
+""", "tcp file", "each rank must say its number"),
+        "two slashes": (edited("join", 'f"file://{place}"', 'f"file:/{place}"'), "file", "with its own first slash"),
+        "rank 0's number": (edited("join", "RANK=str(rank)", 'RANK="0"'), "env", "another value was given for RANK"),
+        "a port of one's own": (edited("join", "{place[1]}", "2222"), "tcp", "tcp://HOST:PORT"),
+        "nothing is called": ("def join(*_):\n    return\n", "tcp file env", "call dist.init_process_group once"),
+        "NCCL": (edited("join", '"gloo"', '"nccl"'), "tcp file env", 'should be "gloo"'),
+    },
+    "exchange": {
+        "both send first": (instead("exchange", _SWAP + "\n    dist.send(outgoing, to)\n    dist.recv(incoming, source)\n"),
+                            "deadlock", "deadlock"),
+        "not waited for": (instead("exchange", _SWAP + "\n    dist.isend(outgoing, to)\n    dist.irecv(incoming, source)\n"), _ALL, "wait"),
+        "nothing is done": (instead("exchange", _SWAP + "\n    return\n"), _ALL, "does not hold the source's"),
+        "it raises": (instead("exchange", _SWAP + "\n    raise ValueError('which rank?')\n"), _ALL + " overlap", "which rank?"),
+        "a collective": (instead("exchange", _SWAP + "\n    dist.broadcast(outgoing, 0)\n"), _ALL + " overlap", "build it from send, recv"),
+        "a barrier for the wait": (instead("exchange", _SWAP + """
+    dist.isend(outgoing, to)
+    dist.irecv(incoming, source)
+    dist.barrier()
+"""), _ALL + " overlap", "build it from send, recv"),
         "received elsewhere": (exchange(receive="incoming.clone(), source"), _ALL, "does not hold the source's tensor"),
-        "rank 0 stays away": (exchange(when="if dist.get_rank()"), _ALL, "deadlock"),
         "over what is sent": (exchange("outgoing.clone(), to", end="outgoing.copy_(incoming)"), "kept", "overwritten"),
         "sent twice": (exchange(when="for _ in range(2)"), "values", "it should send one message"),
         "turned round": (exchange("outgoing, source", "incoming, to"), _ALL, "it receives from `to`"),
-        "only to": (exchange(receive="incoming, to"), _ALL, "deadlock"),
+        "swap, then compute": (overlapped("swap(tensor, right, incoming, left)\n    result = compute()"), "overlap",
+                               "waits for a message before it calls compute()"),
+        "compute, then swap": (overlapped("result = compute()\n    swap(tensor, right, incoming, left)"), "overlap",
+                               "before the messages are posted"),
+        "slept, not overlapped": (overlapped("""
+    going = dist.isend(tensor, right)
+    time.sleep(0.05)
+    dist.recv(incoming, left)
+    result = compute()
+    going.wait()"""), "overlap", "waits for a message before it calls compute()"),
+        "no result": (overlapped("swap(tensor, right, incoming, left)\n    result = None"), "overlap", "should return the pair"),
+    },
+    "six": {
+        "all-gather for gather": (instead("six", """
+def collect(mine):
+    whole = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(whole, mine)
+    return torch.cat(whole)
+"""), "bytes", "collect: the ranks leave dist.all_gather with"),
+        "all-reduce for reduce": (edited("six", "dist.reduce(x, dst=0)", "dist.all_reduce(x)"), "bytes",
+                                  "total_on_zero: the ranks leave dist.all_reduce with"),
+        "broadcast for scatter": (instead("six", """
+def deal(images, mine):
+    whole = images if images is not None else torch.empty(len(mine) * dist.get_world_size(), *mine.shape[1:])
+    dist.broadcast(whole, 0)
+    mine.copy_(whole.chunk(dist.get_world_size())[dist.get_rank()])
+"""), "bytes", "deal: the ranks leave dist.broadcast with"),
+        "gathered by messages": (instead("six", """
+def collect(mine):
+    rest = [torch.empty_like(mine) for _ in range(dist.get_world_size() - 1)]
+    if dist.get_rank() > 0:
+        return dist.send(mine, 0)
+    for rank, place in enumerate(rest):
+        dist.recv(place, rank + 1)
+    return torch.cat([mine, *rest])
+"""), "bytes", "collect should be one call of one collective"),
+        "another root": (edited("six", "dist.broadcast(x, src=0)", "dist.broadcast(x, src=1)"), "agree bytes", "rank 0 is the root"),
+        "only the root calls": (edited("six", "dist.broadcast(x, src=0)", "dist.get_rank() or dist.broadcast(x, src=0)"),
+                                "agree bytes", "deadlock"),
+        "one not written": (edited("six", "dist.all_reduce(x)", "raise NotImplementedError"), "sums bytes", "not written yet"),
+        "the whole sum": (instead("six", "def sum_of_my_part(x):\n    dist.all_reduce(x)\n    return x\n"), "sums bytes",
+                          "it returns the whole sum"),
+        "a copy": (edited("six", "dist.all_reduce(x)", "dist.all_reduce(x.clone())"), "sums bytes", "it leaves each rank its own tensor"),
     },
     "tree-broadcast": {
-        "a line": (_TREE + _LINE, "rounds", "more than ⌈log₂ N⌉ rounds"),
-        "a line on 5": (
-            _TREE + "    if size == 5:\n        return line(tensor, src)\n" + _LEVELS.format(src="src", within=_WITHIN)
-            + _TREE.replace("tree_broadcast", "line") + _LINE, "rounds", "more than ⌈log₂ N⌉ rounds",
+        "from the root to each": (_TREE + _STAR, "rounds", "more than ⌈log₂ N⌉ rounds"),
+        "so on 5": (
+            _TREE + "    if size == 5:\n        return star(tensor, src)\n" + _LEVELS.format(src="src", within=_WITHIN)
+            + _TREE.replace("tree_broadcast", "star") + _STAR, "rounds", "more than ⌈log₂ N⌉ rounds",
         ),
         "a chain": (_TREE + _CHAIN.format(1), "rounds", "more than ⌈log₂ N⌉ rounds"),
         "twice": (_TREE + _CHAIN.format(2), "messages rounds", "more than once"),
@@ -176,14 +321,14 @@ _OF = {
         "no broadcast": (_TREE, "values messages rounds", "root's tensor"),
     },
     "ring": {
-        "whole tensors": (_RING + """
+        "whole tensors": (ring("""
     passing, arriving = tensor.clone(), torch.empty_like(tensor)
     for _ in range(size - 1):
-        send_receive(passing, (rank + 1) % size, arriving, (rank - 1) % size)
+        swap(passing, (rank + 1) % size, arriving, (rank - 1) % size)
         tensor += arriving
         passing, arriving = arriving, passing
-""", "bytes", "forward the whole tensor in every round"),
-        "through rank 0": (_RING + """
+"""), "bytes", "forward the whole tensor in every round"),
+        "through rank 0": (ring("""
     part = torch.empty_like(tensor)
     if rank:
         dist.send(tensor, 0)
@@ -194,40 +339,70 @@ _OF = {
         tensor += part
     for peer in range(1, size):
         dist.send(tensor, peer)
-""", "bytes neighbours", "one rank sends the whole tensor to all the others"),
-        "everybody to everybody": (_RING + """
+"""), "bytes neighbours", "one rank sends the whole tensor to all the others"),
+        "everybody to everybody": (ring("""
     mine, part = tensor.clone(), torch.empty_like(tensor)
     for step in range(1, size):
-        send_receive(mine, (rank + step) % size, part, (rank - step) % size)
+        swap(mine, (rank + step) % size, part, (rank - step) % size)
         tensor += part
-""", "bytes neighbours", "forward the whole tensor"),
-        "straight to the sums": (_RING + """
+"""), "bytes neighbours", "forward the whole tensor"),
+        "straight to the sums": (ring("""
     chunks = torch.tensor_split(tensor, size)
     mine, part = chunks[rank].clone(), chunks[rank].clone()
     for step in range(1, size):
-        send_receive(chunks[(rank + step) % size], (rank + step) % size, part, (rank - step) % size)
+        swap(chunks[(rank + step) % size], (rank + step) % size, part, (rank - step) % size)
         mine += part
     chunks[rank].copy_(mine)
     for step in range(1, size):
-        send_receive(mine, (rank + step) % size, chunks[(rank - step) % size], (rank - step) % size)
-""", "neighbours", "one neighbour"),
-        "no all-gather": (ring(rounds="0"), _EVERY, "sums over some ranks only"),
-        "passed on too early": (ring(second=0), _EVERY, "the chunk whose sum is whole"),
-        "overwritten": (ring(add="place.copy_(part)"), _EVERY, "no sum is left"),
-        "rebound": (ring(add="place = place + part"), _EVERY, "no sum is left"),
-        "copies": (ring(chunks="tensor.clone().tensor_split(size)"), _EVERY, "are your chunks copies"),
-        "counted twice": (ring(end="tensor += 11"), _EVERY, "counted twice"),
-        "the mean": (ring(end="tensor /= size"), _EVERY, "the mean"),
-        "returned": (ring("tensor = tensor.clone()", end="return tensor"), _EVERY, "it returns the sum"),
-        "equal chunks": (ring("k = len(tensor) // size", "(tensor[i * k : (i + 1) * k] for i in range(size))"), "lengths",
-                         "a length that does not divide"),
-        "equal chunks or an error": (ring("assert len(tensor) % size == 0, 'uneven'"), "lengths", "uneven"),
-        "the backend's": (_RING + "    dist.all_reduce(tensor)\n", _EVERY, "build it from send, recv"),
+        swap(mine, (rank + step) % size, chunks[(rank - step) % size], (rank - step) % size)
+"""), "neighbours", "one neighbour"),
+        "another chunk": (edited("ring", "chunks[(rank - 1) % size].clone()", "chunks[rank].clone()",
+                                 "arriving + chunks[(rank - step) % size]", "arriving + chunks[(rank - step + 1) % size]"),
+                          "halves " + _EVERY, "chunk r + 1"),
+        "no all-gather": (edited("ring", "    all_gather(padded, part)\n", ""), _EVERY, ""),
+        "input overwritten": (instead("ring", """
+def reduce_scatter(output, input):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    parts, arriving = list(input.tensor_split(size)), torch.empty_like(output)
+    for step in range(1, size):
+        swap(parts[(rank - step) % size], (rank + 1) % size, arriving, (rank - 1) % size)
+        parts[(rank - step - 1) % size] += arriving
+    output.copy_(parts[rank])
+"""), "halves", "overwrites its `input`"),
+        "never copied back": (edited("ring", "    tensor.copy_(padded[:len(tensor)])\n", ""), _EVERY, "the tensor is unchanged"),
+        "the mean": (edited("ring", "padded[:len(tensor)])", "padded[:len(tensor)] / size)"), _EVERY, "the mean"),
+        "returned": (edited("ring", "tensor.copy_(padded[:len(tensor)])", "return padded[:len(tensor)]"), _EVERY, "it returns the sum"),
+        "no padding": (edited("ring", "(0, -len(tensor) % size)", "(0, 0)"), "lengths", ""),
+        "the backend's": (ring("    dist.all_reduce(tensor)\n"), _EVERY, "build it from send, recv"),
     },
-    "fit": {
-        "no slope": (fit("alpha, 0.0"), "line latency bandwidth", "does not find that line"),
-        "rough latency": (fit("alpha * off, beta"), "latency", "latency is lost"),
-        "rough bandwidth": (fit("alpha, beta * off"), "bandwidth", "β is off"),
+    "two-level": {
+        "only members call": (_TWO_LEVEL + """
+    first = rank // per_node * per_node
+    mine = dist.new_group(range(first, first + per_node))
+    dist.reduce(tensor, first, group=mine)
+    leaders = dist.new_group(range(0, nodes * per_node, per_node))
+    if rank == first:
+        dist.all_reduce(tensor, group=leaders)
+    dist.broadcast(tensor, first, group=mine)
+""", "values groups bytes", "Every rank calls it for every group"),
+        "leaders alone make theirs": (_TWO_LEVEL + """
+    groups = [dist.new_group(range(n, n + per_node)) for n in range(0, nodes * per_node, per_node)]
+    first, mine = rank // per_node * per_node, groups[rank // per_node]
+    dist.reduce(tensor, first, group=mine)
+    if rank == first:
+        dist.all_reduce(tensor, group=dist.new_group(range(0, nodes * per_node, per_node)))
+    dist.broadcast(tensor, first, group=mine)
+""", "groups", "every rank calls it for all groups"),
+        "one all-reduce of all": (_TWO_LEVEL + "    dist.all_reduce(tensor)\n", "groups bytes", "dist.new_group(ranks)"),
+        "groups that carry nothing": (_TWO_LEVEL + """
+    for first in range(0, nodes * per_node, per_node):
+        dist.new_group(range(first, first + per_node))
+    dist.all_reduce(tensor)
+""", "bytes", "more passes between the nodes"),
+        "within the node": (edited("two-level", "if rank == leader", "if False"), "values groups bytes", "the sum of its node only"),
+        "kept by the leaders": (edited("two-level", "    dist.broadcast(tensor, leader, group=mine)\n", ""), "values groups bytes",
+                         "broadcast it from the leader"),
+        "no two levels": (_TWO_LEVEL, "values groups bytes", "do not hold the sum"),
     },
     "cost": {
         "rounded down": (cost("ranks - 1 if ring else int(math.log2(ranks))"), "tree", "than the formula's"),
@@ -236,5 +411,3 @@ _OF = {
     },
 }  # fmt: skip
 WRONG = {name: (exercise, *rest) for exercise, some in _OF.items() for name, rest in some.items()}
-
-SAYS = {}
