@@ -166,7 +166,7 @@ SPEEDUP = Exercise(
     observe_table,
     {
         "time": Part("The slowest worker's training, and the averaging's own time", _NO_TABLE, cases="tables", keys="seconds"),
-        "speedup": Part("T(1) / T(P)", _NO_TABLE, cases="tables", judge=_speedups),
+        "speedup": Part("Speed-up T(1) / T(P)", _NO_TABLE, cases="tables", judge=_speedups),
         "efficiency": Part("Speed-up per worker", _NO_TABLE, cases="tables", judge=_efficiencies),
     },
     "try two workers, (6.0, 0.75) and (6.5, 0.25), against 12 s, by hand",
