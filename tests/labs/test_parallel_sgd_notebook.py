@@ -40,7 +40,7 @@ def test_the_graders_cells_start_no_mpi():
     assert CELLS["setup"].index("mpi4py.rc.initialize = False") < CELLS["setup"].index("from mpi4py import MPI")
 
 
-def test_the_profiles_can_be_shared_evenly():
+def test_every_worker_of_every_profile_has_a_batch():
     profiles = yaml.safe_load((LAB / "profiles.yaml").read_text())
     defaults = {}
     exec(CELLS["parameters"], defaults)

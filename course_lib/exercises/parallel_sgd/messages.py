@@ -119,7 +119,10 @@ def _alike(case, seen, right):
     if not all(one["kept"] for one in seen["ranks"]):
         return "the model has other parameter objects than before, which no optimiser knows: copy into them"
     if all(_same(end, ends[0]) for end in ends):
-        return ""
+        carried = sum(max(nbytes) for *_, nbytes in seen["calls"]) + sum(seen["sent"])
+        return (
+            "" if carried >= 4 * _numbers(ends[0]) else "the models are equal, but fewer bytes than they have were sent"
+        )
     if all(_same(end, state) for end, state in zip(ends, case["states"], strict=True)):
         return "every rank still has its own model: is the received buffer written into it by unpack?"
     if all(_same(_parameters(end), _parameters(ends[0])) for end in ends):
@@ -145,7 +148,7 @@ def _one_bcast(case, seen, right):
     if len(calls) != 1:
         return "it broadcasts more than once: one message for the whole model"
     whole = 4 * _numbers(case["states"][0])
-    return "" if max(calls[0][3]) <= whole else "the message has more bytes than 4 per number"
+    return "" if max(calls[0][3]) == whole else "the message has another number of bytes than 4 per number"
 
 
 START = Exercise(
