@@ -71,7 +71,7 @@ def timelines(steps: int = 12, every: int = 4, message: float = 0.5) -> Axes:
     axes.set_yticks([lane for lane, _ in lanes], [label for _, label in lanes])
     axes.invert_yaxis()
     axes.grid(False)
-    axes.legend(loc="lower right")
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
     return axes
 
 
