@@ -34,6 +34,7 @@ RULES = {
         "labs/test_lab_runs.py::test_a_failing_run_leaves_earlier_results_and_names_the_cell",
         "labs/test_labs_in_nbgrader.py::test_the_source_validates_and_leaves_a_run",
         "labs/test_labs_in_sweeps.py::test_what_is_left_is_a_whole_run",
+        "labs/test_parallel_sgd_notebook.py::test_the_program_runs_under_mpirun",
         "labs/test_scaling_job.py",
         "labs/test_sgd_programs.py",
         "rehearsal/test_labs_on_gpus.py",

@@ -26,6 +26,7 @@ from course_lib.distributed.launching.errors import LaunchStoppedError, LaunchTi
 from course_lib.distributed.launching.launch import default_backend, launch, threads_per_rank, warm_up
 from course_lib.distributed.launching.mpi_launch import mpi_launch, mpi_run
 from course_lib.distributed.launching.rank import leave_process_group, rank_device, world_size
+from course_lib.distributed.local_sgd.neuron_matching import best_matching
 from course_lib.distributed.local_sgd.parallel_sgd import (
     WorkerReport,
     critical_path,
@@ -100,6 +101,7 @@ __all__ = [
     "average_on_master",
     "average_parameters",
     "barrier",
+    "best_matching",
     "check_agreement",
     "convert_sync_batchnorm",
     "count_lost_increments",

@@ -1,4 +1,4 @@
-"""The figures of lab 08: speed-up and accuracy against workers, the loss between two workers, a non-convex average."""
+"""The figures of lab 08: time-lines, speed-up and accuracy against workers, the loss between two workers, a non-convex average."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,14 @@ from matplotlib.ticker import FuncFormatter
 from course_lib.plots import style
 from course_lib.plots.style import COLOURS, in_course_style, new_axes
 
-__all__ = ["accuracy_against_workers", "loss_between", "speedups", "two_landscapes"]
+__all__ = [
+    "accuracy_against_interval",
+    "accuracy_against_workers",
+    "loss_between",
+    "speedups",
+    "timelines",
+    "two_landscapes",
+]
 
 
 @in_course_style
@@ -32,6 +39,39 @@ def two_landscapes() -> Axes:
                       fontsize=9)  # fmt: skip
     axes.set_ylim(-0.15, 1.8)
     axes.legend(loc="upper center")
+    return axes
+
+
+@in_course_style
+def timelines(steps: int = 12, every: int = 4, message: float = 0.5) -> Axes:
+    """When two workers compute and when they send, drawn to scale: every step, every `every` steps, once.
+
+    Parameters
+    ----------
+    message : float
+        How long a message takes, in steps.
+    """
+    ways = {"DDP: every step": 1, f"local SGD: every {every} steps": every, "parallel SGD: once": steps}
+    title = "The same computation; what differs is how often the workers send"
+    axes = new_axes(title, "time (in steps of one worker)", "", (8.4, 3.2))
+    lanes = []
+    for place, (label, interval) in enumerate(ways.items()):
+        for worker in range(2):
+            lane = 2.6 * place + worker
+            lanes.append((lane, f"{label}, worker {worker}" if worker == 0 else "worker 1"))
+            now = 0.0
+            for step in range(1, steps + 1):
+                axes.barh(lane, 0.92, left=now, height=0.7, color=COLOURS["measured"])
+                now += 1
+                if step % interval == 0:
+                    axes.barh(lane, message, left=now, height=0.9, color=COLOURS["other"], hatch="//")
+                    now += message
+    for colour, hatch, label in (("measured", "", "a step"), ("other", "//", "a message, for which all wait")):
+        axes.barh(0, 0, color=COLOURS[colour], hatch=hatch, label=label)
+    axes.set_yticks([lane for lane, _ in lanes], [label for _, label in lanes])
+    axes.invert_yaxis()
+    axes.grid(False)
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
     return axes
 
 
@@ -79,6 +119,24 @@ def accuracy_against_workers(
     panels[1].set_title(f"above {lowest:.0%}", loc="right", fontsize=9)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
     return list(panels)
+
+
+@in_course_style
+def accuracy_against_interval(series: Mapping[str, Mapping[str, Sequence[float]]], title: str) -> Axes:
+    """Test accuracy of the average against the steps between two averagings, mean and range over seeds.
+
+    Parameters
+    ----------
+    series : mapping of label to mapping of interval, in words, to accuracies in 0…1, one per seed
+    """
+    axes = new_axes(title, "H, steps between two averagings", "test accuracy of the average", (6.8, 3.6))
+    for index, (label, runs) in enumerate(series.items()):
+        _with_range(axes, dict(enumerate(runs.values())), index, label)
+        axes.set_xticks(range(len(runs)), list(runs))
+    axes.set_ylim(0, 1.02)
+    style.percent(axes.yaxis)
+    axes.legend(loc="lower left")
+    return axes
 
 
 @in_course_style

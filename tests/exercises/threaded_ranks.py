@@ -65,7 +65,7 @@ class Threads:
                 with asking:
                     return answers[name](rank, *map(plain, args))
 
-            group = self.names.get("CollectiveProcessGroup") or self.names["BrokerProcessGroup"]
+            group = self.names.get("CollectiveProcessGroup") or self.names.get("BrokerProcessGroup")
             _RANK.group = lambda store, rank, size, timeout: group(rank, size, outside)
             return plain(self.names[function](self.functions.__getitem__, given[rank], outside))
 

@@ -756,6 +756,36 @@ def main(args, run=None):
 """,
 )
 exhibit(
+    "a_parallel_program_of_words",
+    "08_parallel_sgd_mpi",
+    "program",
+    "Says what the stand-ins would say, in the right order, and trains nothing.",
+    SEARCH
+    + """
+
+def main(comm, args, run=None):
+    say, rank, size = find("say"), comm.Get_rank(), comm.Get_size()
+    data = load(args.dataset, train_samples=args.train_samples)
+    model = ParallelSGDNet(len(data.classes), data.channels)
+    broadcast_state(comm, model)
+    say("partition", size=size, rank=rank, seed=args.seed, images=args.train_samples)
+    steps = args.train_samples // size // args.batch_size
+    for epoch in range(args.epochs):
+        say("train", epochs=[epoch], lr=args.base_lr, every=args.average_every, batches=steps, size=args.batch_size,
+            order=args.seed, shuffled=True, seed=args.seed + rank)
+        say("trained", seconds=0.1)
+        average_models(comm, model, 1)
+        for images in (100.0, len(data.test) / size):
+            say("reduced", images=images, seconds=0.1)
+        if rank == 0:
+            say("reported", epoch=epoch, time=0.1 * (epoch + 1), images=float(size * steps * args.batch_size),
+                train=[0.5, 0.9], test=[0.5, 0.9], run=True)
+    if rank == 0:
+        run.save_model(model)
+    return model.state_dict()
+""",
+)
+exhibit(
     "rows_of_the_recorders",
     "01_single_gpu",
     "training",

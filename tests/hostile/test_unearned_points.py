@@ -82,6 +82,24 @@ OF_SEVERAL_RANKS = {
          "return total + loss.item()", "return total"),
         "gradient",
     ),
+    "models that are equal because they are zero": (
+        "08_parallel_sgd_mpi", "start",
+        ("    comm.Bcast(buffer, root=0)\n    unpack(model, buffer)", "    comm.Barrier()\n    unpack(model, 0 * buffer)"),
+        "equal root message",
+    ),
+    "a model in many small pickles": (
+        "08_parallel_sgd_mpi", "averaging",
+        ("    comm.Allreduce(mine, total, op=MPI.SUM)\n",
+         "    total = np.concatenate([comm.allreduce(part) for part in np.array_split(mine, 150)])\n"),
+        "one-buffer",
+    ),
+    "seconds from nowhere": (
+        "08_parallel_sgd_mpi", "worker", ("return time.process_time() - start - not_mine, averaging", "return 3.0, 1.0"), "time",
+    ),
+    "every rank's own test results": (
+        "08_parallel_sgd_mpi", "program", ("        if rank == 0:\n            so_far", "        if rank == 0:\n            tested = (0.1, 0.99, tested[2])\n            so_far"),
+        "evaluation",
+    ),
     "the assessment's worker whose optimiser never steps": (
         "12_assessment", "worker", (FROZEN, FROZEN + "        optimizer.step = lambda *given: None\n"), "training",
     ),

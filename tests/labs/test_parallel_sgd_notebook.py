@@ -4,9 +4,12 @@ import ast
 from pathlib import Path
 
 import nbformat
+import pytest
 import yaml
 
+from course_lib.distributed import mpi_run
 from course_lib.runs.parameters import check_values, read_rules
+from course_lib.system.mpi_command import MPINotFoundError, find_mpi
 
 LAB = Path(__file__).resolve().parents[2] / "labs" / "08_parallel_sgd_mpi"
 CELLS = {cell.id: cell.source for cell in nbformat.read(LAB / "08_parallel_sgd_mpi.ipynb", as_version=4).cells}
@@ -22,25 +25,22 @@ def calls(source, name):
 
 def test_launches_that_train_have_no_limit_on_time():
     """`gpu` trains for hours; `mpi_launch` ends ranks after half an hour unless told otherwise."""
-    for cell in ("experiment", "study", "recorded"):
+    for cell in ("experiment", "recorded"):
         (call,) = calls(CELLS[cell], "mpi_launch")
         limits = [keyword.value for keyword in call.keywords if keyword.arg == "timeout"]
         assert [ast.unparse(limit) for limit in limits] == ["None"], cell
+    assert calls(CELLS["study"], "study") and not calls(CELLS["study"], "mpi_launch")
 
 
-def test_the_graders_cell_starts_no_mpi():
+def test_the_graders_cells_start_no_mpi():
     names = {"find_mpi", "mpi_launch", "mpi_run"}
-    assert not [name for name in names if calls(CELLS["setup"], name)]
+    for cell in ("setup", "pieces"):
+        assert not [name for name in names if calls(CELLS[cell], name)]
     assert calls(CELLS["hello"], "find_mpi")
+    assert CELLS["setup"].index("mpi4py.rc.initialize = False") < CELLS["setup"].index("from mpi4py import MPI")
 
 
-def test_shares_that_differ_by_a_batch_are_an_error_before_the_training():
-    for cell in ("experiment", "program"):
-        said = CELLS[cell]
-        assert said.index("assert len(set(comm.allgather(len(batches)))) == 1") < said.index("local_sgd_worker(comm")
-
-
-def test_the_profiles_can_be_shared_evenly():
+def test_every_worker_of_every_profile_has_a_batch():
     profiles = yaml.safe_load((LAB / "profiles.yaml").read_text())
     defaults = {}
     exec(CELLS["parameters"], defaults)
@@ -49,9 +49,45 @@ def test_the_profiles_can_be_shared_evenly():
         given = {**defaults, **(values or {})}
         samples = given["study_samples"] or 60_000
         for workers in range(1, given["most_workers"] + 1):
-            shares = {len(range(rank, samples, workers)) // given["batch_size"] for rank in range(workers)}
-            assert len(shares) == 1, (workers, shares)
+            assert samples // workers >= given["batch_size"], workers
 
 
 def test_one_averaging_at_the_end_can_be_asked_for():
     check_values({"average_every": 0}, read_rules(CELLS["parameters"]))
+
+
+def program(folder):
+    """The file that the notebook's last launch runs, made from its own cells."""
+    names = {}
+    heads = {
+        node.targets[0].id: node.value.value
+        for node in ast.parse(CELLS["mpirun"]).body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("HEAD", "TAIL")
+    }
+    (listed,) = [
+        node.value
+        for node in ast.parse(CELLS["mpirun"]).body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "mine"
+    ]
+    for source in CELLS.values():
+        try:
+            tree = ast.parse(source)
+        except SyntaxError:
+            continue
+        names |= {
+            node.name: ast.get_source_segment(source, node) for node in tree.body if isinstance(node, ast.FunctionDef)
+        }
+    path = folder / "parallel_sgd.py"
+    path.write_text("\n\n\n".join([heads["HEAD"], *[names[each.id] for each in listed.elts], heads["TAIL"]]))
+    return path
+
+
+def test_the_program_runs_under_mpirun(tmp_path, capsys):
+    try:
+        find_mpi()
+    except MPINotFoundError as missing:
+        pytest.skip(str(missing))
+    options = ["--dataset", "fashion-mnist-small", "--train-samples", 131, "--epochs", 2, "--batch-size", 22]
+    output = mpi_run(program(tmp_path), 3, options, threads=1)  # 44, 44 and 43 images: one rank has a batch less
+    lines = [line for line in output.splitlines() if "epoch" in line]
+    assert [line.split(":")[0] for line in lines] == ["[rank 0] epoch 1", "[rank 0] epoch 2"]

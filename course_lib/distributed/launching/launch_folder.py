@@ -35,7 +35,7 @@ import cloudpickle
 
 from course_lib.distributed.launching import rank_process
 
-__all__ = ["LaunchFolder"]
+__all__ = ["LaunchFolder", "pickled"]
 
 STACK_GRACE = 1.0  # seconds for the ranks to write their stacks
 
@@ -70,16 +70,15 @@ class LaunchFolder:
 
     def write_call(self, worker: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Write the ranks' call. Raises TypeError if it cannot be sent to another process."""
-        packed = io.BytesIO()
         try:
-            _Pickler(packed).dump((worker, tuple(args), dict(kwargs)))
+            packed = pickled((worker, tuple(args), dict(kwargs)))
         except Exception as error:
             name = getattr(worker, "__name__", repr(worker))
             raise TypeError(
                 f"{name} or its arguments cannot be sent to another process ({error}); "
                 "open files, locks, generators and running processes belong inside the worker"
             ) from error
-        (self.path / "call.pickle").write_bytes(packed.getvalue())
+        (self.path / "call.pickle").write_bytes(packed)
 
     def write_settings(self, **settings: Any) -> None:
         """Write the rest that ranks need; as JSON, which needs none of our modules."""
@@ -133,6 +132,13 @@ class LaunchFolder:
                     continue
                 del waiting[rank]
         return positions
+
+
+def pickled(value: Any) -> bytes:
+    """A value for another process, a notebook's functions included."""
+    packed = io.BytesIO()
+    _Pickler(packed).dump(value)
+    return packed.getvalue()
 
 
 class _Pickler(cloudpickle.Pickler):

@@ -1,7 +1,7 @@
 """Messages between ranks that share no network pass through here, in the grader: counted and delivered out of their reach.
 
-The ranks' half is `broker_process_group`, for MPI `autograde/checks/drivers/lab08.py`. The grader may play a rank itself: `post` and
-`collect` are then its own.
+The ranks' half is `broker_process_group`, for MPI `mpi_comm`. The grader may play a rank itself: `post` and `collect`
+are then its own.
 """
 
 from __future__ import annotations

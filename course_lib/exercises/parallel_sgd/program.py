@@ -1,0 +1,387 @@
+"""Lab 08's program. The functions that it calls have stand-ins: what is wrong in one of them costs nothing here.
+
+The stand-ins do the work over the grader's communicator. The grader repeats the whole training in one process. Only a
+program that starts all ranks from rank 0's network, trains each on its share and averages has those weights at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import threading
+import time
+import types
+
+import numpy as np
+import torch
+from torch import nn
+
+from course_lib.data import Batches, load
+from course_lib.exercises.comparing import equal, finite
+from course_lib.exercises.description import Exercise, Part
+from course_lib.exercises.ranks.mpi_broker import MPIBroker
+from course_lib.exercises.ranks.mpi_comm import mpi_comm
+from course_lib.exercises.ranks.mpi_ranks import on_mpi
+from course_lib.training import evaluate
+
+__all__ = ["PROGRAM"]
+
+RANKS = 2
+DATASET = "fashion-mnist-small"
+PIXELS, CLASSES = 49, 10
+
+
+class Program(MPIBroker):
+    """What the stand-ins say, in order, by rank."""
+
+    def __init__(self, case):
+        super().__init__(RANKS)
+        self.said = [[] for _ in range(RANKS)]
+
+    @property
+    def answers(self):
+        return {**super().answers, "said": self.note}
+
+    def note(self, rank, name, facts):
+        if len(self.said[rank]) > 200 or not isinstance(facts, dict):
+            raise ValueError
+        self.said[rank].append([name, facts])
+
+    def evidence(self):
+        return {"said": self.said, "names": [each.kind for each in self.collectives]}
+
+
+def _draw_programs(random):
+    batch_size = int(random.integers(7, 12))
+    # One rank's share has one batch more than the other's, and one averaging, unless both take as many images.
+    samples = 2 * batch_size * int(random.choice([5, 7])) - 1
+    return {
+        "program": [
+            {
+                "samples": samples, "epochs": 2, "batch_size": batch_size, "lr": float(random.uniform(0.05, 0.15)),
+                "every": 2, "seed": int(random.integers(1, 10_000)),
+                "weights": [torch.from_numpy(random.normal(0, 0.3, PIXELS * CLASSES + CLASSES)).float() for _ in range(RANKS)],
+                "about": f"2 ranks, {samples} images, batches of {batch_size}, 2 epochs",
+            }
+        ]
+    }  # fmt: skip
+
+
+# --- what is sent beside the student's code
+
+HERE = threading.local()  # the ranks of a test are threads
+SEED = torch.manual_seed
+
+
+def say(name, **facts):
+    HERE.outside("said", name, facts)
+
+
+def noted_seed(seed):
+    HERE.seed = int(seed)
+    return SEED(seed)
+
+
+def drawn_from():
+    """The seed of this rank's random numbers; ranks that are threads share one generator, but not this note."""
+    return torch.initial_seed() if HERE.seed is None else HERE.seed
+
+
+def notes_seeds(names):
+    """Have a function's `torch` note the seed."""
+    noting = types.ModuleType("torch")
+    noting.__dict__.update(vars(torch))
+    noting.manual_seed = noted_seed
+    names.update({name: noting for name, value in names.items() if value is torch})
+    names.update({name: noted_seed for name, value in names.items() if value is SEED})
+
+
+def linear_network(weights):
+    """A small network with these weights."""
+    model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(PIXELS, CLASSES))
+    nn.utils.vector_to_parameters(weights.clone(), model.parameters())
+    return model
+
+
+def flat(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def stand_in_network(*given):
+    return linear_network(HERE.weights)
+
+
+def stand_in_load(name, *given, **named):
+    return small_set(name, named.get("train_samples", 0))
+
+
+@functools.cache
+def small_set(name, samples):
+    return load(name, train_samples=samples)
+
+
+def stand_in_partition(labels, size, rank, seed, by_label=False):
+    say("partition", size=size, rank=rank, seed=int(seed), images=len(labels))
+    return share_of(len(labels), size, rank, int(seed))
+
+
+def share_of(images, size, rank, seed):
+    return torch.randperm(images, generator=torch.Generator().manual_seed(seed))[rank::size]
+
+
+def stand_in_broadcast_state(comm, model):
+    buffer = flat(model).numpy().copy()
+    comm.Bcast(buffer, root=0)
+    nn.utils.vector_to_parameters(torch.from_numpy(buffer), model.parameters())
+
+
+def stand_in_average_models(comm, model, samples):
+    mine = np.append(flat(model).numpy() * samples, np.float32(samples))
+    total = np.empty_like(mine)
+    comm.Allreduce(mine, total)
+    with torch.no_grad():
+        nn.utils.vector_to_parameters(torch.from_numpy(total[:-1] / total[-1]), model.parameters())
+
+
+def stand_in_train_local(comm, model, batches, lr, epochs, average, every):
+    epochs = [int(epoch) for epoch in epochs]
+    say("train", epochs=epochs, lr=float(lr), every=int(every), batches=len(batches), size=int(batches.batch_size),
+        order=int(batches.seed), shuffled=bool(batches.shuffle), seed=drawn_from())  # fmt: skip
+    start, clock = time.perf_counter(), time.process_time()
+    steps, last = 0, len(epochs) * len(batches)
+    model.train()
+    for epoch in epochs:
+        batches.set_epoch(epoch)
+        for images, labels in batches:
+            model.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= lr * parameter.grad
+            steps += 1
+            if steps == last or (every and steps % every == 0):
+                average(model)
+    say("trained", seconds=time.perf_counter() - start)
+    return time.process_time() - clock, 0.0
+
+
+def stand_in_reduce_results(comm, loss_sum, correct, images, seconds):
+    mine = np.array([loss_sum, correct, images], dtype=np.float64)
+    total = np.empty_like(mine)
+    comm.Reduce(mine, total, root=0)
+    slowest = comm.reduce(float(seconds), op=max, root=0)
+    say("reduced", images=float(images), seconds=float(seconds))
+    if comm.Get_rank() != 0:
+        return None
+    return total[0] / total[2], total[1] / total[2], slowest
+
+
+def stand_in_report(run, args, epoch, time, images, train, test):
+    say("reported", epoch=int(epoch), time=float(time), images=float(images), train=[float(n) for n in train],
+        test=[float(n) for n in test], run=run is HERE.run)  # fmt: skip
+
+
+class Run:
+    """In the place of a run folder."""
+
+    def save_model(self, model):
+        say("saved", weights=flat(model))
+
+
+def observe_program(case, rank, outside, main):
+    HERE.outside, HERE.weights, HERE.run, HERE.seed = outside, case["weights"], Run(), None
+    names = getattr(main, "__globals__", {})
+    notes_seeds(names)
+    stand_ins = [
+        stand_in_load, stand_in_partition, stand_in_broadcast_state, stand_in_average_models, stand_in_train_local,
+        stand_in_reduce_results, stand_in_report,
+    ]  # fmt: skip
+    for function in stand_ins:
+        names[function.__name__.removeprefix("stand_in_")] = function
+    names["ParallelSGDNet"] = stand_in_network
+    args = argparse.Namespace(
+        dataset=DATASET, train_samples=case["samples"], epochs=case["epochs"], batch_size=case["batch_size"],
+        base_lr=case["lr"], average_every=case["every"], seed=case["seed"],
+    )  # fmt: skip
+    with mpi_comm(rank, RANKS, outside) as comm:
+        returned = main(comm, args, HERE.run)
+    ended = None
+    if isinstance(returned, dict) and all(isinstance(each, torch.Tensor) for each in returned.values()):
+        ended = torch.cat([torch.zeros(0), *[tensor.detach().flatten() for tensor in returned.values()]])
+    return {"ended": ended}
+
+
+# --- judging
+
+
+def _simulated(case):
+    """The whole training in one process: weights at each epoch's end."""
+    data = small_set(DATASET, case["samples"])
+    each = case["samples"] // RANKS
+    shares = [share_of(case["samples"], RANKS, rank, case["seed"])[:each] for rank in range(RANKS)]
+    batches = [
+        Batches(
+            data.train.part(mine), case["batch_size"], mean=data.mean, std=data.std, shuffle=True, seed=case["seed"]
+        )
+        for mine in shares
+    ]
+    models, ends = [linear_network(case["weights"][0]) for _ in range(RANKS)], []
+    for epoch in range(case["epochs"]):
+        for one in batches:
+            one.set_epoch(epoch)
+        for step, each_rank in enumerate(zip(*batches, strict=True), 1):
+            for model, (images, labels) in zip(models, each_rank, strict=True):
+                model.zero_grad()
+                nn.functional.cross_entropy(model(images), labels).backward()
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter -= case["lr"] * parameter.grad
+            if step == len(batches[0]) or step % case["every"] == 0:
+                mean = torch.stack([flat(model) for model in models]).mean(0)
+                for model in models:
+                    nn.utils.vector_to_parameters(mean.clone(), model.parameters())
+        ends.append(flat(models[0]))
+    return ends
+
+
+def _named(said, name):
+    return [facts for called, facts in said if called == name]
+
+
+def _epochs_of(said, epochs):
+    """(seconds of train_local, seconds that were reduced with the test results) of each epoch."""
+    took = [facts["seconds"] for facts in _named(said, "trained")]
+    reduced = [facts["seconds"] for facts in _named(said, "reduced")]
+    if len(took) != epochs or len(reduced) != 2 * epochs:
+        raise ValueError
+    return list(zip(took, reduced[1::2], strict=True))
+
+
+_NO_STATE = "should return the model's state dict on every rank"
+
+
+def _trained(case, seen, right):
+    for rank, (said, one) in enumerate(zip(seen["said"], seen["ranks"], strict=True)):
+        if fault := _prepared(case, rank, said):
+            return fault
+        trainings = _named(said, "train")
+        if not trainings:
+            return "train_local is never called"
+        if [facts["epochs"] for facts in trainings] != [[epoch] for epoch in range(case["epochs"])]:
+            return "train_local is not called once for each epoch, with its number in a list: [epoch]"
+        for facts in trainings:
+            if fault := _training(case, facts):
+                return fault
+        if not isinstance(one["ended"], torch.Tensor):
+            return _NO_STATE
+    seeds = [{facts["seed"] for facts in _named(said, "train")} for said in seen["said"]]
+    if seeds[0] & seeds[1]:
+        return "both ranks draw the same dropout masks: torch.manual_seed(args.seed + rank)"
+    if "Bcast" not in seen["names"]:
+        return "the ranks do not start with one model: broadcast_state(comm, model)"
+    if "Allreduce" not in seen["names"]:
+        return "the models are never averaged: average must call average_models(comm, model, …)"
+    last = _simulated(case)[-1]
+    if not all(_near(one["ended"], last) for one in seen["ranks"]):
+        return "the weights at the end are not those of local SGD from rank 0's network on both shares"
+    return ""
+
+
+def _prepared(case, rank, said):
+    given = _named(said, "partition")
+    if not given:
+        return "partition is never called"
+    wanted = {"size": RANKS, "rank": rank, "seed": case["seed"], "images": case["samples"]}
+    if any(facts != wanted for facts in given):
+        return "partition is not given the training labels, the number of ranks, this rank and args.seed"
+    return ""
+
+
+def _training(case, facts):
+    if facts["size"] != case["batch_size"] or not facts["shuffled"] or facts["order"] != case["seed"]:
+        return "the training batches are not Batches(…, args.batch_size, shuffle=True, seed=args.seed)"
+    if facts["batches"] != case["samples"] // RANKS // case["batch_size"]:
+        return "a rank trains on other images than ⌊m/P⌋ of its own share"
+    if not equal(facts["lr"], case["lr"]) or facts["every"] != case["every"]:
+        return "train_local is not given args.base_lr and args.average_every"
+    return ""
+
+
+def _near(found, right):
+    return isinstance(found, torch.Tensor) and found.shape == right.shape and bool((found - right).abs().max() < 1e-3)
+
+
+def _scores(case):
+    """(mean loss, accuracy) of the averaged model on all test images, by epoch; and the images."""
+    data = small_set(DATASET, case["samples"])
+    found = []
+    for weights in _simulated(case):
+        batches = Batches(data.test, 250, mean=data.mean, std=data.std)
+        with torch.no_grad():
+            loss, correct, images = evaluate(linear_network(weights), batches, nn.functional.cross_entropy)
+        found.append((loss / images, correct / images))
+    return found, len(data.test)
+
+
+def _evaluated(case, seen, right):
+    scores, images = _scores(case)
+    own = [len(range(rank, images, RANKS)) for rank in range(RANKS)]
+    for rank, said in enumerate(seen["said"]):
+        counts = [facts["images"] for facts in _named(said, "reduced")]
+        if len(counts) < case["epochs"]:
+            return "not every rank calls reduce_results after each epoch: all of them must, or they wait for each other"
+        if images in counts:
+            return "each rank evaluates all test images; a P-th of them per rank is enough, and Reduce adds up"
+        if counts.count(own[rank]) < case["epochs"]:
+            return "not every rank evaluates its part of the test images: Batches(…, rank=rank, world_size=size)"
+    reports = _named(seen["said"][0], "reported")
+    if len(reports) != case["epochs"]:
+        return "rank 0 does not report every epoch once"
+    for facts, (loss, accuracy) in zip(reports, scores, strict=True):
+        if not equal(finite(facts["test"][1]), accuracy, 3e-3) or not equal(finite(facts["test"][0]), loss, 3e-3):
+            if equal(finite(facts["train"][1]), accuracy, 3e-3):
+                return "report is given the test results in the place of the training results"
+            return "the reported test results are not those of the averaged model on all test images"
+    return ""
+
+
+def _reported(case, seen, right):
+    if _named(seen["said"][1], "reported") or _named(seen["said"][1], "saved"):
+        return "another rank than 0 reports or saves"
+    reports = _named(seen["said"][0], "reported")
+    if [facts["epoch"] for facts in reports] != list(range(case["epochs"])):
+        return "rank 0 does not report every epoch once, counted from 0"
+    if not all(facts["run"] is True for facts in reports):
+        return "report is not given the run"
+    each = [_epochs_of(said, case["epochs"]) for said in seen["said"]]
+    time, images = 0.0, case["samples"] // RANKS // case["batch_size"] * case["batch_size"] * RANKS
+    for facts, ranks in zip(reports, zip(*each, strict=True), strict=True):
+        if any(not took <= seconds < 10 * took + 5 for took, seconds in ranks):
+            return "the seconds are not those that train_local took: time.perf_counter() before and after it"
+        time += max(seconds for _, seconds in ranks)
+        if not equal(finite(facts["time"]), time):
+            return "the reported time is not the sum of the epochs' seconds so far, of the slowest rank"
+        if facts["images"] != images:
+            return "the reported images are not those that all ranks trained in the epoch"
+    saved = _named(seen["said"][0], "saved")
+    if len(saved) != 1 or not _near(saved[0]["weights"], _simulated(case)[-1]):
+        return "rank 0 does not save the averaged model at the end: run.save_model(model)"
+    return ""
+
+
+PROGRAM = Exercise(
+    ("main",),
+    _draw_programs,
+    observe_program,
+    {
+        "training": Part("Every rank ends with the weights of local SGD", _NO_STATE, cases="program", judge=_trained),
+        "evaluation": Part("Each rank evaluates its part, rank 0 has the sums", _NO_STATE, cases="program", needs="training",
+                           judge=_evaluated),
+        "report": Part("Rank 0 alone reports and saves", _NO_STATE, cases="program", needs="training", judge=_reported,
+                       hint="print the arguments of report"),
+    },
+    "write down which of your functions each rank calls, in which order, and what it returns",
+    "{about}",
+    share=lambda case, rank: case | {"weights": case["weights"][rank]},
+    **on_mpi(RANKS, Program),
+)  # fmt: skip
