@@ -188,7 +188,7 @@ def sizes(model, case):
     for size in (32, 64):
         maps = {}
         handles = [
-            part.register_forward_hook(lambda m, args, out, name=name: maps.update({name: tuple(out.shape)}))
+            part.register_forward_hook(lambda m, args, out, name=name, maps=maps: maps.update({name: tuple(out.shape)}))
             for name, part in parts.items()
         ]
         try:
