@@ -176,7 +176,9 @@ def observe_network(case, HomeworkResNet):
     model = HomeworkResNet(case["classes"], dropout=0.0)
     if not isinstance(model, nn.Module):
         return f"no module: {type(model).__name__}"
-    lacking = [name for name in ("stem", *STAGES, "classifier") if not isinstance(getattr(model, name, None), nn.Module)]
+    lacking = [
+        name for name in ("stem", *STAGES, "classifier") if not isinstance(getattr(model, name, None), nn.Module)
+    ]
     if lacking:
         return f"no part named {lacking[0]}: set self.{lacking[0]} in __init__"
     return sizes(model, case) if case["look"] == "maps" else values(model, case)
