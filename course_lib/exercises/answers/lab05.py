@@ -166,7 +166,7 @@ network = Answers((_network(),), {
             ("conv3_x", 32, 64), ("conv4_x", 64, 128))])),
     "bias in the stem": Mistake("the stem's convolution has a bias; the batch norm behind it takes it away again",
         _network(_stem(lambda given: [nn.Dropout(given.dropout)], bias=True))),
-    "one block, repeated": Mistake("the blocks of a stage share their weights: make a new block each time, [block] * 3 "
+    "one block repeated": Mistake("the blocks of a stage share their weights: make a new block each time, [block] * 3 "
         "repeats one", _network(lambda m, given: [setattr(m, name, _stage(b, c, 4, 2, shared=True)) for name, b, c in (
             ("conv3_x", 32, 64), ("conv4_x", 64, 128))])),
     "plain blocks": Mistake("the blocks add no shortcut: that is a plain network",

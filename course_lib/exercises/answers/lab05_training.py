@@ -198,7 +198,7 @@ transfer = Answers((_transfer(),), {
     "one rate": Mistake("the body has the head's learning rate", _transfer(rate="head")),
     "groups too early": Mistake("the groups hold the old head's parameters: replace the head first", _old_head_in_groups),
     "not frozen": Mistake("with lr_body = 0 the body still asks for gradients: requires_grad_(False)", _transfer(freezes=False)),
-    "frozen, in a group": Mistake("with lr_body = 0 the frozen body is in a group", _transfer(leaves=False)),
+    "frozen but in a group": Mistake("with lr_body = 0 the frozen body is in a group", _transfer(leaves=False)),
     "all frozen": Mistake("with lr_body = 0 the head is frozen, too", _froze_all),
 })  # fmt: skip
 
