@@ -238,5 +238,5 @@ WRONG = {
 }  # fmt: skip
 
 SAYS = {
-    "nothing": "return", "one for all": "shifted alike", "upside down": "upside down", "once alone": "second call",
+    "one block repeated": "4 blocks", "groups too early": "in no group", "no schedule": "scheduler.step() after each",
 }  # fmt: skip
