@@ -225,7 +225,7 @@ WRONG = {
     "a layer in vain": ("basic-block", SHORTCUT + BLOCK.replace("self.last =", "self.more = nn.Linear(3, 3)\n        self.last ="), "layers", "other layers"),
     "half of it": ("bottleneck", BOTTLENECK.replace("self.way(x) + ", "0.5 * self.way(x) + "), "identity channels stride", "not ReLU(F(x) + x)"),
     "narrower stages": ("network", NETWORK.format(pooled="x.amax((2, 3))").replace("128, 256", "128, 250").replace("Linear(256", "Linear(250"), "shapes parameters identity values", "another shape"),
-    "a sum in the pool": ("network", NETWORK.format(pooled="x.sum((2, 3))"), "pooling", "one number per"),
+    "a sum in the pool": ("network", NETWORK.format(pooled="x.sum((2, 3))"), "pooling", "one number"),
     "maps that nothing computes": ("network", NETWORK.format(pooled="x.amax((2, 3))").replace("return x\n", "return x * 0 + 1\n"), "shapes parameters identity values", "computes nothing"),
     "neighbour's crop": ("crop-flip", LOOPED_CROPS.replace("wide[i,", "wide[i - 1,"), "crops offsets flips generator", "its own image"),
     "flips by offset": ("crop-flip", LOOPED_CROPS.replace("torch.rand((), generator=generator) < 0.5", "left % 2"), "flips", "mirrored"),
