@@ -11,6 +11,7 @@ from safetensors.torch import save
 from test_networks import SEED, chosen, fit_head
 
 import autograde.grading.held_out
+from autograde.grading.evidence import read_program
 from autograde.grading.held_out import program_cell, try_weights
 from autograde.grading.run_judging import judge_run
 from autograde.rubric.criteria import KINDS
@@ -172,3 +173,17 @@ def test_another_s_network_costs_two_points_alone(make_run, tmp_path):
     held = HeldOut(1240, 2000, "cifar100", "copy", "torchvision.models.resnet.ResNet")
     points, flags, _ = points_of(make_run, tmp_path, [0.3, 0.5, 0.62], held)
     assert (sum(points.values()), points["own-network"]) == (10, 0) and not flags
+
+
+def test_the_program_is_read_from_beside_the_notebook(tmp_path):
+    submission = tmp_path / "submitted" / "ada" / LAB
+    submission.mkdir(parents=True)
+    path = submission / "resnet_cifar100.py"
+    assert "resnet_cifar100.py" in str(read_program(submission, "resnet_cifar100"))  # there is none
+    path.write_text(OWN)
+    assert read_program(submission, "resnet_cifar100") == OWN.encode()
+    path.unlink()
+    path.symlink_to(SOLUTION)
+    assert isinstance(read_program(submission, "resnet_cifar100"), EvidenceError)
+    with pytest.raises(EvidenceError, match=r"resnet_cifar100\.py is not UTF-8"):
+        program_cell(RULES, b"\xff\xfe")
