@@ -13,7 +13,7 @@ from typing import Any
 
 from course_lib.runs.run_evidence.criteria import KINDS
 
-__all__ = ["course_criteria", "full_name", "known_labs"]
+__all__ = ["course_criteria", "full_name", "known_labs", "programs_of"]
 
 LABS = Path(__file__).with_name("labs")
 
@@ -29,6 +29,13 @@ def full_name(lab: str) -> str:
     if not names:
         raise KeyError(f"{lab} has no criteria of a run")
     return names[0]
+
+
+def programs_of(lab: str) -> list[str]:
+    """Names of the programs whose runs have criteria, of a lab's full name."""
+    path = LABS / f"{lab}.toml"
+    whole = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return [name for name, entry in whole.items() if isinstance(entry, dict) and "points" not in entry]
 
 
 _SETTINGS = {"run_record": {"provenance": ["official", "copy"]}}

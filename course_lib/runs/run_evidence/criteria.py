@@ -21,7 +21,7 @@ from course_lib.runs.run_evidence.transcript import disagreement
 __all__ = ["KINDS", "NEEDS_MODEL", "Finding", "Kind"]
 
 # Kinds that need the predictions of the submitted weights.
-NEEDS_MODEL = ("held_out_accuracy",)
+NEEDS_MODEL = ("held_out_accuracy", "own_network")
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,13 @@ _THRESHOLD = (lambda v: _is_number(v) and 0 < v <= 1, "a number above 0 and at m
     "run.json records a finished run of {run} on real data",
     "open {run}/run.json: `ended` holds a time once the notebook has run to its end, and `data` says what it ran on",
     {"provenance": _PROVENANCE},
+    {"accuracy": _THRESHOLD},
 )
 def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
-    """The record is complete, of this lab, of a finished run, on data of an accepted provenance."""
+    """The record is complete, of this lab, of a finished run, on data of an accepted provenance.
+
+    With `accuracy`, the run has also learned something: its best validation accuracy is at least that.
+    """
     record = evidence.record
     if record.lab != evidence.lab:
         return Finding(False, f"run.json is of lab {quote(record.lab)}, expected {evidence.lab!r}")
@@ -109,6 +113,8 @@ def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
             f"the run used {record.data_provenance} data, accepted are {' and '.join(settings['provenance'])}: "
             "figures on other data say nothing about the task",
         )
+    if (least := settings.get("accuracy")) and not reaches(best := max(evidence.curve.accuracies), least):
+        return Finding(False, f"the network has learned nothing: its best validation accuracy is {best:.3f}")
     return Finding(True, f"finished, on {record.data_provenance} data")
 
 
@@ -267,6 +273,22 @@ def held_out_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Findin
     score = f"{held.accuracy:.3f} ± {held.uncertainty:.3f} on {held.images:,} held-out images"
     passed = reaches(held.accuracy + held.uncertainty, settings["threshold"])
     return Finding(passed, f"the submitted weights score {score}, asked for {settings['threshold']:g}")
+
+
+@_kind(
+    "The network is the student's own, its weights reach {threshold:.2f}, and no part is another library's network",
+    "build_network builds the network from PyTorch's layers and your blocks: nothing of torchvision.models, timm or course_lib",
+    {"threshold": _THRESHOLD},
+)
+def own_network(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """A network that the student's program makes by itself, and that has learned something."""
+    held = evidence.held_out
+    if held.borrowed:
+        return Finding(False, f"the network is not your own: it has a {quote(held.borrowed)}")
+    if not reaches(held.accuracy + held.uncertainty, settings["threshold"]):
+        score = f"{held.accuracy:.3f} on held-out images, asked for {settings['threshold']:g}"
+        return Finding(False, f"the network has not learned: its weights score {score}")
+    return Finding(True, "made of PyTorch's layers and the program's own classes")
 
 
 def _compare(which: str, accuracy: float, epoch: int, threshold: float) -> Finding:
