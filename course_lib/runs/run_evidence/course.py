@@ -13,7 +13,7 @@ from typing import Any
 
 from course_lib.runs.run_evidence.criteria import KINDS
 
-__all__ = ["course_criteria", "full_name", "known_labs"]
+__all__ = ["course_criteria", "full_name", "known_labs", "programs_of"]
 
 LABS = Path(__file__).with_name("labs")
 
@@ -45,12 +45,21 @@ def course_criteria(lab: str, run: str = "") -> list[dict[str, Any]]:
     run : str
         The id of a program's run; empty for the notebook's own.
     """
-    path = LABS / f"{lab}.toml"
-    whole = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    whole = _file(lab)
     entries = whole.get(run, {}) if run else whole
     tables = {kind: entry if isinstance(entry, dict) else {"points": entry} for kind, entry in entries.items()}
     # A table without points is a program's.
     return [_criterion(kind, table, run) for kind, table in tables.items() if "points" in table]
+
+
+def programs_of(lab: str) -> list[str]:
+    """The programs of a lab, by its full name, whose runs have criteria."""
+    return [name for name, entry in _file(lab).items() if isinstance(entry, dict) and "points" not in entry]
+
+
+def _file(lab: str) -> dict[str, Any]:
+    path = LABS / f"{lab}.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _criterion(kind: str, entry: dict[str, Any], run: str) -> dict[str, Any]:
