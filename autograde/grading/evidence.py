@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from autograde.rubric.verdict import RunSummary
-from autograde.submission.run_folder import EvidenceError, RunFolder
+from autograde.submission.run_folder import EvidenceError, RunFolder, open_submission, read_plain
 from course_lib.runs.run_evidence import learning_curve, run_record, transcript
 from course_lib.runs.run_evidence.evidence import Evidence, HeldOut, RunFiles, parse_evidence
 from course_lib.runs.run_evidence.learning_curve import LearningCurve
 from course_lib.runs.run_evidence.quoting import printable
 from course_lib.runs.run_evidence.run_record import RunRecord
 
-__all__ = ["LIMITS", "WEIGHTS", "read_evidence", "read_run_files", "summarise"]
+__all__ = ["LIMITS", "PROGRAM", "WEIGHTS", "read_evidence", "read_program", "read_run_files", "summarise"]
 
 WEIGHTS = "model.safetensors"
+PROGRAM = "program"  # of a run's files: the text of the program that trained it, from beside the notebook
+MAX_PROGRAM = 256 << 10
 # The files of a run folder that are read, with their largest sizes in bytes.
 LIMITS = {
     "run.json": run_record.MAX_BYTES,
@@ -56,6 +59,22 @@ def read_run_files(submission: Path, lab: str, folder: str = "", writer: str = "
     except EvidenceError as error:
         return dict.fromkeys(LIMITS, error)
     return files
+
+
+def read_program(submission: Path, program: str) -> bytes | EvidenceError:
+    """The text of ``PROGRAM.py`` beside the notebook, or why there is none. The name is the rubric's."""
+    shown = f"{program}.py"
+    missing = "hand in the program that trained the run, beside the notebook"
+    try:
+        folder = open_submission(submission)
+        try:
+            return read_plain(folder, shown, MAX_PROGRAM, shown=shown, missing=missing, remedy=missing)
+        finally:
+            os.close(folder)
+    except FileNotFoundError:
+        return EvidenceError(f"there is no {shown}: {missing}")
+    except EvidenceError as error:
+        return error
 
 
 def read_evidence(submission: Path, lab: str) -> Evidence:

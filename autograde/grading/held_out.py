@@ -3,7 +3,8 @@
 The images are a newly drawn sample of the test split, lightly augmented. Only the images go into the sandbox, never a
 label. The class numbers that come out are scored here. Weights are read inside the sandbox, within its limits, as
 safetensors, which hold only tensors. With the course's own network, no student code is in the process. If a rubric takes
-the network from the notebook (``network = "notebook:make_model"``), student code computes the answer, from the pixels.
+the network from the notebook (``network = "notebook:make_model"``) or from the program that trained it
+(``network = "program:build_network"``), student code computes the answer, from the pixels.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from autograde.grading.evidence import WEIGHTS
+from autograde.grading.evidence import PROGRAM, WEIGHTS
 from autograde.grading.networks import DRIVER, NETWORKS, Network
 from autograde.grading.run_judging import other_program
 from autograde.rubric.form import ModelEvidence, RunEvidence
@@ -94,11 +95,29 @@ def with_weights(
         own = rules.model
         limits = Limits.of(own.seconds or execution.seconds, own.memory_gib or execution.memory_gib)
         try:
+            if rules.model.network.startswith("program:"):
+                cells = [program_cell(rules, files[PROGRAM])]
             data = context.data(execution.data)
             tried = try_weights(rules.model, evidence, weights, context.warm, random, limits, cells, data)
         except EvidenceError as error:
             tried = error
     return replace(evidence, held_out_or_error=tried)
+
+
+def program_cell(rules: RunEvidence, text: bytes | EvidenceError) -> dict[str, Any]:
+    """The definitions of a submitted program, as a cell of the sandbox.
+
+    Raises
+    ------
+    EvidenceError
+        The file cannot be read, or is not UTF-8.
+    """
+    if isinstance(text, EvidenceError):
+        raise text
+    try:
+        return {"id": rules.program, "source": text.decode("utf-8"), "definitions": True}
+    except UnicodeDecodeError:
+        raise EvidenceError(f"{rules.program}.py is not UTF-8 text: hand in the program that you ran") from None
 
 
 def try_weights(
@@ -144,8 +163,8 @@ def try_weights(
     chosen = random.permutation(len(staged.arrays["test_labels"]))[: rules.images]
     images = augment(staged.arrays["test_images"][chosen], random)
     labels = np.asarray(staged.arrays["test_labels"][chosen])
-    from_notebook = rules.network.startswith("notebook:")
-    name = rules.network if from_notebook else rules.network.partition(":")[2]
+    from_student = rules.network.startswith(("notebook:", "program:"))
+    name = rules.network if from_student else rules.network.partition(":")[2]
     network = NETWORKS.get(name, Network(normalised=False))
     numbers = _numbers(network, record)
     scale, shift = _normalisation(staged) if network.normalised else ([1 / 255], [0.0])
@@ -163,23 +182,28 @@ def try_weights(
 
     def predict(share: float) -> dict[str, Any]:
         bounds = replace(limits, seconds=share * limits.seconds)
-        with warm.execute(bounds, data=data if from_notebook else {}) as execution:
-            execution.cells(cells if from_notebook else [])
+        with warm.execute(bounds, data=data if from_student else {}) as execution:
+            execution.cells(cells if from_student else [])
             return execution.call(DRIVER, "predict", given)[0]
 
     try:
         reply = in_turn(predict)
     except Exceeded as error:
         raise EvidenceError(f"the weights could not be tested: {error}") from None
-    predicted = reply.get("value")
+    predicted, borrowed = reply.get("value"), ""
+    if name.startswith("program:") and isinstance(predicted, dict):
+        predicted, borrowed = predicted.get("predicted"), str(predicted.get("borrowed", ""))[:100]
     if not isinstance(predicted, torch.Tensor) or predicted.shape != labels.shape or predicted.is_floating_point():
         error = reply.get("error") if isinstance(reply.get("error"), dict) else {}
         # PyTorch's first line only says that something is wrong; the next ones say what.
         why = quote(" ".join(str(error.get("message", "no classes came back")).split()), 160)
         built = " and ".join(f"{key} {value}" for key, value in numbers.items())
         what = f"the lab's network of {built}" if built else "the lab's network"
+        if name.startswith("program:"):
+            what = f"the network that {name.partition(':')[2]} of the submitted program makes"
         raise EvidenceError(f"model.safetensors does not fit {what}: {why}")
-    return HeldOut(int((predicted.numpy() == labels).sum()), len(labels), staged.name, staged.provenance)
+    correct = int((predicted.numpy() == labels).sum())
+    return HeldOut(correct, len(labels), staged.name, staged.provenance, borrowed)
 
 
 def _numbers(network: Network, record: RunRecord) -> dict[str, int]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from nbformat import NotebookNode
 from nbformat.v4 import new_notebook
 
-from autograde.grading.evidence import WEIGHTS, read_run_files, summarise
+from autograde.grading.evidence import PROGRAM, WEIGHTS, read_program, read_run_files, summarise
 from autograde.grading.executed_cells import cells_to_run
 from autograde.grading.exercises import ExerciseJudge, exercise_results
 from autograde.grading.held_out import with_weights
@@ -171,6 +171,9 @@ def _read(submission: Path, rubric: Rubric) -> _Submission:
     except EvidenceError as error:
         notebook = error
     runs = {run.id: read_run_files(submission, lab, run.folder, run.writer) for run in rubric.runs}
+    for run in rubric.runs:
+        if run.model is not None and run.model.network.startswith("program:"):
+            runs[run.id][PROGRAM] = read_program(submission, run.program)
     return _Submission(notebook, runs, not os.path.lexists(submission / f"{lab}.ipynb"))
 
 

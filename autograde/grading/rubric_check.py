@@ -95,7 +95,10 @@ def _network_problems(rubric: Rubric) -> list[str]:
     known = ", ".join(f"course_lib:{network}" for network in NETWORKS)
     for run in (run for run in rubric.runs if run.model is not None):
         kind, _, name = run.model.network.partition(":")
-        if not (kind == "course_lib" and name in NETWORKS) and not (kind == "notebook" and name.isidentifier()):
+        own = kind == "notebook" or (kind == "program" and bool(run.program))
+        if not (kind == "course_lib" and name in NETWORKS) and not (own and name.isidentifier()):
             table = f"run {run.id!r}: [run.model]" if run.id else "[model]"
-            problems.append(f"{table} network is {run.model.network!r}, expected {known} or notebook:FUNCTION")
+            problems.append(
+                f"{table} network is {run.model.network!r}, expected {known}, notebook:FUNCTION, or for a program's run program:FUNCTION"
+            )
     return problems

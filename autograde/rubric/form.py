@@ -69,7 +69,8 @@ class ModelEvidence:
     ----------
     network : str
         ``course_lib:NAME`` (see `autograde.grading.networks`), which needs no code of the student's, or ``notebook:FUNCTION``,
-        a function of the notebook without arguments, called in the sandbox.
+        a function of the notebook without arguments, or ``program:FUNCTION``, a function of the run's own program, which is
+        handed in beside the notebook, of the number of classes. Both are called in the sandbox.
     datasets : tuple of str
         The sets that a run may use. The images are from the test split of the set in ``run.json``.
     images : int

@@ -21,7 +21,7 @@ from course_lib.runs.run_evidence.transcript import disagreement
 __all__ = ["KINDS", "NEEDS_MODEL", "Finding", "Kind"]
 
 # Kinds that need the predictions of the submitted weights.
-NEEDS_MODEL = ("held_out_accuracy",)
+NEEDS_MODEL = ("held_out_accuracy", "own_network")
 
 
 @dataclass(frozen=True)
@@ -267,6 +267,22 @@ def held_out_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Findin
     score = f"{held.accuracy:.3f} ± {held.uncertainty:.3f} on {held.images:,} held-out images"
     passed = reaches(held.accuracy + held.uncertainty, settings["threshold"])
     return Finding(passed, f"the submitted weights score {score}, asked for {settings['threshold']:g}")
+
+
+@_kind(
+    "The network is the student's own: its weights reach {threshold:.2f}, and no part is another library's network",
+    "build_network builds the network from PyTorch's layers and your blocks: nothing of torchvision.models, timm or course_lib",
+    {"threshold": _THRESHOLD},
+)
+def own_network(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """A network that the student's program makes by itself, and that has learned something."""
+    held = evidence.held_out
+    if held.borrowed:
+        return Finding(False, f"the network is not your own: it has a {quote(held.borrowed)}")
+    if not reaches(held.accuracy + held.uncertainty, settings["threshold"]):
+        score = f"{held.accuracy:.3f} on held-out images, asked for {settings['threshold']:g}"
+        return Finding(False, f"the network has not learned: its weights score {score}")
+    return Finding(True, "made of PyTorch's layers and the program's own classes")
 
 
 def _compare(which: str, accuracy: float, epoch: int, threshold: float) -> Finding:

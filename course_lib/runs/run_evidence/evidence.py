@@ -20,12 +20,16 @@ RunFiles = dict[str, "bytes | EvidenceError"]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The score of submitted weights: `correct` of `images`, on the data set `data` of that provenance."""
+    """The score of submitted weights: `correct` of `images`, on the data set `data` of that provenance.
+
+    `borrowed` names a part of the network that the student did not write, where the student's program makes it.
+    """
 
     correct: int
     images: int
     data: str
     provenance: str
+    borrowed: str = ""
 
     @property
     def accuracy(self) -> float:
