@@ -116,10 +116,14 @@ def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     "The run used at least two ranks",
     "set the notebook's parameter num_gpus to 2 or more (on a machine without GPUs these are CPU processes)",
     {"minimum": _MINIMUM},
+    {"threshold": _THRESHOLD},
 )
 def world_size(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
-    """At least `minimum` ranks took part."""
+    """At least `minimum` ranks took part; with a threshold, in a training that has reached it at its end."""
     ranks, minimum = evidence.record.world_size, settings["minimum"]
+    last = evidence.curve.accuracies[-1] if evidence.curve.accuracies else 0.0
+    if not reaches(last, settings.get("threshold", 0.0)):
+        return Finding(False, f"the run has not learned: its final accuracy is {last:.3f}")
     return Finding(ranks >= minimum, f"the run used {ranks} rank{'s' * (ranks != 1)}, at least {minimum} are asked for")
 
 
