@@ -73,7 +73,8 @@ def star_and_ring(ranks: int) -> Figure:
             look = {"arrowstyle": "<->" if star else "->", "color": COLOURS["reference"], "shrinkA": 14, "shrinkB": 14}
             axes.annotate("", (to_x, to_y), (x, y), arrowprops=look)
             text = "2n" if star else f"{whole}/{ranks} n"
-            axes.text((x + to_x) / 2 + 0.16, (y + to_y) / 2, text, ha="center", va="center", fontsize=9)
+            paper = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+            axes.text((x + to_x) / 2, (y + to_y) / 2, text, ha="center", va="center", fontsize=9, bbox=paper)
         for rank, (x, y) in enumerate(where):
             colour = COLOURS["other" if star and rank == 0 else "measured"]
             axes.plot(x, y, "o", markersize=26, color=colour)

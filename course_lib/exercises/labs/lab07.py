@@ -72,6 +72,18 @@ def _mean(states, place):
     return torch.stack([state[place].float() for state in states]).mean(0)
 
 
+class Counted(CollectiveBroker):
+    """Counts collectives by kind, messages between two ranks, and the bytes that pass in all."""
+
+    def evidence(self):
+        seen = super().evidence()
+        passed = sum(seen["carried"]) + sum(message.nbytes for message in self.messages)
+        kinds = [each.kind for each in self.collectives]
+        return seen | {"kinds": kinds, "messages": len(self.messages), "passed": passed}
+
+
+_UNSEEN = "the values are right, but fewer bytes than they have passed between the ranks by collectives"
+
 # --- synchronise
 
 
@@ -95,7 +107,7 @@ def _begun(places, what):
     def judge(case, seen, right):
         states = case["states"]
         if _all_have(seen, places, states[0]):
-            return ""
+            return "" if seen["passed"] >= sum(states[0][place].nbytes for place in places) else _UNSEEN
         if all(equal(found[n], own[n]) for found, own in zip(_states_of(seen), states, strict=True) for n in places):
             return f"the ranks still have their own {what}" + (
                 ": they are no parameters; state_dict() has both" if what == "buffers" else ""
@@ -124,7 +136,7 @@ INITIAL = Exercise(
     },
     "on two ranks, fill the model with the rank's number, call it, and print every tensor of state_dict()",
     share=_own_state,
-    **watched(RANKS, lambda case: CollectiveBroker(RANKS)),
+    **watched(RANKS, lambda case: Counted(RANKS)),
 )  # fmt: skip
 
 # --- average_gradients
@@ -174,14 +186,6 @@ def observe_average(case, rank, outside, average_gradients):
     return {"gradients": [None if p.grad is None else p.grad.detach().clone() for p in parameters]}
 
 
-class Reductions(CollectiveBroker):
-    """Counts collectives by kind, and messages between two ranks."""
-
-    def evidence(self):
-        kinds = [each.kind for each in self.collectives]
-        return super().evidence() | {"kinds": kinds, "messages": len(self.messages)}
-
-
 def _weighted(case, weights, divisor):
     """What gradients would be, with a weight for each rank."""
     known = [(weight, gradients) for weight, gradients in zip(weights, case["gradients"], strict=True) if gradients]
@@ -197,7 +201,11 @@ def _averaged(case, seen, right):
     samples = case["samples"]
     total, ones = sum(samples), [1] * RANKS
     if _are(case, seen, _weighted(case, samples, total)):
-        return ""
+        gradients = next(each for each in case["gradients"] if each)
+        least = (RANKS - samples.count(0)) * sum(
+            tensor.nbytes for place, tensor in enumerate(gradients) if place != case["frozen"]
+        )
+        return "" if seen["passed"] >= least else _UNSEEN
     own = all(
         one["gradients"] == [None] * len(one["gradients"]) if mine is None else equal(one["gradients"], mine)
         for one, mine in zip(seen["ranks"], case["gradients"], strict=True)
@@ -266,7 +274,7 @@ AVERAGE = Exercise(
     _reduced,
     guarded="absent frozen channels",
     share=_own_gradients,
-    **watched(RANKS, lambda case: Reductions(RANKS)),
+    **watched(RANKS, lambda case: Counted(RANKS)),
 )  # fmt: skip
 
 # --- average_statistics
@@ -292,7 +300,7 @@ def _averaged_statistics(case, seen, right):
     states, places = case["states"], [n for n in BUFFERS if n not in COUNTERS]
     means = {n: _mean(states, n) for n in places}
     if all(equal(state[n], means[n], 1e-5) for state in _states_of(seen) for n in places):
-        return ""
+        return "" if seen["passed"] >= RANKS * sum(states[0][n].nbytes for n in places) else _UNSEEN
     if all(equal(found[n], own[n]) for found, own in zip(_states_of(seen), states, strict=True) for n in places):
         return "the ranks still have their own statistics: model.buffers() are the tensors to average, in place"
     if _all_have(seen, places, states[0]):
@@ -322,7 +330,7 @@ STATISTICS = Exercise(
     },
     "on two ranks, fill running_mean with the rank's number, call it, and print running_mean",
     share=_own_state,
-    **watched(RANKS, lambda case: CollectiveBroker(RANKS)),
+    **watched(RANKS, lambda case: Counted(RANKS)),
 )  # fmt: skip
 
 # --- step_through_server
