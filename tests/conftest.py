@@ -58,7 +58,9 @@ def pytest_xdist_make_scheduler(config, log):
     class FileOrLab(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
-            lab = re.search(r"\[(lab\d\d(?:-program)?)\b", nodeid) if file.endswith("exercises/test_generic.py") else None
+            lab = (
+                re.search(r"\[(lab\d\d(?:-program)?)\b", nodeid) if file.endswith("exercises/test_generic.py") else None
+            )
             return f"{file} {lab[1]}" if lab else file
 
     return FileOrLab(config, log)

@@ -81,14 +81,14 @@ def check(exercise: str, answer: Any, **context: Any) -> float | None:
 
 
 def _checks_of(lab: str) -> dict[str, Callable[..., Any]]:
-    """A lab's checks by name: of run folders, of the lab's module here, and what `course_lib.exercises` describes."""
+    """A lab's checks by name: of the run folders, of the lab's module here, and what `course_lib.exercises` describes."""
     from course_lib.checks.run_evidence import check_run
     from course_lib.exercises import exercises_of
     from course_lib.exercises.visible import check_described
 
-    run = partial(check_run, lab=full_name(lab))
-    checks: dict[str, Callable[..., Any]] = {"run": run}
-    checks |= {name.replace("_", "-"): partial(run, program=name) for name in programs_of(full_name(lab))}
+    checks: dict[str, Callable[..., Any]] = {"run": partial(check_run, lab=full_name(lab))}
+    for program in programs_of(full_name(lab)):
+        checks[program.replace("_", "-")] = partial(check_run, lab=full_name(lab), program=program)
     if importlib.util.find_spec(f"course_lib.checks.{lab}"):
         checks |= importlib.import_module(f"course_lib.checks.{lab}").CHECKS
     described = exercises_of(lab)

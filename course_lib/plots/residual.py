@@ -17,7 +17,9 @@ __all__ = ["blocks", "network_maps", "shortcuts", "training_accuracies"]
 
 
 def _box(axes: Axes, x: float, y: float, text: str, colour: str = "0.3", width: float = 2.6) -> None:
-    axes.add_patch(plt.Rectangle((x - width / 2, y - 0.3), width, 0.6, facecolor="white", edgecolor=colour, linewidth=1.4))
+    axes.add_patch(
+        plt.Rectangle((x - width / 2, y - 0.3), width, 0.6, facecolor="white", edgecolor=colour, linewidth=1.4)
+    )
     axes.text(x, y, text, ha="center", va="center", fontsize=9)
 
 
@@ -98,7 +100,9 @@ def network_maps(model: nn.Module, parts: Sequence[str], side: int = 32) -> Figu
     """
     shapes: dict[str, tuple[int, ...]] = {}
     handles = [
-        getattr(model, name).register_forward_hook(lambda m, args, out, name=name: shapes.update({name: tuple(out.shape)}))
+        getattr(model, name).register_forward_hook(
+            lambda m, args, out, name=name: shapes.update({name: tuple(out.shape)})
+        )
         for name in parts
     ]
     training = model.training
@@ -122,7 +126,9 @@ def network_maps(model: nn.Module, parts: Sequence[str], side: int = 32) -> Figu
     axes.set(xlim=(-0.6, x), ylim=(-3.6, 2.2))
     axes.axis("off")
     total = sum(p.numel() for p in model.parameters())
-    axes.set_title(f"Your network on a {side}×{side} image: {total:,} parameters (height: pixels, width: channels)", loc="left")
+    axes.set_title(
+        f"Your network on a {side}×{side} image: {total:,} parameters (height: pixels, width: channels)", loc="left"
+    )
     return figure
 
 

@@ -282,5 +282,10 @@ def test_a_worker_that_is_killed_loses_nothing(lab_course, hand_in, busy):
     over.set()
     killer.join()
     assert len(killed) == 1
-    assert {verdict.student: verdict.score for verdict in found} == {"ada": 0, "bob": 0, "cyd": 0, "dan": sum(CHECKS.values())}
+    assert {verdict.student: verdict.score for verdict in found} == {
+        "ada": 0,
+        "bob": 0,
+        "cyd": 0,
+        "dan": sum(CHECKS.values()),
+    }
     assert not any(flag.kind == "grader" for verdict in found for flag in verdict.flags)

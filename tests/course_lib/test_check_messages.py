@@ -59,8 +59,9 @@ def test_an_error_on_a_rank_shows_that_rank_without_the_checkers_frames(shown):
 
 
 def test_a_result_that_the_check_cannot_read_is_said(shown):
-    text = " ".join(shown("check('lab05.recipe', lambda *a: (None, 1, 2))").split())
-    assert text.startswith("✗ the check cannot use what your answer returned") and "TypeError" in text
+    answer = "(lambda m, d: [{'params': list(m.parameters()), 'weight_decay': 'x'}], lambda *a: 1.0)"
+    text = " ".join(shown(f"check('lab05.recipe', {answer})").split())
+    assert text.startswith("✗ the check cannot use what your answer returned") and "ValueError" in text
 
 
 def test_without_a_front_end_the_message_is_in_the_output_and_in_nbgraders_verdict(tmp_path, warm_server, monkeypatch):

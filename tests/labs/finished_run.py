@@ -6,7 +6,7 @@ import json
 from safetensors.torch import load_file
 
 # Labs whose curve has the accuracy on validation images; the weights are tried on test images.
-VALIDATION = ("01_single_gpu", "02_ddp", "03_batch_size_scaling", "04_momentum_warmup_novograd")
+VALIDATION = ("01_single_gpu", "02_ddp", "03_batch_size_scaling", "04_momentum_warmup_novograd", "05_resnet_hw")
 SMOKE = {"12_assessment": "cifar10-synthetic"}  # data sets of the smoke profile, where it is another
 FILES = {"learning_curve.csv", "run.json", "model.safetensors", "assessment.out"}
 
@@ -52,9 +52,9 @@ def accuracy_of(weights, record):
     from data_prep.staged import read
 
     staged, tensors = read(record["data"]["name"]), load_file(weights)
-    if record["lab"] == "05_resnet_hw":  # the network of the notebook's answers, which names one part differently
+    if record["lab"] == "05_resnet_hw":  # behind the notebook's Standardise; one part is named differently
         model = HomeworkResNet(len(staged.classes), len(staged.mean)).eval()
-        tensors = {name.replace(".shortcut.", ".downsample."): tensor for name, tensor in tensors.items()}
+        tensors = {name[2:].replace(".shortcut.", ".downsample."): tensor for name, tensor in tensors.items()}
     elif record["lab"] in ("08_parallel_sgd_mpi", "09_hogwild"):
         model = ParallelSGDNet(len(staged.classes), len(staged.mean)).eval()
     elif record["lab"] == "10_kfac":

@@ -6,7 +6,6 @@ import io
 import json
 import random
 import sys
-from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,10 @@ import torch
 import torch.distributed as dist
 from hand_in_programs import (
     FILES,
+    OWN_SMALL,
     PROGRAMS,
     SMALL,
+    SOLUTIONS,
     alone,  # noqa: F401 (a fixture)
     by_torchrun,
     curve,
@@ -28,7 +29,6 @@ from safetensors.torch import load_file, save_file
 
 from course_lib.data.batches import load
 from course_lib.distributed import launch
-from course_lib.models import HomeworkResNet
 from course_lib.models.upsampled_resnet18 import upsampled_resnet18
 from course_lib.runs.records import RunFolder
 from course_lib.system.torchvision_import import import_torchvision
@@ -76,7 +76,7 @@ def test_the_asynchronous_learning_rate_does_not_grow_with_the_ranks(monkeypatch
         ("resnet_cifar100", ["--epochs", "0"], "--epochs = 0: must be in [1, 10000]"),
         ("resnet_cifar100", ["--batch-size", "-1"], "--batch-size = -1: must be in [1, 1000000]"),
         ("resnet_cifar100", ["--base-lr", "nan"], "--base-lr = nan: a number is needed"),
-        ("resnet_cifar100", ["--epochs", "3", "--small-epochs", "4"], "--small-epochs 4 exceeds --epochs 3"),
+        ("sync_sgd_cifar100", ["--epochs", "3", "--small-epochs", "4"], "--small-epochs 4 exceeds --epochs 3"),
         ("pretrained_cifar100", ["--body-lr-factor=2"], "--body-lr-factor = 2.0: must be in [0.0, 1.0]"),
     ],
 )
@@ -100,17 +100,19 @@ def test_data_that_is_not_staged_is_one_line_and_code_1(name, tmp_path, monkeypa
     assert "lab data fetch" in line and line.startswith(f"{name}.py: error: ") and not output.exists()
 
 
+FIGURE = "learning_curve.png"
+
+
 def test_a_run_leaves_the_run_folder_of_a_lab_and_is_not_trained_again(hand_in, tmp_path, capsys):
     path, output = hand_in / "resnet_cifar100.py", tmp_path / "run"
-    arguments = [*SMALL, f"--output-dir={output}"]
+    arguments = [*OWN_SMALL, f"--output-dir={output}"]
     assert run(path, *arguments) == 0
-    assert {file.name for file in output.iterdir()} == FILES
+    assert {file.name for file in output.iterdir()} == {*FILES, FIGURE}
     record = json.loads((output / "run.json").read_text())
     assert record["lab"] == "05_resnet_hw" and record["program"] == "resnet_cifar100"
-    assert record["network"] == "homework_network.py"
     assert record["data"]["provenance"] == "synthetic" and record["parameters"]["epochs"] == 3
     assert len(curve(output)) == 4
-    assert load_file(output / "model.safetensors")["6.weight"].shape == (100, 32)
+    assert load_file(output / "model.safetensors")["network.fc.weight"].shape == (100, 32)
     rates = [float(row["lr"]) for row in curve(output)[1:]]
     assert rates[0] == pytest.approx(0.2 * 64 / 128 / 25) and rates[1] == pytest.approx(0.1)
 
@@ -137,32 +139,33 @@ def test_a_run_leaves_the_run_folder_of_a_lab_and_is_not_trained_again(hand_in, 
     assert json.loads((output / "run.json").read_text())["parameters"]["seed"] == 1  # another run, trained
 
 
-def test_without_a_network_of_ones_own_the_library_s_is_trained(tmp_path):
-    output = tmp_path / "run"
-    arguments = ["--train-samples=32", "--test-samples=8", "--epochs=1", "--batch-size=16", "--small-epochs=1",
-                 "--small-size=8", "--dataset=cifar100-synthetic", f"--output-dir={output}"]  # fmt: skip
-    assert run(program("resnet_cifar100"), *arguments) == 0
-    assert json.loads((output / "run.json").read_text())["network"] == "course_lib"
-    HomeworkResNet(100).load_state_dict(load_file(output / "model.safetensors"))
+OURS = [name for name, lab in PROGRAMS.items() if lab == "05_resnet_hw"]
 
 
-def test_a_network_that_breaks_raises_its_own_error(hand_in):
-    (hand_in / "homework_network.py").write_text("import no_such_module")
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        run(hand_in / "resnet_cifar100.py")
+@pytest.mark.parametrize("name", OURS)
+def test_what_is_handed_out_runs_and_has_holes(name, tmp_path, capsys):
+    output, data = tmp_path / "run", "tiny-imagenet" if "tiny" in name else "cifar100"
+    assert run(program(name), *OWN_SMALL, f"--dataset={data}-synthetic", f"--output-dir={output}") == 0
+    assert {file.name for file in output.iterdir()} == {*FILES, FIGURE}
+    assert {row["val_accuracy"] for row in curve(output)} <= {"0.0", "0"}
+    assert "done: validation accuracy 0.00% after 3 epochs" in capsys.readouterr().out
+    text = program(name).read_text()
+    assert text.count("# YOUR CODE") >= 5 and "YOUR CODE" not in (SOLUTIONS / f"{name}.py").read_text()
 
 
-def test_tinyimagenet_trains_64_pixels_and_200_classes(hand_in, tmp_path):
-    output = tmp_path / "run"
-    arguments = [*SMALL, "--dataset=tiny-imagenet-synthetic", f"--output-dir={output}"]
-    assert run(hand_in / "resnet_tinyimagenet.py", *arguments) == 0
-    record = json.loads((output / "run.json").read_text())
-    assert record["program"] == "resnet_tinyimagenet"
-    assert load_file(output / "model.safetensors")["6.weight"].shape == (200, 32)
+@pytest.mark.parametrize("name", OURS[1:])
+def test_the_other_solutions_train(name, hand_in, tmp_path):
+    output, classes = tmp_path / "run", 200 if "tiny" in name else 100
+    arguments = [*OWN_SMALL, "--epochs=1"]
+    if classes == 200:
+        arguments.append("--dataset=tiny-imagenet-synthetic")
+    assert run(hand_in / f"{name}.py", *arguments, f"--output-dir={output}") == 0
+    assert json.loads((output / "run.json").read_text())["program"] == name
+    assert load_file(output / "model.safetensors")["network.fc.weight"].shape == (classes, 32)
 
 
 def test_killed_at_a_random_moment_it_goes_on_to_the_same_curve(hand_in, tmp_path):
-    path, arguments = hand_in / "resnet_cifar100.py", [*SMALL, "--epochs=12"]
+    path, arguments = hand_in / "resnet_cifar100.py", [*OWN_SMALL, "--epochs=12"]
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     assert run(path, *arguments, f"--output-dir={straight}") == 0
     kill_after_a_checkpoint(path, *arguments, output=killed, delay=random.uniform(0, 0.3))
@@ -178,7 +181,7 @@ def test_killed_at_a_random_moment_it_goes_on_to_the_same_curve(hand_in, tmp_pat
 
 def test_other_options_do_not_take_an_interrupted_run(hand_in, tmp_path, monkeypatch, capsys):
     path, output = hand_in / "resnet_cifar100.py", tmp_path / "run"
-    arguments = [*SMALL, f"--output-dir={output}"]
+    arguments = [*OWN_SMALL, f"--output-dir={output}"]
 
     finish = RunFolder.finish
     monkeypatch.setattr(RunFolder, "finish", lambda *_, **options: sys.exit(9))  # the job ends here
@@ -228,7 +231,8 @@ def as_torchrun_does(path, *arguments, ranks):
 )
 def test_several_ranks_leave_one_run(start, name, ranks, hand_in, tmp_path):
     output = tmp_path / "run"
-    printed = start(hand_in / f"{name}.py", *SMALL, "--batch-size=32", f"--output-dir={output}", ranks=ranks)
+    given = OWN_SMALL if name in OURS else SMALL
+    printed = start(hand_in / f"{name}.py", *given, "--batch-size=32", f"--output-dir={output}", ranks=ranks)
     record = json.loads((output / "run.json").read_text())
     assert record["world_size"] == ranks and record["backend"] == "gloo"
     assert printed.count("Epoch =  1:") == 1 and len(curve(output)) == 4
@@ -255,45 +259,6 @@ def test_resnet18_is_torchvisions_with_another_head():
     large = torch.nn.functional.interpolate(small, size=(64, 64), mode="bilinear")
     assert torch.equal(ours(small), theirs(large))
     assert sum(p.numel() for p in upsampled_resnet18(1000).parameters()) == 11_689_512  # torchvision's table
-
-
-@pytest.fixture
-def small_resnet(monkeypatch):
-    """Function of a number of classes: a network that a pre-training program takes in ResNet-18's place."""
-
-    def make(classes, image_size=32):
-        layers = {"layer1": torch.nn.Conv2d(3, 4, 3, stride=4), "pool": torch.nn.AdaptiveAvgPool2d(1)}
-        return torch.nn.Sequential(OrderedDict(**layers, flat=torch.nn.Flatten(), fc=torch.nn.Linear(4, classes)))
-
-    monkeypatch.setattr("course_lib.models.upsampled_resnet18.upsampled_resnet18", make)
-    return make
-
-
-FINE_TUNING = ["--train-samples=32", "--test-samples=20", "--epochs=1", "--batch-size=32", "--image-size=32",
-               "--warmup-epochs=0.5", "--dataset=cifar100-synthetic"]  # fmt: skip
-
-
-def test_fine_tuning_begins_from_the_weights_found(small_resnet, tmp_path):
-    source, output = small_resnet(7).state_dict(), tmp_path / "run"
-    save_file(source, tmp_path / "body.safetensors")
-    arguments = [f"--weights={tmp_path / 'body.safetensors'}", "--base-lr=1e-9", f"--output-dir={output}"]
-    assert run(program("pretrained_cifar100"), *FINE_TUNING, *arguments) == 0
-    weights = load_file(output / "model.safetensors")
-    assert torch.allclose(weights["layer1.weight"], source["layer1.weight"], atol=1e-6)
-    assert weights["fc.weight"].shape == (100, 4)
-    assert json.loads((output / "run.json").read_text())["weights"] == {"file": "body.safetensors"}
-
-
-def test_where_there_are_no_weights_it_pretrains_and_says_so(small_resnet, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "empty"))
-    monkeypatch.setenv("LAB_DATA", str(tmp_path / "empty"))
-    output = tmp_path / "run"
-    arguments = ["--pretrain-dataset=cifar10-synthetic", "--pretrain-epochs=1", f"--output-dir={output}"]
-    assert run(program("pretrained_cifar100"), *FINE_TUNING, *arguments) == 0
-    assert "no ImageNet weights here; pre-training on cifar10-synthetic instead" in capsys.readouterr().out
-    record = json.loads((output / "run.json").read_text())
-    assert record["weights"] == {"pre-trained on": "cifar10-synthetic", "epochs": 1}
-    assert json.loads((output / "pretraining" / "run.json").read_text())["data"]["name"] == "cifar10-synthetic"
 
 
 def test_imagenet_weights_are_looked_for_in_the_cache_and_beside_the_data(tmp_path, monkeypatch):

@@ -161,12 +161,12 @@ network = Answers((_network(),), {
     "no stride": Mistake("the first block of conv3_x, conv4_x and conv5_x has stride 2, the others 1",
         _network(lambda m, given: [setattr(m, name, _stage(b, c, n, 1)) for name, b, c, n in (
             ("conv3_x", 32, 64, 4), ("conv4_x", 64, 128, 4), ("conv5_x", 128, 256, 2))])),
-    "2 blocks each": Mistake("conv3_x and conv4_x have 4 blocks, conv2_x and conv5_x have 2",
+    "2 blocks each": Mistake("conv3_x and conv4_x have 4 blocks, each with weights of its own ([block] * 3 repeats one)",
         _network(lambda m, given: [setattr(m, name, _stage(b, c, 2, 2)) for name, b, c in (
             ("conv3_x", 32, 64), ("conv4_x", 64, 128))])),
     "bias in the stem": Mistake("the stem's convolution has a bias; the batch norm behind it takes it away again",
         _network(_stem(lambda given: [nn.Dropout(given.dropout)], bias=True))),
-    "one block, repeated": Mistake("the blocks of a stage share their weights: make a new block each time, [block] * 3 "
+    "one block repeated": Mistake("the blocks of a stage share their weights: make a new block each time, [block] * 3 "
         "repeats one", _network(lambda m, given: [setattr(m, name, _stage(b, c, 4, 2, shared=True)) for name, b, c in (
             ("conv3_x", 32, 64), ("conv4_x", 64, 128))])),
     "plain blocks": Mistake("the blocks add no shortcut: that is a plain network",

@@ -38,7 +38,7 @@ def _crops(
     return crop_and_flip
 
 
-crops = Answers((_crops(),), {
+crops = Answers((), {
     "nothing": Mistake("return the batch, a tensor", lambda *_: None),
     "one for all": Mistake("all images are shifted alike", _crops(each=False)),
     "an offset short": Mistake("an offset never occurs", _crops(high=0)),
@@ -155,7 +155,9 @@ recipe = Answers((_groups(), _schedule()), {
 # --- transfer
 
 
-def _transfer(new=True, inputs=None, outputs=None, head=True, rate=None, freezes=True, leaves=True, resets=False, zero=False):
+def _transfer(
+    new=True, inputs=None, outputs=None, head=True, rate=None, freezes=True, leaves=True, resets=False, zero=False
+):
     def transfer(network, classes, lr_head, lr_body):
         body = [p for name, p in network.named_parameters() if not name.startswith("classifier.")]
         if new:
@@ -196,7 +198,7 @@ transfer = Answers((_transfer(),), {
     "one rate": Mistake("the body has the head's learning rate", _transfer(rate="head")),
     "groups too early": Mistake("the groups hold the old head's parameters: replace the head first", _old_head_in_groups),
     "not frozen": Mistake("with lr_body = 0 the body still asks for gradients: requires_grad_(False)", _transfer(freezes=False)),
-    "frozen, in a group": Mistake("with lr_body = 0 the frozen body is in a group", _transfer(leaves=False)),
+    "frozen but in a group": Mistake("with lr_body = 0 the frozen body is in a group", _transfer(leaves=False)),
     "all frozen": Mistake("with lr_body = 0 the head is frozen, too", _froze_all),
 })  # fmt: skip
 

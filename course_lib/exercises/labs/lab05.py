@@ -92,7 +92,7 @@ def _draw_blocks(expansion, shortcut):
         def case(which, channels, stride):
             name = f"in_channels={channels[0]}, channels={channels[1]}, stride={stride}"
             return {"which": which, "channels": channels, "stride": stride, "seed": int(random.integers(1, 10**6)),
-                    "about": f"{name}, an input of 8×6 pixels, drawn weights"}  # fmt: skip
+                    "about": f"{name}, an input of 6×4 pixels, drawn weights"}  # fmt: skip
 
         block = int(shortcut)
         cases = {"identity": [case(block, same, 1)], "channels": [case(block, other, 1)],
@@ -112,7 +112,7 @@ def observe_block(case, *makers):
     if not isinstance(block, nn.Module):
         return f"no module: {type(block).__name__}"
     block = block.double().train()
-    x = noise((3, case["channels"][0], 8, 6), case["seed"])
+    x = noise((2, case["channels"][0], 6, 4), case["seed"])
     own, seen = x.clone(), {"layers": layers_of(block), "kept": True}
     try:
         fill(*executed(block, x.clone()), case["seed"])
@@ -176,7 +176,9 @@ def observe_network(case, HomeworkResNet):
     model = HomeworkResNet(case["classes"], dropout=0.0)
     if not isinstance(model, nn.Module):
         return f"no module: {type(model).__name__}"
-    lacking = [name for name in ("stem", *STAGES, "classifier") if not isinstance(getattr(model, name, None), nn.Module)]
+    lacking = [
+        name for name in ("stem", *STAGES, "classifier") if not isinstance(getattr(model, name, None), nn.Module)
+    ]
     if lacking:
         return f"no part named {lacking[0]}: set self.{lacking[0]} in __init__"
     return sizes(model, case) if case["look"] == "maps" else values(model, case)

@@ -132,7 +132,7 @@ crops = Exercise(("crop_and_flip",), _draw_crops, observe_crops, {
         hint="give it 1,000 images and count the mirrored ones"),
     "generator": Part("The generator alone decides", judge=_generator, needs="crops",
         hint="call it twice with a generator of a fixed seed, with another torch.manual_seed before each"),
-}, "pad one small image by hand and look for the output in it")  # fmt: skip
+}, "pad one small image by hand and look for the output in it", guarded="crops")  # fmt: skip
 
 # --- create_val_folder
 
@@ -361,7 +361,12 @@ def observe_loop(case, train_one_epoch, evaluate):
     handle.remove()
     after = list(model.state_dict().values())
     kept = all(bool((a == b).all()) for a, b in zip(after, weights, strict=True))
-    return seen | {"evaluated": named(evaluated), "evaluation_modes": list(modes), "untouched": kept, "graphs": any(graphs)}
+    return seen | {
+        "evaluated": named(evaluated),
+        "evaluation_modes": list(modes),
+        "untouched": kept,
+        "graphs": any(graphs),
+    }
 
 
 def named(found):

@@ -31,6 +31,13 @@ def full_name(lab: str) -> str:
     return names[0]
 
 
+def programs_of(lab: str) -> list[str]:
+    """Names of the programs whose runs have criteria, of a lab's full name."""
+    path = LABS / f"{lab}.toml"
+    whole = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return [name for name, entry in whole.items() if isinstance(entry, dict) and "points" not in entry]
+
+
 _SETTINGS = {"run_record": {"provenance": ["official", "copy"]}}
 _IDS = {"held_out_accuracy": "held-out"}
 
@@ -45,21 +52,12 @@ def course_criteria(lab: str, run: str = "") -> list[dict[str, Any]]:
     run : str
         The id of a program's run; empty for the notebook's own.
     """
-    whole = _file(lab)
+    path = LABS / f"{lab}.toml"
+    whole = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     entries = whole.get(run, {}) if run else whole
     tables = {kind: entry if isinstance(entry, dict) else {"points": entry} for kind, entry in entries.items()}
     # A table without points is a program's.
     return [_criterion(kind, table, run) for kind, table in tables.items() if "points" in table]
-
-
-def programs_of(lab: str) -> list[str]:
-    """The programs of a lab, by its full name, whose runs have criteria."""
-    return [name for name, entry in _file(lab).items() if isinstance(entry, dict) and "points" not in entry]
-
-
-def _file(lab: str) -> dict[str, Any]:
-    path = LABS / f"{lab}.toml"
-    return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _criterion(kind: str, entry: dict[str, Any], run: str) -> dict[str, Any]:

@@ -95,9 +95,13 @@ _THRESHOLD = (lambda v: _is_number(v) and 0 < v <= 1, "a number above 0 and at m
     "run.json records a finished run of {run} on real data",
     "open {run}/run.json: `ended` holds a time once the notebook has run to its end, and `data` says what it ran on",
     {"provenance": _PROVENANCE},
+    {"accuracy": _THRESHOLD},
 )
 def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
-    """The record is complete, of this lab, of a finished run, on data of an accepted provenance."""
+    """The record is complete, of this lab, of a finished run, on data of an accepted provenance.
+
+    With `accuracy`, the run has also learned something: its best validation accuracy is at least that.
+    """
     record = evidence.record
     if record.lab != evidence.lab:
         return Finding(False, f"run.json is of lab {quote(record.lab)}, expected {evidence.lab!r}")
@@ -109,6 +113,8 @@ def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
             f"the run used {record.data_provenance} data, accepted are {' and '.join(settings['provenance'])}: "
             "figures on other data say nothing about the task",
         )
+    if (least := settings.get("accuracy")) and not reaches(best := max(evidence.curve.accuracies), least):
+        return Finding(False, f"the network has learned nothing: its best validation accuracy is {best:.3f}")
     return Finding(True, f"finished, on {record.data_provenance} data")
 
 
@@ -116,14 +122,13 @@ def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     "The run used at least two ranks",
     "set the notebook's parameter num_gpus to 2 or more (on a machine without GPUs these are CPU processes)",
     {"minimum": _MINIMUM},
-    {"threshold": _THRESHOLD},
+    {"accuracy": _THRESHOLD},
 )
 def world_size(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
-    """At least `minimum` ranks took part; with a threshold, in a training that has reached it at its end."""
+    """At least `minimum` ranks took part; with `accuracy`, in a training that has learned something, as of `run_record`."""
     ranks, minimum = evidence.record.world_size, settings["minimum"]
-    last = evidence.curve.accuracies[-1] if evidence.curve.accuracies else 0.0
-    if not reaches(last, settings.get("threshold", 0.0)):
-        return Finding(False, f"the run has not learned: its final accuracy is {last:.3f}")
+    if (least := settings.get("accuracy")) and not reaches(best := max(evidence.curve.accuracies), least):
+        return Finding(False, f"the network has learned nothing: its best validation accuracy is {best:.3f}")
     return Finding(ranks >= minimum, f"the run used {ranks} rank{'s' * (ranks != 1)}, at least {minimum} are asked for")
 
 
@@ -274,7 +279,7 @@ def held_out_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Findin
 
 
 @_kind(
-    "The network is the student's own: its weights reach {threshold:.2f}, and no part is another library's network",
+    "The network is the student's own, its weights reach {threshold:.2f}, and no part is another library's network",
     "build_network builds the network from PyTorch's layers and your blocks: nothing of torchvision.models, timm or course_lib",
     {"threshold": _THRESHOLD},
 )

@@ -22,7 +22,7 @@ LOSES = {
     },
     "network": {
         "shapes identity values": "no stride",
-        "parameters values": "2 blocks each, one block, repeated",
+        "parameters values": "2 blocks each, one block repeated",
         "parameters": "bias in the stem",
         "parameters identity values": "plain blocks",
         "shapes": "pooling of a fixed size",
@@ -54,7 +54,7 @@ LOSES = {
         "head": "old head, of zeros, body reset",
         "rates frozen": "no groups, body alone, groups too early",
         "rates": "one rate",
-        "frozen": "not frozen, frozen, in a group, all frozen",
+        "frozen": "not frozen, frozen but in a group, all frozen",
     },
     "training-loop": {
         "counts evaluation untouched": "nothing",
@@ -238,5 +238,5 @@ WRONG = {
 }  # fmt: skip
 
 SAYS = {
-    "nothing": "return", "one for all": "shifted alike", "upside down": "upside down", "once alone": "second call",
+    "one block repeated": "4 blocks", "groups too early": "in no group", "no schedule": "scheduler.step() after each",
 }  # fmt: skip
