@@ -9,6 +9,7 @@ import math
 import torch
 from torch import nn
 
+from course_lib.system.torchvision_import import import_torchvision  # torchvision = import_torchvision()
 from course_lib.training.homework import HomeworkRun
 
 NAME = "pretrained_cifar100"

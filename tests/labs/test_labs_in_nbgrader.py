@@ -85,7 +85,7 @@ def test_the_source_validates_and_leaves_a_run(repository, shared, lab, warm_ser
     final = float(epochs[-1]["val_accuracy"])
     assert final > 0.3  # it learns: guessing scores 0.1
     # The network in the folder is the one whose accuracy the curve ends with.
-    near = 0.06 if lab in VALIDATION else 0.0055
+    near = {"05_resnet_hw": 0.2}.get(lab, 0.06 if lab in VALIDATION else 0.0055)  # lab 05 validates on 51 images
     assert accuracy_of(done.run / "model.safetensors", record) == pytest.approx(final, abs=near)
 
 

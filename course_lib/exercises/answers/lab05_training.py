@@ -11,12 +11,12 @@ from torch.nn import functional as F
 
 from course_lib.exercises.description import Answers, Mistake
 
-__all__ = ["ANSWERS"]
+__all__ = ["ANSWERS", "crops_with"]
 
-# --- crop_and_flip: judged by its crops, so it needs no reference
+# --- crop_and_flip: judged by its crops, so it needs no reference. `crops_with` makes wrong ones for the tests.
 
 
-def _crops(
+def crops_with(
     each=True, high=1, border="constant", dim=3, shared=False, seeded=True, inplace=False, again=False, flipped=None,
 ):  # fmt: skip
     def crop_and_flip(images, padding, generator):
@@ -38,21 +38,7 @@ def _crops(
     return crop_and_flip
 
 
-crops = Answers((), {
-    "nothing": Mistake("return the batch, a tensor", lambda *_: None),
-    "one for all": Mistake("all images are shifted alike", _crops(each=False)),
-    "an offset short": Mistake("an offset never occurs", _crops(high=0)),
-    "reflected": Mistake("padded by reflect", _crops(border="reflect")),
-    "upside down": Mistake("turns upside down", _crops(dim=2)),
-    "same offsets": Mistake("not drawn separately", _crops(shared=True)),
-    "global generator": Mistake("equal generators give different batches", _crops(seeded=False)),
-    "own seed": Mistake("two calls in a row", _crops(again=True)),
-    "in place": Mistake("the batch that was given is changed", _crops(inplace=True)),
-    "one flip for all": Mistake("all images of the batch are mirrored, or none",
-        _crops(flipped=lambda n, generator, top: (torch.rand(1, generator=generator) < 0.5).expand(n))),
-    "every fifth": Mistake("half of the images should be mirrored",
-        _crops(flipped=lambda n, generator, top: torch.rand(n, generator=generator) < 0.2)),
-})  # fmt: skip
+crops = Answers()  # its mistakes are in tests/exercises/tables: every part has a judge that names them
 
 # --- create_val_folder
 

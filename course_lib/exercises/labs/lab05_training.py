@@ -132,7 +132,7 @@ crops = Exercise(("crop_and_flip",), _draw_crops, observe_crops, {
         hint="give it 1,000 images and count the mirrored ones"),
     "generator": Part("The generator alone decides", judge=_generator, needs="crops",
         hint="call it twice with a generator of a fixed seed, with another torch.manual_seed before each"),
-}, "pad one small image by hand and look for the output in it", guarded="crops")  # fmt: skip
+}, "pad one small image by hand and look for the output in it")  # fmt: skip
 
 # --- create_val_folder
 

@@ -30,12 +30,6 @@ LOSES = {
         "pooling": "softmax",
         "dropout": "no dropout, fixed dropout, dropout in evaluation",
     },
-    "crop-flip": {
-        "crops offsets flips generator": "nothing, reflected, upside down, in place",
-        "offsets": "one for all, an offset short, same offsets",
-        "flips": "one flip for all, every fifth",
-        "generator": "global generator, own seed",
-    },
     "val-folder": {
         "classes untouched errors": "nothing",
         "classes untouched": "numbers, no empty class, once alone",
@@ -225,7 +219,7 @@ WRONG = {
     "a layer in vain": ("basic-block", SHORTCUT + BLOCK.replace("self.last =", "self.more = nn.Linear(3, 3)\n        self.last ="), "layers", "other layers"),
     "half of it": ("bottleneck", BOTTLENECK.replace("self.way(x) + ", "0.5 * self.way(x) + "), "identity channels stride", "not ReLU(F(x) + x)"),
     "narrower stages": ("network", NETWORK.format(pooled="x.amax((2, 3))").replace("128, 256", "128, 250").replace("Linear(256", "Linear(250"), "shapes parameters identity values", "another shape"),
-    "a sum in the pool": ("network", NETWORK.format(pooled="x.sum((2, 3))"), "pooling", "one number per"),
+    "a sum in the pool": ("network", NETWORK.format(pooled="x.sum((2, 3))"), "pooling", "one number"),
     "maps that nothing computes": ("network", NETWORK.format(pooled="x.amax((2, 3))").replace("return x\n", "return x * 0 + 1\n"), "shapes parameters identity values", "computes nothing"),
     "neighbour's crop": ("crop-flip", LOOPED_CROPS.replace("wide[i,", "wide[i - 1,"), "crops offsets flips generator", "its own image"),
     "flips by offset": ("crop-flip", LOOPED_CROPS.replace("torch.rand((), generator=generator) < 0.5", "left % 2"), "flips", "mirrored"),
@@ -236,6 +230,29 @@ WRONG = {
     "half the rate": ("transfer", TRANSFER.replace("lr=lr_head", "lr=lr_head / 2"), "rates frozen", "learning rate"),
     "the last batch alone": ("training-loop", LOOP.replace("losses += ", "losses = "), "counts", "smaller"),
 }  # fmt: skip
+
+_CROPS = "crops offsets flips generator"
+for _name, _options, _lost, _words in (
+    ("nothing cropped", None, _CROPS, "return the batch"),
+    ("one for all", "each=False", "offsets", "shifted alike"),
+    ("an offset short", "high=0", "offsets", "never occurs"),
+    ("reflected", "border='reflect'", _CROPS, "padded by reflect"),
+    ("upside down", "dim=2", _CROPS, "upside down"),
+    ("same offsets", "shared=True", "offsets", "not drawn separately"),
+    ("global generator", "seeded=False", "generator", "equal generators give different"),
+    ("own seed", "again=True", "generator", "two calls in a row"),
+    ("in place", "inplace=True", _CROPS, "batch that was given is changed"),
+    (
+        "one flip for all",
+        "flipped=lambda n, draw, top: (torch.rand(1, generator=draw) < 0.5).expand(n)",
+        "flips",
+        "or none",
+    ),
+    ("every fifth", "flipped=lambda n, draw, top: torch.rand(n, generator=draw) < 0.2", "flips", "half of the images"),
+):
+    _source = f"crop_and_flip = crops_with({_options})" if _options else "crop_and_flip = lambda *_: None"
+    _import = "from course_lib.exercises.answers.lab05_training import crops_with"
+    WRONG[_name] = ("crop-flip", f"{_import}\n{_source}", _lost, _words)
 
 SAYS = {
     "one block repeated": "4 blocks", "groups too early": "in no group", "no schedule": "scheduler.step() after each",

@@ -10,16 +10,17 @@ from collections import OrderedDict
 
 import torch
 import torch.distributed as dist
-import torchvision
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.data import Batches
+from course_lib.system.torchvision_import import import_torchvision
 from course_lib.training.homework import HomeworkRun
 
 NAME = "pretrained_cifar100"
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet: the weights' own preprocessing
+MEAN = (0.485, 0.456, 0.406)  # ImageNet: the weights' own preprocessing
+STD = (0.229, 0.224, 0.225)
 
 
 class Normalise(nn.Module):
@@ -45,14 +46,14 @@ class Upsampled(nn.Module):
 
 def build_network(num_classes, image_size=224):
     """torchvision's resnet18 with a new head, on images scaled up and normalised as ImageNet's."""
-    network = torchvision.models.resnet18(weights=None)
+    network = import_torchvision().models.resnet18(weights=None)
     network.fc = nn.Linear(network.fc.in_features, num_classes)
     return nn.Sequential(OrderedDict(large=Upsampled(image_size), normalised=Normalise(MEAN, STD), network=network))
 
 
 def load_imagenet(network):
     """The ImageNet weights into all layers but the head."""
-    weights = torchvision.models.ResNet18_Weights.IMAGENET1K_V1.get_state_dict(progress=False)
+    weights = import_torchvision().models.ResNet18_Weights.IMAGENET1K_V1.get_state_dict(progress=False)
     body = {name: tensor for name, tensor in weights.items() if not name.startswith("fc.")}
     network.load_state_dict(body, strict=False)
 

@@ -17,7 +17,8 @@ from course_lib.data import Batches
 from course_lib.training.homework import HomeworkRun
 
 NAME = "resnet_cifar100"
-MEAN, STD = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)  # CIFAR-100's training images
+MEAN = (0.5071, 0.4865, 0.4409)  # CIFAR-100's training images
+STD = (0.2673, 0.2564, 0.2762)
 
 
 class Normalise(nn.Module):

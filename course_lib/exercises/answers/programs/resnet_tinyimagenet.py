@@ -17,7 +17,8 @@ from course_lib.data import Batches
 from course_lib.training.homework import HomeworkRun
 
 NAME = "resnet_tinyimagenet"
-MEAN, STD = (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)  # TinyImageNet's training images
+MEAN = (0.4802, 0.4481, 0.3975)  # TinyImageNet's training images
+STD = (0.2770, 0.2691, 0.2821)
 
 
 class Normalise(nn.Module):
