@@ -1,10 +1,17 @@
-"""A rubric's contents, after `autograde.rubric.schema` has read and checked them."""
+"""A rubric's contents. msgspec reads the tables of the file into these types and checks their values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+Text = Annotated[str, Meta(min_length=1)]
+Points = Annotated[float, Meta(ge=0, le=1e6)]
+Count = Annotated[int, Meta(ge=1)]
+Positive = Annotated[float, Meta(gt=0, le=1e12)]
 
 __all__ = ["Criterion", "Execution", "Exercise", "ModelEvidence", "Rerun", "Rubric", "RunEvidence"]
 
@@ -34,8 +41,7 @@ class Exercise:
         return sum(self.points.values())
 
 
-@dataclass(frozen=True)
-class Execution:
+class Execution(Struct, frozen=True, forbid_unknown_fields=True):
     """How answers are executed for the hidden checks.
 
     Attributes
@@ -54,15 +60,14 @@ class Execution:
     """
 
     run: tuple[str, ...] = ()
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = {}
     data: tuple[str, ...] = ()
     withheld: tuple[str, ...] = ()
-    seconds: float = 60.0
-    memory_gib: float = 4.0
+    seconds: Positive = 60.0
+    memory_gib: Positive = 4.0
 
 
-@dataclass(frozen=True)
-class ModelEvidence:
+class ModelEvidence(Struct, frozen=True, forbid_unknown_fields=True):
     """How the submitted weights are tested on held-out images.
 
     Attributes
@@ -83,13 +88,13 @@ class ModelEvidence:
         Limits of the test; None: those of `Execution`.
     """
 
-    network: str
+    network: Text
     datasets: tuple[str, ...]
-    images: int
-    tolerance: float
+    images: Count
+    tolerance: Positive
     held_out: str = ""
-    seconds: float | None = None
-    memory_gib: float | None = None
+    seconds: Positive | None = None
+    memory_gib: Positive | None = None
 
 
 @dataclass(frozen=True)
@@ -137,13 +142,12 @@ class RunEvidence:
         return next((by_kind[kind] for kind in kinds if kind in by_kind), None)
 
 
-@dataclass(frozen=True)
-class Rerun:
+class Rerun(Struct, frozen=True, forbid_unknown_fields=True):
     """The budget of a grading run: parameters of the notebook, and seconds, data and memory for all of it."""
 
-    parameters: Mapping[str, Any]
-    seconds: float
-    memory_gib: float = 8.0
+    parameters: dict[str, Any]
+    seconds: Positive
+    memory_gib: Positive = 8.0
     data: tuple[str, ...] = ()
 
 

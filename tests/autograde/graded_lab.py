@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import nbformat
 import pytest
 from fake_runs import REPOSITORY
+from msgspec import structs
 
 import autograde.grading.exercises
 from autograde.grading.executed_cells import cells_to_run
@@ -51,7 +52,7 @@ class GradedLab:
     def with_library(self) -> GradedLab:
         """The same where the rubric withholds nothing of the library."""
         other = copy.copy(self)
-        other.rubric = replace(self.rubric, execution=replace(self.rubric.execution, withheld=()))
+        other.rubric = replace(self.rubric, execution=structs.replace(self.rubric.execution, withheld=()))
         return other
 
     def solution(self, exercise: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fake_runs import HONEST_RUN, LAB, RUN, solved_notebook
+from msgspec import structs
 from safetensors.torch import load_file, save_file
 
 from autograde.grading.held_out import augment, check_data
@@ -243,7 +244,7 @@ def test_an_answer_that_never_returns_does_not_cost_the_network_of_the_notebook(
     rubric = replace(
         rubric,
         exercises=(memory,),
-        execution=replace(rubric.execution, seconds=5),
+        execution=structs.replace(rubric.execution, seconds=5),
         runs=(replace(rubric.runs[0], model=model),),
     )
     net = "from course_lib.models import WideResNet\n\ndef make_net():\n    return WideResNet((16, 32, 64), 1, 10)"

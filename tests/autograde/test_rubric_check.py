@@ -7,6 +7,7 @@ import nbformat
 import pytest
 from click.testing import CliRunner
 from fake_runs import AUTOMATIC, CHECKS, LAB, lab_path
+from msgspec import structs
 
 from autograde.commands.cli import grade
 from autograde.grading.rubric_check import rubric_problems
@@ -59,7 +60,7 @@ def with_exercise(**changes):
 
 def with_network(name):
     (run,) = find_rubric(LAB).runs
-    return replace(find_rubric(LAB), runs=(replace(run, model=replace(run.model, network=name)),))
+    return replace(find_rubric(LAB), runs=(replace(run, model=structs.replace(run.model, network=name)),))
 
 
 @pytest.mark.parametrize(

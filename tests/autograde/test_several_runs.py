@@ -307,7 +307,7 @@ def test_a_folder_that_is_no_plain_name_is_refused_in_the_rubric(tmp_path, key, 
         text = RUBRIC.replace('id = "beta"', f'id = "beta"\nfolder = "{name}"')
     else:
         text = RUBRIC.replace(f'{key} = "beta"', f'{key} = "{name}"')
-    with pytest.raises(RubricError, match=r"run (2|'beta'): (id must be a name|\w+ is .* a plain name)"):
+    with pytest.raises(RubricError, match=rf"run '.*'\.{key}: Expected `str` matching"):
         load_rubric(write_rubric(tmp_path / "rubrics", text))
 
 
@@ -354,13 +354,13 @@ def test_without_a_record_nothing_says_whose_the_curve_is(grade, submission, tmp
         ('id = "beta"', 'id = "alpha"', "run id 'alpha' is there twice"),
         ('id = "beta"', 'id = "beta"\nfolder = "alpha"', "run folder 'alpha' is there twice"),
         ('cell = "run-beta"', 'cell = "run-alpha"', "cell 'run-alpha' is there twice"),
-        ('cell = "run-beta"\n', "", "run 'beta': cell must be a string"),
-        ('cell = "run-beta"\nmax_points = 10', 'cell = "run-beta"', "run 'beta': max_points must be"),
+        ('cell = "run-beta"\n', "", "run 'beta': The table lacks the required field `cell`"),
+        ('cell = "run-beta"\nmax_points = 10', 'cell = "run-beta"', "run 'beta': The table lacks the required field `max_points`"),
         ('cell = "run-beta"\nmax_points = 10', 'cell = "run-beta"\nmax_points = 9', "run 'beta': the criteria add up to"),
-        ('program = "beta"', 'program = "beta"\nbudget = 3', "run 'beta': unknown key 'budget'; known are id, folder"),
+        ('program = "beta"', 'program = "beta"\nbudget = 3', "run 'beta': The table contains unknown field `budget`"),
         ('mode = "evidence"', 'mode = "rerun"\nrerun = { parameters = {}, seconds = 9 }', "[[run]] needs mode 'evidence'"),
-        ('mode = "evidence"', 'mode = "evidence"\ncell = "run-evidence"', "max_points must be a number"),
-        ("seconds = 40", "seconds = 0", "run 'alpha': [model] seconds must be a number above 0"),
+        ('mode = "evidence"', 'mode = "evidence"\ncell = "run-evidence"', "lacks the required field `max_points`"),
+        ("seconds = 40", "seconds = 0", "run 'alpha'.model.seconds: Expected `float` > 0.0"),
         ("seconds = 3600", "seconds = 0", "run 'alpha': criterion 'time': seconds must be a number of seconds above 0"),
         ("seconds = 3600", 'seconds = 9\nseconds_gpu = "9"', "seconds_gpu must be a number of seconds above 0"),
         ("seconds = 3600", "seconds = 9\nminutes = 1", "kind time_budget has no setting 'minutes'"),

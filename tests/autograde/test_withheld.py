@@ -106,7 +106,7 @@ def test_the_rubric_s_list_is_a_list_of_strings(tmp_path):
     text = (RUBRICS / "01_single_gpu.toml").read_text()
     start = text.index("withheld = [")
     path.write_text(text[:start] + 'withheld = "course_lib.metrics.speed"\n' + text[text.index("]", start) + 2 :])
-    with pytest.raises(RubricError, match=r"\[execution\] withheld must be a list of strings"):
+    with pytest.raises(RubricError, match=r"execution\.withheld: Expected `list`, got `str`"):
         load_rubric(path)
 
 

@@ -215,12 +215,13 @@ def compare_with_library(
     list of LibraryMatch
         By students' ids and grade_ids.
     """
-    matches = []
+    matches: list[LibraryMatch] = []
+    if not answers:
+        return matches
+    lexed = {path: _Lexed(source) for path, source in sorted(library.items())}
     for grade_id in sorted(starter):
         exercise = _Exercise(grade_id, answers, starter, reference)
-        modules = {
-            path: set(_AnswerTokens(source, exercise.start).fragments) for path, source in sorted(library.items())
-        }
+        modules = {path: set(_AnswerTokens(source, exercise.start).fragments) for path, source in lexed.items()}
         for student, tokens in exercise.answers.items():
             own = exercise.uncommon.intersection(tokens.fragments)
             shared = {path: len(own & theirs) for path, theirs in modules.items()}
@@ -259,9 +260,10 @@ class _Exercise:
         reference: Mapping[str, str],
     ):
         self.start = _StarterTokens.read(starter[grade_id])
-        given = self.start.fragments | set(_AnswerTokens(reference.get(grade_id, ""), self.start).fragments)
+        given = self.start.fragments | set(_AnswerTokens(_Lexed(reference.get(grade_id, "")), self.start).fragments)
         self.answers = {
-            student: _AnswerTokens(answers[student].get(grade_id, ""), self.start) for student in sorted(answers)
+            student: _AnswerTokens(_Lexed(answers[student].get(grade_id, "")), self.start)
+            for student in sorted(answers)
         }
         self.writers: dict[tuple, list[str]] = defaultdict(list)
         for student, tokens in self.answers.items():
@@ -309,20 +311,27 @@ class _StarterTokens:
 
     @classmethod
     def read(cls, source: str) -> _StarterTokens:
-        tokens = _tokens(cut(source))
-        bare = cls(frozenset(word for _, kind, word in tokens if kind in Name), _parameters(tokens))
-        return replace(bare, fragments=frozenset(_AnswerTokens(source, bare).fragments))
+        lexed = _Lexed(source)
+        bare = cls(frozenset(word for _, kind, word in lexed.tokens if kind in Name), _parameters(lexed.tokens))
+        return replace(bare, fragments=frozenset(_AnswerTokens(lexed, bare).fragments))
+
+
+class _Lexed:
+    """The tokens of a source, and the line of each."""
+
+    def __init__(self, source: str):
+        text = cut(source)
+        self.tokens = _tokens(text)
+        newlines = [place for place, character in enumerate(text) if character == "\n"]
+        self.lines = [bisect_right(newlines, place) + 1 for place, _, _ in self.tokens]
 
 
 class _AnswerTokens:
-    """An answer as tokens, the line of each, and where each fragment begins."""
+    """An answer as tokens in the words of the starter, the line of each, and where each fragment begins."""
 
-    def __init__(self, source: str, start: _StarterTokens):
-        text = cut(source)
-        tokens = _tokens(text)
-        self.words = _normalised(tokens, start)
-        newlines = [place for place, character in enumerate(text) if character == "\n"]
-        self.lines = [bisect_right(newlines, place) + 1 for place, _, _ in tokens]
+    def __init__(self, lexed: _Lexed, start: _StarterTokens):
+        self.words = _normalised(lexed.tokens, start)
+        self.lines = lexed.lines
         self.fragments: dict[tuple, list[int]] = defaultdict(list)
         for place in range(len(self.words) - LENGTH + 1):
             self.fragments[self.at(place)].append(place)
