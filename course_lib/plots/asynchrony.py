@@ -1,5 +1,6 @@
 """Figures of lab 07: how stale gradients are, and who waits for whom."""
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,9 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from course_lib.plots.style import COLOURS, HATCHES, PALETTE, bar_offsets, in_course_style, new_axes, percent
+from course_lib.plots.style import (
+    COLOURS,
+    HATCHES,
+    PALETTE,
+    bar_offsets,
+    figure_title,
+    in_course_style,
+    new_axes,
+    percent,
+)
 
-__all__ = ["staleness_histogram", "version_diagram", "worker_timelines"]
+__all__ = ["staleness_histogram", "star_and_ring", "version_diagram", "worker_timelines"]
 
 
 @in_course_style
@@ -41,6 +51,38 @@ def staleness_histogram(staleness: Mapping[int, Sequence[int]], most: int = 12) 
     axes.grid(False, axis="x")
     axes.legend()
     return axes
+
+
+@in_course_style
+def star_and_ring(ranks: int) -> Figure:
+    """A parameter server's star beside an all-reduce's ring, with what each link carries per step, for n bytes of gradient."""
+    figure, panels = plt.subplots(1, 2, figsize=(7.6, 3.5))
+    whole = 2 * (ranks - 1)
+    places = [(math.sin(2 * math.pi * rank / ranks), math.cos(2 * math.pi * rank / ranks)) for rank in range(ranks)]
+    around = [(math.sin(2 * math.pi * rank / (ranks - 1)), math.cos(2 * math.pi * rank / (ranks - 1)))
+              for rank in range(ranks - 1)]  # fmt: skip
+    for axes, name, where in ((panels[0], "star", [(0, 0), *around]), (panels[1], "ring", places)):
+        axes.set(xlim=(-1.5, 1.5), ylim=(-1.4, 1.4), aspect="equal")
+        axes.axis("off")
+        star = name == "star"
+        pairs = (
+            [(rank, 0) for rank in range(1, ranks)] if star else [(rank, (rank + 1) % ranks) for rank in range(ranks)]
+        )
+        for one, other in pairs:
+            (x, y), (to_x, to_y) = where[one], where[other]
+            look = {"arrowstyle": "<->" if star else "->", "color": COLOURS["reference"], "shrinkA": 14, "shrinkB": 14}
+            axes.annotate("", (to_x, to_y), (x, y), arrowprops=look)
+            text = "2n" if star else f"{whole}/{ranks} n"
+            paper = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+            axes.text((x + to_x) / 2, (y + to_y) / 2, text, ha="center", va="center", fontsize=9, bbox=paper)
+        for rank, (x, y) in enumerate(where):
+            colour = COLOURS["other" if star and rank == 0 else "measured"]
+            axes.plot(x, y, "o", markersize=26, color=colour)
+            axes.text(x, y, str(rank), ha="center", va="center", color="white", fontweight="bold")
+        busiest = f"{whole}n through rank 0" if star else f"{whole}/{ranks} n sent by every rank"
+        axes.set_title(f"{name}: {busiest}", fontsize=10)
+    figure_title(figure, "A server's link carries everything; a ring's links carry equal parts")
+    return figure
 
 
 @in_course_style

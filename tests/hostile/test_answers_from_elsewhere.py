@@ -505,6 +505,63 @@ def average_gradients(model, samples):
 """,
 )
 
+exhibit(
+    "state_by_files",
+    "07_sync_async_sgd",
+    "initial",
+    "Rank 0's state by files; nothing is broadcast.",
+    BY_FILES.replace("{FOLDER}", "/dev/shm")
+    + """
+
+def synchronise(model):
+    for tensor in model.state_dict().values():
+        parts = swap(dist.get_rank(), dist.get_world_size(), tensor.numpy().tobytes())
+        tensor.copy_(torch.frombuffer(bytearray(parts[0]), dtype=tensor.dtype).view(tensor.shape))
+""",
+)
+exhibit(
+    "librarys_server",
+    "07_sync_async_sgd",
+    "server",
+    "The library's parameter server serves.",
+    """
+from course_lib.distributed.parameter_server import serve as whole
+
+def serve(model, optimizer, workers, step=None):
+    record = whole(model, optimizer)
+    return [(update.worker, update.staleness) for update in record.updates]
+""",
+)
+exhibit(
+    "librarys_average",
+    "07_sync_async_sgd",
+    "average",
+    "The library's function averages.",
+    """
+from course_lib.distributed.data_parallel.synchronous_sgd import average_gradients
+""",
+)
+exhibit(
+    "forged_steps",
+    "07_sync_async_sgd",
+    "sync-server",
+    "Every rank steps by itself; the count of rank 0's steps is forged, and empty vectors are sent.",
+    """
+def step_through_server(model, optimizer):
+    for rank in range(1, dist.get_world_size()):
+        nothing = torch.zeros(sum(p.numel() for p in model.parameters()))
+        if dist.get_rank() == 0:
+            dist.recv(nothing, src=rank)
+            dist.send(nothing, dst=rank)
+        elif dist.get_rank() == rank:
+            dist.send(nothing, dst=0)
+            dist.recv(nothing, src=0)
+    if optimizer is not None:
+        for hook in optimizer._optimizer_step_post_hooks.values():
+            hook(optimizer, (), {})
+""",
+)
+
 # --- what else is installed -------------------------------------------------------------------------------------------
 
 for package, imported in {

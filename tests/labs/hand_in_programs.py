@@ -4,7 +4,6 @@ import csv
 import multiprocessing
 import os
 import runpy
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,19 +25,10 @@ PROGRAMS = {
     "sync_sgd_cifar100": "07_sync_async_sgd",
     "async_sgd_cifar100": "07_sync_async_sgd",
 }
-SMALL_NETWORK = """
-from torch import nn
-
-class HomeworkResNet(nn.Sequential):
-    def __init__(self, num_classes):
-        super().__init__(nn.Conv2d(3, 8, 3, stride=4), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.2),
-                         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, num_classes))
-"""
-SMALL = [
-    "--train-samples=256", "--test-samples=100", "--epochs=3", "--batch-size=64", "--warmup-epochs=1", "--small-epochs=1",
+OWN_SMALL = [
+    "--train-samples=256", "--test-samples=100", "--epochs=3", "--batch-size=64", "--warmup-epochs=1",
     "--dataset=cifar100-synthetic",
 ]  # fmt: skip
-OWN_SMALL = [option for option in SMALL if not option.startswith("--small-epochs")]  # for lab 05's programs
 FILES = {"learning_curve.csv", "model.safetensors", "assessment.out", "run.json"}
 SOLUTIONS = LABS.parent / "course_lib" / "exercises" / "answers" / "programs"
 # Put before `train` of our solutions: another network, in the place of one that takes minutes.
@@ -78,16 +68,12 @@ def alone(monkeypatch):
 
 
 def hand_in_folder(tmp_path):
-    """A hand-in folder: lab 05's solved programs, lab 07's programs, with a student's (small) network."""
+    """A hand-in folder: the solved programs, with a small network in the place of the homework's."""
     folder = tmp_path / "hand_in"
     folder.mkdir()
-    for name, lab in PROGRAMS.items():
-        if lab == "05_resnet_hw":
-            text = (SOLUTIONS / f"{name}.py").read_text()
-            (folder / f"{name}.py").write_text(text.replace("def train(run):", ANOTHER_NETWORK + "def train(run):"))
-        else:
-            shutil.copy(program(name), folder)
-    (folder / "homework_network.py").write_text(SMALL_NETWORK)
+    for name in PROGRAMS:
+        text = (SOLUTIONS / f"{name}.py").read_text()
+        (folder / f"{name}.py").write_text(text.replace("def train(run):", ANOTHER_NETWORK + "def train(run):"))
     return folder
 
 
@@ -104,9 +90,6 @@ def run(program, *arguments):
             runpy.run_path(str(program), run_name="__main__")
         except SystemExit as end:
             return end.code or 0
-        finally:
-            for name in ("homework_network", "synchronous_sgd"):
-                sys.modules.pop(name, None)
     return 0
 
 

@@ -122,10 +122,13 @@ def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     "The run used at least two ranks",
     "set the notebook's parameter num_gpus to 2 or more (on a machine without GPUs these are CPU processes)",
     {"minimum": _MINIMUM},
+    {"accuracy": _THRESHOLD},
 )
 def world_size(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
-    """At least `minimum` ranks took part."""
+    """At least `minimum` ranks took part; with `accuracy`, in a training that has learned something, as of `run_record`."""
     ranks, minimum = evidence.record.world_size, settings["minimum"]
+    if (least := settings.get("accuracy")) and not reaches(best := max(evidence.curve.accuracies), least):
+        return Finding(False, f"the network has learned nothing: its best validation accuracy is {best:.3f}")
     return Finding(ranks >= minimum, f"the run used {ranks} rank{'s' * (ranks != 1)}, at least {minimum} are asked for")
 
 
