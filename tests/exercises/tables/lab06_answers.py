@@ -31,23 +31,29 @@ def instead(name, source):
 
 
 def exchange(send="outgoing, to", receive="incoming, source", when="if True", end=""):
-    return instead("exchange", f"""{_SWAP}
+    return instead(
+        "exchange",
+        f"""{_SWAP}
     {when}:
         going = dist.isend({send})
         dist.recv({receive})
         {end}
         going.wait()
-""")
+""",
+    )
 
 
 def overlapped(body):
-    return instead("exchange", f"""
+    return instead(
+        "exchange",
+        f"""
 def pass_around(tensor, compute):
     right, left = (dist.get_rank() + 1) % dist.get_world_size(), (dist.get_rank() - 1) % dist.get_world_size()
     incoming = torch.empty_like(tensor)
     {body}
     return incoming, result
-""")
+""",
+    )
 
 
 def ring(body):
@@ -93,7 +99,9 @@ _LEVELS = """
 """
 _WITHIN = " and me + distance < size"
 _TWO_LEVEL = "def hierarchical_all_reduce(tensor, nodes, per_node):\n    rank = dist.get_rank()\n"
-_BY_CHUNKS = _TWO_LEVEL + """
+_BY_CHUNKS = (
+    _TWO_LEVEL
+    + """
     inside = [dist.new_group(range(n * per_node, (n + 1) * per_node)) for n in range(nodes)]
     across = [dist.new_group(range(k, nodes * per_node, per_node)) for k in range(per_node)]
     k = -(-len(tensor) // per_node)
@@ -104,6 +112,7 @@ _BY_CHUNKS = _TWO_LEVEL + """
     dist.all_gather(list(padded.chunk(per_node)), part, group=group)
     tensor.copy_(padded[: len(tensor)])
 """
+)
 
 RIGHT = {
     "join": [
