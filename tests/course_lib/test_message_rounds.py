@@ -112,7 +112,9 @@ def test_the_figures_of_costs_show_what_they_are_given():
     assert axes.get_title(loc="left") == "A message costs 50 µs, and 1 s for 1.0 GB" and len(axes.lines) == 4
     seconds = {"ring": [0.001, 0.002, 0.3], "tree": [0.001, 0.003, 0.01]}
     (axes,) = predicted_times({"1 MB": seconds}, [2, 8, 2048], "predicted").axes
-    assert list(axes.lines[0].get_ydata()) == [1, 2, 300] and axes.get_title(loc="left") == "1 MB" and len(axes.lines) == 2
+    assert (
+        list(axes.lines[0].get_ydata()) == [1, 2, 300] and axes.get_title(loc="left") == "1 MB" and len(axes.lines) == 2
+    )
     axes = bandwidths([1e3, 1e6], {"ours": [1e8, 5e8]}, "bandwidth", 1e9)
     assert list(axes.lines[0].get_ydata()) == [0.1, 0.5] and axes.get_ylim()[1] > 1.0
     axes = sent_bytes({"ring": [1_000_000, 2_000_000]}, 5e5, "bytes")

@@ -275,18 +275,20 @@ def _kept(case, seen, right):
 
 def _overlapped(case, seen, right):
     if any(type(one["result"]) is not int or one["result"] != 1000 + n for n, one in enumerate(seen["ranks"])):
-        return "pass_around should return the pair (received tensor, what compute() returned)"
+        return "it should return the pair (received tensor, what compute() returned)"
     if _arrived(case, seen, right):
         return "what pass_around returns first is not the tensor of the rank before: was the receive waited for?"
     for rank, one in enumerate(seen["ranks"]):
         events = seen["events"][rank] if "events" in seen else _order(seen["spans"][rank], one["computed"])
         if events.count("compute") != 1:
-            return "pass_around should call compute() once"
+            return "it should call compute() once"
         before = events[: events.index("compute")]
         if not {"post", "expect"} <= set(before):
-            return "compute() runs before the messages are posted, so nothing overlaps: isend, irecv, compute(), wait"
+            return (
+                "it calls compute() before the messages are posted, so nothing overlaps: isend, irecv, compute(), wait"
+            )
         if {"taken", "collect"} & set(before):
-            return "pass_around waits for a message before it calls compute(), so nothing overlaps"
+            return "it waits for a message before it calls compute(), so nothing overlaps"
     return ""
 
 
@@ -307,7 +309,7 @@ exchange = Exercise(
         "kept": Part("The tensor that is sent stays as it was", cases="buffered", needs="arrives", judge=_kept),
         "deadlock": Part("It ends where sends wait for their receivers", "deadlock: where a send waits for its receiver, "
                          "all ranks wait for ever", cases="blocking", needs="arrives", judge=_arrived),
-        "overlap": Part("compute() runs while the messages are on their way", "pass_around does not return the pair "
+        "overlap": Part("compute() runs while the messages are on their way", "it does not return the pair "
                         "(received tensor, what compute() returned)", judge=_overlapped,
                         hint="write the order down: post both messages, compute, wait for both"),
     },
@@ -418,15 +420,15 @@ def _halved(case, seen, right):
     parts = [one["part"] for one in seen["ranks"]]
     if not all(equal(part, chunk) for part, chunk in zip(parts, chunks, strict=True)):
         if all(equal(part, chunks[(rank + 1) % size]) for rank, part in enumerate(parts)):
-            return "reduce_scatter leaves rank r with chunk r + 1; dist.reduce_scatter leaves it with chunk r"
+            return "rank r leaves reduce_scatter with chunk r + 1; it leaves dist.reduce_scatter with chunk r"
         return "after reduce_scatter the `output` of rank r is not the sum of all ranks' chunk r"
     mine = [tensor[: len(chunks[0])] for tensor in tensors]
     if not all(equal(one["whole"], torch.cat(mine)) for one in seen["ranks"]):
         return "after all_gather `output` does not hold the ranks' inputs in order of rank"
     if not all(equal(one["mine"], part) for one, part in zip(seen["ranks"], mine, strict=True)):
-        return "all_gather overwrites its `input`"
+        return "the `input` of all_gather is overwritten"
     if not all(equal(one["input"], tensor) for one, tensor in zip(seen["ranks"], tensors, strict=True)):
-        return "reduce_scatter overwrites its `input`: add to a chunk of your own"
+        return "the `input` of reduce_scatter is overwritten: add to a chunk of your own"
     return ""
 
 
@@ -496,7 +498,7 @@ ring = Exercise(
     _draw_rings,
     observe_ring,
     {
-        "halves": Part("reduce_scatter and all_gather, each by itself", "reduce_scatter or all_gather does not fill its "
+        "halves": Part("reduce_scatter and all_gather, each by itself", "the two halves do not fill their "
                        "`output`", judge=_halved, hint="on 3 ranks, let rank r bring [r, 10 r, 100 r] and print `output`"),
         "values": Part("Every rank holds the sum, in place", cases="digits even", judge=_summed),
         "lengths": Part("Any length and any number of ranks", judge=_any_length, hint="try lengths that do not divide by "
@@ -594,13 +596,15 @@ def _after(name, right, on, others=None):
         if errors:  # a rank's own error says more than that of one that waited for it
             own = sorted(errors, key=lambda text: "deadlock:" in text or "the ranks make different calls" in text)[0]
             blank = own.startswith("NotImplementedError")
-            return f"{name}: not written yet" if blank else f"{name} raised on a rank: {own}"
+            return f"in {name}: it is not written yet" if blank else f"in {name}, a rank raised {own}"
         if all(equal(ends[rank], right(given, rank)) for rank in on):
             return ""
         for reason, other in (others or {}).items():
             if all(equal(ends[rank], other(given, rank)) for rank in on):
-                return f"{name}: {reason}"
-        return f"{name}: what it leaves on {'rank 0' if on == (0,) else 'the ranks'} is not what the docstring asks for"
+                return f"in {name}: {reason}"
+        return (
+            f"in {name}: what it leaves on {'rank 0' if on == (0,) else 'the ranks'} is not what the docstring asks for"
+        )
 
     return judge
 
@@ -646,12 +650,12 @@ def _one_call_each(case, seen, right):
     for name in SIX:
         calls = seen["calls"][name]
         if len(calls) != 1:
-            return f"{name} should be one call of one collective; it makes {len(calls)} on all ranks together"
+            return f"in {name}: one call of one collective was asked for; it makes {len(calls)}"
         kind, brought, ended = calls[0]
         if brought != ideal[name][0]:
-            return f"{name}: the ranks bring {brought} bytes to dist.{NAMES[kind]}; {ideal[name][0]} are enough"
+            return f"in {name}, the ranks bring {brought} bytes to dist.{NAMES[kind]}; {ideal[name][0]} are enough"
         if ended != ideal[name][1]:
-            return f"{name}: the ranks leave dist.{NAMES[kind]} with {ended} bytes; {ideal[name][1]} were asked for"
+            return f"in {name}, the ranks leave dist.{NAMES[kind]} with {ended} bytes; {ideal[name][1]} were asked for"
     return ""
 
 

@@ -31,23 +31,29 @@ def instead(name, source):
 
 
 def exchange(send="outgoing, to", receive="incoming, source", when="if True", end=""):
-    return instead("exchange", f"""{_SWAP}
+    return instead(
+        "exchange",
+        f"""{_SWAP}
     {when}:
         going = dist.isend({send})
         dist.recv({receive})
         {end}
         going.wait()
-""")
+""",
+    )
 
 
 def overlapped(body):
-    return instead("exchange", f"""
+    return instead(
+        "exchange",
+        f"""
 def pass_around(tensor, compute):
     right, left = (dist.get_rank() + 1) % dist.get_world_size(), (dist.get_rank() - 1) % dist.get_world_size()
     incoming = torch.empty_like(tensor)
     {body}
     return incoming, result
-""")
+""",
+    )
 
 
 def ring(body):
@@ -93,7 +99,9 @@ _LEVELS = """
 """
 _WITHIN = " and me + distance < size"
 _TWO_LEVEL = "def hierarchical_all_reduce(tensor, nodes, per_node):\n    rank = dist.get_rank()\n"
-_BY_CHUNKS = _TWO_LEVEL + """
+_BY_CHUNKS = (
+    _TWO_LEVEL
+    + """
     inside = [dist.new_group(range(n * per_node, (n + 1) * per_node)) for n in range(nodes)]
     across = [dist.new_group(range(k, nodes * per_node, per_node)) for k in range(per_node)]
     k = -(-len(tensor) // per_node)
@@ -104,6 +112,7 @@ _BY_CHUNKS = _TWO_LEVEL + """
     dist.all_gather(list(padded.chunk(per_node)), part, group=group)
     tensor.copy_(padded[: len(tensor)])
 """
+)
 
 RIGHT = {
     "join": [
@@ -261,7 +270,7 @@ def join(way, rank, world_size, place):
         "swap, then compute": (overlapped("swap(tensor, right, incoming, left)\n    result = compute()"), "overlap",
                                "waits for a message before it calls compute()"),
         "compute, then swap": (overlapped("result = compute()\n    swap(tensor, right, incoming, left)"), "overlap",
-                               "before the messages are posted"),
+                               "it calls compute() before the messages are posted"),
         "slept, not overlapped": (overlapped("""
     going = dist.isend(tensor, right)
     time.sleep(0.05)
@@ -276,15 +285,15 @@ def collect(mine):
     whole = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(whole, mine)
     return torch.cat(whole)
-"""), "bytes", "collect: the ranks leave dist.all_gather with"),
+"""), "bytes", "in collect, the ranks leave dist.all_gather with"),
         "all-reduce for reduce": (edited("six", "dist.reduce(x, dst=0)", "dist.all_reduce(x)"), "bytes",
-                                  "total_on_zero: the ranks leave dist.all_reduce with"),
+                                  "in total_on_zero, the ranks leave dist.all_reduce with"),
         "broadcast for scatter": (instead("six", """
 def deal(images, mine):
     whole = images if images is not None else torch.empty(len(mine) * dist.get_world_size(), *mine.shape[1:])
     dist.broadcast(whole, 0)
     mine.copy_(whole.chunk(dist.get_world_size())[dist.get_rank()])
-"""), "bytes", "deal: the ranks leave dist.broadcast with"),
+"""), "bytes", "in deal, the ranks leave dist.broadcast with"),
         "gathered by messages": (instead("six", """
 def collect(mine):
     rest = [torch.empty_like(mine) for _ in range(dist.get_world_size() - 1)]
@@ -293,11 +302,11 @@ def collect(mine):
     for rank, place in enumerate(rest):
         dist.recv(place, rank + 1)
     return torch.cat([mine, *rest])
-"""), "bytes", "collect should be one call of one collective"),
+"""), "bytes", "in collect: one call of one collective"),
         "another root": (edited("six", "dist.broadcast(x, src=0)", "dist.broadcast(x, src=1)"), "agree bytes", "rank 0 is the root"),
         "only the root calls": (edited("six", "dist.broadcast(x, src=0)", "dist.get_rank() or dist.broadcast(x, src=0)"),
                                 "agree bytes", "deadlock"),
-        "one not written": (edited("six", "dist.all_reduce(x)", "raise NotImplementedError"), "sums bytes", "not written yet"),
+        "one not written": (edited("six", "dist.all_reduce(x)", "raise NotImplementedError"), "sums bytes", "it is not written yet"),
         "the whole sum": (instead("six", "def sum_of_my_part(x):\n    dist.all_reduce(x)\n    return x\n"), "sums bytes",
                           "it returns the whole sum"),
         "a copy": (edited("six", "dist.all_reduce(x)", "dist.all_reduce(x.clone())"), "sums bytes", "it leaves each rank its own tensor"),
@@ -368,7 +377,7 @@ def reduce_scatter(output, input):
         swap(parts[(rank - step) % size], (rank + 1) % size, arriving, (rank - 1) % size)
         parts[(rank - step - 1) % size] += arriving
     output.copy_(parts[rank])
-"""), "halves", "overwrites its `input`"),
+"""), "halves", "of reduce_scatter is overwritten"),
         "never copied back": (edited("ring", "    tensor.copy_(padded[:len(tensor)])\n", ""), _EVERY, "the tensor is unchanged"),
         "the mean": (edited("ring", "padded[:len(tensor)])", "padded[:len(tensor)] / size)"), _EVERY, "the mean"),
         "returned": (edited("ring", "tensor.copy_(padded[:len(tensor)])", "return padded[:len(tensor)]"), _EVERY, "it returns the sum"),
