@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from communicator_programs import both
+from process_comm import run_ranks
 from rank_processes import GENEROUS, survivors
 
 from course_lib.distributed import MPINotFoundError, MPIPeers, RankFailedError, mpi_launch, mpi_run
-from course_lib.distributed.launching.process_comm import run_ranks
 from course_lib.system import mpi_command
 from course_lib.system.mpi_command import find_mpi
 

@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from gloo_ranks import on_ranks
+from process_comm import run_ranks
 from torch import nn
 
 from course_lib.data.batches import Split, load
 from course_lib.distributed import RankFailedError
-from course_lib.distributed.launching.process_comm import run_ranks
 from course_lib.distributed.local_sgd import parallel_sgd as module
 from course_lib.distributed.local_sgd.parallel_sgd import (
     WorkerReport,

@@ -1,4 +1,4 @@
-"""mpi4py's communicator on ranks of `launch`: to try or check a function without mpirun.
+"""mpi4py's communicator on ranks of `launch`, for tests: no mpirun starts.
 
 Every rank is a process, as under mpirun. Messages and collectives pass through the key-value store of the launch; one call
 moves at most `LARGEST` bytes. Two things differ from MPI. A rank that waits for a message that never comes, or calls
