@@ -191,7 +191,13 @@ def synchronise(model):
     ],
     "average": [
         AVERAGE,
-        edited(AVERAGE, "g.flatten()", "g.reshape(-1)", "torch.empty_like(p).copy_(piece.view_as(p))", "piece.view_as(p).clone()"),
+        edited(
+            AVERAGE,
+            "g.flatten()",
+            "g.reshape(-1)",
+            "torch.empty_like(p).copy_(piece.view_as(p))",
+            "piece.view_as(p).clone()",
+        ),
         edited(AVERAGE, "g.flatten()", "g.contiguous().view(-1)"),
     ],
     "statistics": [
