@@ -24,7 +24,7 @@ def build_network(num_classes):
     of your run folder, and predicts images that you have not seen.
     """
     # YOUR CODE: scaling, normalisation, resnet18 with a new fc. This stand-in learns nothing.
-    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, num_classes))
+    return nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, num_classes))
 
 
 def train(run):

@@ -22,7 +22,7 @@ def build_network(num_classes):
     function, loads the weights of your run folder, and predicts images that you have not seen.
     """
     # YOUR CODE: your blocks and your network from the notebook. This stand-in learns nothing.
-    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, num_classes))
+    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, num_classes))
 
 
 def train(run):

@@ -21,7 +21,7 @@ def build_network(num_classes):
     calls this function, loads the weights of your run folder, and predicts images that you have not seen.
     """
     # YOUR CODE: your blocks and your network from lab 05. This stand-in learns nothing.
-    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, num_classes))
+    return nn.Sequential(nn.AdaptiveAvgPool2d(6), nn.Flatten(), nn.Linear(108, num_classes))
 
 
 def average_gradients(model, samples):

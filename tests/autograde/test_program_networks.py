@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -63,7 +64,7 @@ def tried(warm, monkeypatch):
 
     def tried(text, weights):
         record = RunRecord(LAB, {}, 1, "cpu", DATA, "synthetic", "made up", datetime.now(UTC), None, False)
-        rules = replace(RULES.model, datasets=(DATA,), images=IMAGES)
+        rules = msgspec.structs.replace(RULES.model, datasets=(DATA,), images=IMAGES)
         evidence = Evidence(LAB, record, EvidenceError("none"), EvidenceError("none"))
         cells = [program_cell(RULES, text.encode())]
         return try_weights(rules, evidence, weights, warm, np.random.default_rng(SEED), Limits(seconds=120), cells, {})
@@ -92,6 +93,18 @@ def test_our_solution_s_network(tried):
     held = tried(SOLUTION.read_text(), save(model.state_dict()))
     assert held.images == IMAGES and held.borrowed == ""
     assert "has not learned" in of_own_network(replace(held, correct=0)).reason
+
+
+@pytest.mark.parametrize("name", ["sync_sgd_cifar100", "async_sgd_cifar100"])
+def test_lab_07_s_solutions_make_networks(tried, name):
+    text = SOLUTION.with_name(f"{name}.py").read_text()
+    assert (
+        next(run for run in find_rubric("07_sync_async_sgd").runs if run.id == name).model.network
+        == RULES.model.network
+    )
+    model = made_by(text)
+    held = tried(text, save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}))
+    assert held.images == IMAGES and not held.borrowed
 
 
 BORROWED = {

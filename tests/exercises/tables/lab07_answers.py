@@ -191,7 +191,13 @@ def synchronise(model):
     ],
     "average": [
         AVERAGE,
-        edited(AVERAGE, "g.flatten()", "g.reshape(-1)", "torch.empty_like(p).copy_(piece.view_as(p))", "piece.view_as(p).clone()"),
+        edited(
+            AVERAGE,
+            "g.flatten()",
+            "g.reshape(-1)",
+            "torch.empty_like(p).copy_(piece.view_as(p))",
+            "piece.view_as(p).clone()",
+        ),
         edited(AVERAGE, "g.flatten()", "g.contiguous().view(-1)"),
     ],
     "statistics": [
@@ -294,7 +300,7 @@ def step_through_server(model, optimizer):
     for rank in range(1, dist.get_world_size()):
         dist.send(nn.utils.parameters_to_vector(parameters).detach(), dst=rank)
 """, _ALL, "steps once per gradient"),
-        "one by one, twice": (edited(THROUGH, "        dist.recv(arriving)\n", "        dist.recv(arriving)\n        dist.recv(arriving)\n",
+        "one by one, twice": (edited(THROUGH, "        dist.recv(arriving)\n", "        dist.recv(arriving, src=rank)\n" * 2,
                                      "        dist.isend(vector, dst=0).wait()\n", "        dist.isend(vector, dst=0).wait()\n" * 2), "bytes", "rank 0's link"),
         "an all-reduce": ("""
 def step_through_server(model, optimizer):
