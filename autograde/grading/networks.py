@@ -1,6 +1,6 @@
 """The course's own networks, into which submitted weights are loaded.
 
-`NETWORKS` describes each network for the grader. `DRIVER` builds it in the sandbox, from `course_lib` and torchvision.
+`NETWORKS` describes each network for the grader. `DRIVER` builds it in the sandbox, from `course_lib`.
 A network's weights are the state of the bare model: ``conv1.weight``, not ``module.conv1.weight``.
 """
 
@@ -40,7 +40,6 @@ NETWORKS = {
     "homework_resnet": Network(batch=100),
     "small_cnn_or_resnet": Network(numbers={"depth": (0, 0, 110)}),
     "parallel_sgd_net": Network(),
-    "resnet18_upsampled": Network(numbers={"image_size": (224, 32, 224)}, batch=20),
 }
 
 DRIVER = """
@@ -69,18 +68,12 @@ def parallel_sgd_net(channels, classes):
     return ParallelSGDNet(classes, channels)
 
 
-def resnet18_upsampled(channels, classes, image_size):
-    from course_lib.models.upsampled_resnet18 import upsampled_resnet18
-    return upsampled_resnet18(classes, image_size)
-
-
 COURSE_LIB = {
     "wide_resnet": wide_resnet,
     "wide_resnet_standardised": wide_resnet,
     "homework_resnet": homework_resnet,
     "small_cnn_or_resnet": small_cnn_or_resnet,
     "parallel_sgd_net": parallel_sgd_net,
-    "resnet18_upsampled": resnet18_upsampled,
 }
 
 

@@ -19,7 +19,6 @@ from course_lib.models import HomeworkResNet, ParallelSGDNet, SmallCNN, WideResN
 from course_lib.runs.records import RunFolder
 from course_lib.runs.run_evidence.evidence import Evidence
 from course_lib.runs.run_evidence.run_record import RunRecord
-from course_lib.system.torchvision_import import import_torchvision
 
 SEED = 1
 
@@ -70,24 +69,10 @@ def fit_head(model, images, labels):
         return int((model(images).argmax(1) == labels).sum())
 
 
-class AtSize(nn.Module):
-    """torchvision's own ResNet-18 behind an up-sampling."""
-
-    def __init__(self, classes, size):
-        super().__init__()
-        import_torchvision()
-        from torchvision.models import resnet18
-
-        self.model, self.size = resnet18(num_classes=classes), size
-
-    def forward(self, images):
-        return self.model(nn.functional.interpolate(images, (self.size, self.size), mode="bilinear"))
-
-
 def saved(model, folder):
     """The weights' file as a program leaves it."""
     run = RunFolder(str(folder), "05_resnet_hw", {}, {}).start(1, None, "cpu")
-    run.save_model(model.model if isinstance(model, AtSize) else model)
+    run.save_model(model)
     run.finish(stopped_early=False)
     return (folder / "model.safetensors").read_bytes()
 
@@ -98,18 +83,13 @@ CASES = {
     "parallel-sgd-cifar10": ("parallel_sgd_net", "cifar10-synthetic", 60, {}, lambda: ParallelSGDNet(10, 3)),
     "resnet14-cifar10": ("small_cnn_or_resnet", "cifar10-synthetic", 60, {"depth": 14}, lambda: cifar_resnet(14)),
     "small-cnn-cifar10": ("small_cnn_or_resnet", "cifar10-synthetic", 60, {"depth": 0}, lambda: SmallCNN(in_channels=3, image_size=32)),
-    "resnet18-at-224": ("resnet18_upsampled", "cifar100-synthetic", 24, {}, lambda: AtSize(100, 224)),
-    "resnet18-at-64": ("resnet18_upsampled", "cifar100-synthetic", 24, {"image_size": 64}, lambda: AtSize(100, 64)),
     "wide-cifar10": ("wide_resnet_standardised", "cifar10-synthetic", 60, {"width": 1},
                      lambda: WideResNet((16, 32, 64), 3, 10)),
     "wide-2-cifar10": ("wide_resnet", "cifar10-synthetic", 60, {"width": 2}, lambda: WideResNet((32, 64, 128), 3, 10)),
 }  # fmt: skip
 
 
-SLOW = ("resnet18-at-224",)
-
-
-@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow if c in SLOW else ()) for c in CASES])
+@pytest.mark.parametrize("case", CASES)
 def test_weights_predict_in_the_sandbox_what_they_predict_here(case, tried, tmp_path):
     network, dataset, count, parameters, build = CASES[case]
     torch.manual_seed(0)
@@ -126,12 +106,10 @@ def test_every_network_has_a_case():
     assert {network for network, *_ in CASES.values()} == set(NETWORKS)
 
 
-@pytest.mark.parametrize("size", [31, 225, 0, -64, 64.0, "64", True, None, 10**9])
-def test_an_image_size_that_is_none_is_a_reason(tried, size):
-    with pytest.raises(
-        EvidenceError, match=r"parameters\.image_size is .*, a whole number from 32 to 224 was expected"
-    ):
-        tried("resnet18_upsampled", "cifar100-synthetic", b"", 10, image_size=size)
+@pytest.mark.parametrize("depth", [111, -1, 8.0, "8", True, None, 10**9])
+def test_a_depth_that_is_none_is_a_reason(tried, depth):
+    with pytest.raises(EvidenceError, match=r"parameters\.depth is .*, a whole number from 0 to 110 was expected"):
+        tried("small_cnn_or_resnet", "cifar100-synthetic", b"", 10, depth=depth)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +120,7 @@ def test_an_image_size_that_is_none_is_a_reason(tried, size):
             "tiny-imagenet-synthetic",
             "does not fit the lab's network: .*size mismatch for classifier",
         ),
-        ("resnet18_upsampled", "cifar100-synthetic", "does not fit the lab's network of image_size 224: .*Missing key"),
+        ("small_cnn_or_resnet", "cifar100-synthetic", "does not fit the lab's network of depth 0: .*Missing key"),
     ],
 )
 def test_weights_of_another_network_are_a_reason(tried, tmp_path, network, dataset, told):

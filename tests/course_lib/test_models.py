@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from course_lib.models import ResNetV2, SmallCNN, SparseDropout, WideResNet, cifar_resnet
-from course_lib.models.upsampled_resnet18 import upsampled_resnet18
 
 
 def parameters_by_hand(widths, in_channels, classes):
@@ -105,7 +104,6 @@ def test_the_small_networks_logits_for_other_images(channels, size, classes):
         *((cifar_resnet, depth, "6n") for depth in (2, 7, 18, 49, 0, -4)),
         *((ResNetV2, blocks, "blocks") for blocks in ((3, 4, 6), (3, 1, 6, 3))),
         (lambda size: ResNetV2((2, 2, 2, 2), image_size=size), 31, "image_size"),
-        (lambda size: upsampled_resnet18(10, size), 16, "at least 32"),
     ],
 )
 def test_a_network_that_cannot_be_is_one_line(make, wrong, words):

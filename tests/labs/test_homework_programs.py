@@ -1,12 +1,10 @@
-"""The homework's hand-in programs: options, help, one rank and several, kill and resume, weights' origin."""
+"""The homework's hand-in programs: options, help, one rank and several, kill and resume."""
 
-import argparse
 import contextlib
 import io
 import json
 import random
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,22 +22,11 @@ from hand_in_programs import (
     program,
     run,
 )
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from course_lib.data.batches import load
 from course_lib.distributed import launch
-from course_lib.models.upsampled_resnet18 import upsampled_resnet18
 from course_lib.runs.records import RunFolder
-from course_lib.system.torchvision_import import import_torchvision
-from course_lib.training.homework import (
-    ProgressiveResize,
-    WeightsError,
-    check_options,
-    find_imagenet_weights,
-    load_body,
-    one_cycle_sgd,
-)
-from course_lib.training.homework.train_program import joined_ranks, training_batches
+from course_lib.training.homework import joined_ranks
 
 
 @pytest.fixture
@@ -81,12 +68,6 @@ def test_the_asynchronous_learning_rate_does_not_grow_with_the_ranks(monkeypatch
 def test_an_option_that_cannot_work_is_one_line_and_code_2(name, arguments, line, capsys):
     assert run(program(name), *arguments) == 2
     assert capsys.readouterr().err == f"{name}.py: error: {line}\n"
-
-
-def test_half_of_the_epochs_are_small_by_default():
-    for given, small in ((None, 2), (4, 4)):
-        options = argparse.Namespace(epochs=5, small_epochs=given)
-        assert check_options(argparse.ArgumentParser(), options) == {"epochs": 5, "small_epochs": small}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -233,113 +214,3 @@ def test_several_ranks_leave_one_run(start, name, ranks, hand_in, tmp_path):
     record = json.loads((output / "run.json").read_text())
     assert record["world_size"] == ranks and record["backend"] == "gloo"
     assert printed.count("Epoch =  1:") == 1 and len(curve(output)) == 4
-
-
-def test_the_ranks_share_the_training_images():
-    data = load("cifar100-synthetic", train_samples=256)
-    values = {"batch_size": 32, "seed": 0, "padding": 4}
-    labels = [labels for rank in range(2) for _, labels in training_batches(data, values, rank, 2)]
-    assert torch.equal(torch.cat(labels).sort().values, data.train.labels.sort().values)
-
-
-# Fine-tuning
-
-
-def test_resnet18_is_torchvisions_with_another_head():
-    import_torchvision()
-    from torchvision.models import resnet18
-
-    torch.manual_seed(0)
-    ours, theirs = upsampled_resnet18(1000, 64).eval(), resnet18().eval()
-    theirs.load_state_dict(ours.state_dict())
-    small = torch.randn(2, 3, 32, 32)
-    large = torch.nn.functional.interpolate(small, size=(64, 64), mode="bilinear")
-    assert torch.equal(ours(small), theirs(large))
-    assert sum(p.numel() for p in upsampled_resnet18(1000).parameters()) == 11_689_512  # torchvision's table
-
-
-def test_imagenet_weights_are_looked_for_in_the_cache_and_beside_the_data(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    assert find_imagenet_weights(str(tmp_path)) is None
-    for folder in (tmp_path / "weights", tmp_path / "torch" / "hub" / "checkpoints"):
-        folder.mkdir(parents=True)
-        (folder / "resnet18-f37072fd.pth").write_bytes(b"truncated")
-        with pytest.raises(WeightsError, match=rf"{folder}.* is damaged"):
-            find_imagenet_weights(str(tmp_path))
-    content = (tmp_path / "weights" / "resnet18-f37072fd.pth").read_bytes()
-    assert content == b"truncated"  # nothing is removed
-
-
-def test_weights_that_do_not_fit_are_one_line(tmp_path):
-    model = upsampled_resnet18(10, 32)
-    torch.save({"conv1.weight": torch.zeros(64, 3, 7, 7)}, tmp_path / "few.pth")
-    with pytest.raises(WeightsError, match=r"does not fit ResNet-18: it lacks bn1\.weight"):
-        load_body(model, tmp_path / "few.pth")
-    save_file({**upsampled_resnet18(10, 32).state_dict(), "more": torch.zeros(1)}, tmp_path / "more.safetensors")
-    with pytest.raises(WeightsError, match="it has more, which"):
-        load_body(model, tmp_path / "more.safetensors")
-    save_file({"conv1.weight": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(WeightsError, match=r"does not fit ResNet-18 .*size mismatch"):
-        load_body(model, tmp_path / "other.safetensors")
-    (tmp_path / "not.pth").write_bytes(b"nothing of the kind")
-    with pytest.raises(WeightsError, match="holds no weights"):
-        load_body(model, tmp_path / "not.pth")
-
-
-def test_a_pickle_that_would_run_code_is_not_unpickled(tmp_path):
-    class Evil:
-        def __reduce__(self):
-            return (Path.touch, (tmp_path / "ran",))
-
-    torch.save({"conv1.weight": Evil()}, tmp_path / "evil.pth")
-    with pytest.raises(WeightsError, match="holds no weights"):
-        load_body(upsampled_resnet18(10, 32), tmp_path / "evil.pth")
-    assert not (tmp_path / "ran").exists()
-
-
-# The recipe
-
-
-def test_one_cycle_rises_and_falls_as_it_says():
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    recipe = one_cycle_sgd(model, steps_per_epoch=10, epochs=5, images_per_step=256, base_lr=0.1, warmup_epochs=2)
-    rates = []
-    for _ in range(50):
-        rates.append(recipe.optimizer.param_groups[0]["lr"])
-        recipe.optimizer.step()
-        recipe.scheduler.step()
-    assert rates[0] == pytest.approx(0.2 / 25)
-    assert max(rates) == pytest.approx(0.2, rel=1e-2) and abs(rates.index(max(rates)) - 20) <= 1
-    assert rates[-1] < 0.2 / 100
-    decays = [group["weight_decay"] for group in recipe.optimizer.param_groups]
-    assert decays == [5e-4, 0.0]
-    assert [len(group["params"]) for group in recipe.optimizer.param_groups] == [1, 3]
-    assert all(group["nesterov"] and group["momentum"] == 0.9 for group in recipe.optimizer.param_groups)
-
-
-@pytest.mark.parametrize(("warmup", "epochs"), [(0.0, 1), (5.0, 1), (0.5, 1)])
-def test_any_warmup_leaves_a_schedule(warmup, epochs):
-    recipe = one_cycle_sgd(
-        torch.nn.Linear(2, 2), steps_per_epoch=3, epochs=epochs, images_per_step=128, base_lr=0.1, warmup_epochs=warmup
-    )
-    for _ in range(3 * epochs):
-        recipe.optimizer.step()
-        recipe.scheduler.step()
-
-
-def test_small_images_first():
-    class Counted(list):
-        def set_epoch(self, epoch):
-            self.epoch = epoch
-
-    image = torch.arange(16.0).view(1, 1, 4, 4)
-    batches = Counted([(image, torch.tensor([3]))])
-    resized = ProgressiveResize(batches, small_epochs=2, small_size=2)
-    assert len(resized) == 1
-    for epoch, side in ((0, 2), (1, 2), (2, 4), (5, 4)):
-        resized.set_epoch(epoch)
-        ((images, labels),) = resized
-        assert images.shape == (1, 1, side, side) and batches.epoch == epoch and labels.item() == 3
-    resized.set_epoch(0)
-    ((images, _),) = resized
-    assert images.mean() == pytest.approx(image.mean().item(), abs=1e-4)  # averaged, not picked

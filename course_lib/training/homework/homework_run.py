@@ -22,14 +22,14 @@ from course_lib.system.hardware import machine_line
 from course_lib.training.checkpoint import Checkpoint
 from course_lib.training.homework.homework_data import HomeworkData, split_for_homework
 from course_lib.training.homework.options import check_options, program_options
-from course_lib.training.homework.program_ranks import ProgramError, on_ranks
-from course_lib.training.homework.train_program import (
+from course_lib.training.homework.program_ranks import (
     KNOWN_ERRORS,
-    already_finished,
+    ProgramError,
     exit_in_one_line,
     joined_ranks,
-    open_run,
+    on_ranks,
 )
+from course_lib.training.homework.resuming import already_finished, open_run
 
 __all__ = ["HomeworkRun"]
 

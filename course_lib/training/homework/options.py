@@ -17,7 +17,7 @@ _OPTIONS: dict[str, tuple[type, str, str]] = {  # type, rule (see course_lib.run
     "dataset": (str, "{data}", "staged data set (`lab data list`)"),
     "epochs": (int, "[1, 10000]", "passes over the training images"),
     "batch_size": (int, "[1, 1000000]", "images per rank and step"),
-    "base_lr": (float, "(0.0, 1e6]", "highest learning rate of the one-cycle schedule for 128 images per step; scaled linearly with "
+    "base_lr": (float, "(0.0, 1e6]", "highest learning rate of the schedule for 128 images per step; scaled linearly with "
                        "batch size × ranks"),
     "momentum": (float, "[0.0, 1.0)", "Nesterov momentum of SGD"),
     "weight_decay": (float, "[0.0, 1.0]", "of the weights; biases and batch norm have none"),
@@ -25,11 +25,7 @@ _OPTIONS: dict[str, tuple[type, str, str]] = {  # type, rule (see course_lib.run
     "warmup_epochs": (float, "[0.0, 10000]", "epochs in which the learning rate rises"),
     "dropout": (float, "[0.0, 1.0)", "dropout after the first convolution"),
     "padding": (int, "[0, 32]", "pixels of black border for the random crop"),
-    "small_epochs": (int, "[0, 10000]", "first epochs that train on smaller images, which are cheaper; None: half of them"),
-    "small_size": (int, "[8, 1024]", "height and width of those smaller images, in pixels"),
     "image_size": (int, "[32, 224]", "height and width that images are scaled up to, in pixels"),
-    "pretrain_dataset": (str, "{data}", "staged data set to pre-train on where no ImageNet weights are found"),
-    "pretrain_epochs": (int, "[1, 10000]", "passes over it"),
     "body_lr_factor": (float, "[0.0, 1.0]", "learning rate of the pre-trained layers, as a share of the head's"),
     "train_samples": (int, "[0, inf)", "training images to use; 0 = all"),
     "test_samples": (int, "[0, inf)", "test images to use; 0 = all"),
@@ -74,15 +70,9 @@ def program_options(
 def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, Any]:
     """The options that make the run what it is, as ``run.json`` keeps them; exits with code 2 where one cannot work."""
     values = {name: value for name, value in vars(options).items() if name not in _NOT_THE_RUN}
-    if "small_epochs" in values and values["small_epochs"] is None:
-        values["small_epochs"] = values["epochs"] // 2
     try:
         check_values(values, {name: Rule(rule) for name, (_, rule, _) in _OPTIONS.items()})
     except ParameterError as error:
         name, _, why = str(error).partition(" ")
         parser.exit(2, f"{parser.prog}: error: --{name.replace('_', '-')} {why}\n")
-    if values.get("small_epochs", 0) > values["epochs"]:
-        parser.exit(
-            2, f"{parser.prog}: error: --small-epochs {values['small_epochs']} exceeds --epochs {values['epochs']}\n"
-        )
     return values

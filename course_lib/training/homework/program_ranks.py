@@ -1,19 +1,44 @@
-"""Start a program's ranks on this machine, unless `torchrun` has started them."""
+"""A program's ranks: started on this machine unless `torchrun` has started them, joined, ended with a line on an error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
-from course_lib.distributed import RankFailedError, launch
+from course_lib.distributed import (
+    RankFailedError,
+    default_backend,
+    launch,
+    leave_process_group,
+    rank_device,
+    threads_per_rank,
+    world_size,
+)
+from course_lib.runs.records import TrainingDivergedError
+from course_lib.training.checkpoint import CheckpointError
+from course_lib.training.homework.resuming import RunMismatchError
+from data_prep.errors import DataError
 
-__all__ = ["ProgramError", "on_ranks"]
+__all__ = ["KNOWN_ERRORS", "ProgramError", "exit_in_one_line", "joined_ranks", "on_ranks"]
+
+GROUP_TIMEOUT = timedelta(minutes=10)  # how long a rank waits for another, which may have died with its node
 
 
 class ProgramError(RuntimeError):
     """A rank's one-line error, or the loss of a rank."""
+
+
+KNOWN_ERRORS = (
+    TrainingDivergedError,
+    DataError, CheckpointError, RunMismatchError, ProgramError, ValueError, OSError,
+)  # fmt: skip
 
 
 def on_ranks(ranks: int, train: Callable[..., Any], *args: Any, known: tuple[type[Exception], ...] = ()) -> None:
@@ -52,3 +77,40 @@ def _in_one_line(train: Callable[..., Any], args: tuple[Any, ...], known: tuple[
         train(*args)
     except known as error:
         raise ProgramError(str(error)) from None
+
+
+@contextlib.contextmanager
+def joined_ranks() -> Iterator[tuple[int, int]]:
+    """This rank and the number of ranks, with the process group up where `torchrun` has started several.
+
+    Where the process group is up already it joins nothing: a program that trains twice keeps one process group.
+    """
+    if dist.is_initialized() or not dist.is_torchelastic_launched():
+        yield (dist.get_rank(), world_size()) if dist.is_initialized() else (0, 1)
+        return
+    device = rank_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(default_backend(_local_ranks()), timeout=GROUP_TIMEOUT)
+    torch.set_num_threads(threads_per_rank(_local_ranks()))
+    try:
+        yield dist.get_rank(), world_size()
+    finally:
+        leave_process_group()
+
+
+def _local_ranks() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
+@contextlib.contextmanager
+def exit_in_one_line(name: str) -> Iterator[None]:
+    """Turn an error that the caller can correct into one line on stderr and exit code 1."""
+    try:
+        yield
+    except KNOWN_ERRORS as error:
+        print(f"{name}.py: error: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print(f"{name}.py: stopped; give the same command again to continue", file=sys.stderr, flush=True)
+        sys.exit(130)
