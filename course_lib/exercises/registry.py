@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +17,7 @@ HERE = Path(__file__).parent
 
 def known_labs() -> list[str]:
     """Labs whose exercises are described here: ``lab09``…"""
-    return sorted(path.stem for path in (HERE / "labs").glob("lab[0-9][0-9].py"))
+    return _modules("labs")
 
 
 def exercises_of(lab: str) -> Mapping[str, Exercise]:
@@ -27,6 +29,12 @@ def exercises_of(lab: str) -> Mapping[str, Exercise]:
 
 def answers_of(lab: str) -> Mapping[str, Answers] | None:
     """A lab's answers by the exercises' names; None in a student's installation, which has none."""
-    if not (HERE / "answers" / f"{lab}.py").is_file():
+    if lab not in _modules("answers"):
         return None
     return importlib.import_module(f"course_lib.exercises.answers.{lab}").ANSWERS
+
+
+def _modules(folder: str) -> list[str]:
+    """The modules ``labNN`` of a folder; a lab of several modules is a package."""
+    names = (module.name for module in pkgutil.iter_modules([str(HERE / folder)]))
+    return sorted(name for name in names if re.fullmatch("lab[0-9]{2}", name))

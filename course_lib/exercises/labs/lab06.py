@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from course_lib.exercises.comparing import equal, short
 from course_lib.exercises.description import Exercise, Part
-from course_lib.exercises.labs.lab02_training import replaced
+from course_lib.exercises.labs.lab02.training import replaced
 from course_lib.exercises.ranks.broker_process_group import message_group
 from course_lib.exercises.ranks.collective_broker import NAMES, CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import collective_group

@@ -251,7 +251,7 @@ for _name, _options, _lost, _words in (
     ("every fifth", "flipped=lambda n, draw, top: torch.rand(n, generator=draw) < 0.2", "flips", "half of the images"),
 ):
     _source = f"crop_and_flip = crops_with({_options})" if _options else "crop_and_flip = lambda *_: None"
-    _import = "from course_lib.exercises.answers.lab05_training import crops_with"
+    _import = "from course_lib.exercises.answers.lab05.training import crops_with"
     WRONG[_name] = ("crop-flip", f"{_import}\n{_source}", _lost, _words)
 
 SAYS = {

@@ -1,4 +1,4 @@
-"""Lab 08: parallel SGD with MPI. What one process can show is described here, the rest in `course_lib.exercises.parallel_sgd`."""
+"""Lab 08: parallel SGD with MPI. What one process can show is described here, the rest in the other modules."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import nn
 
 from course_lib.exercises.comparing import equal, finite
 from course_lib.exercises.description import Exercise, Part
-from course_lib.exercises.parallel_sgd.messages import AVERAGING, REDUCE, START
-from course_lib.exercises.parallel_sgd.program import PROGRAM
-from course_lib.exercises.parallel_sgd.worker import WORKER
+from course_lib.exercises.labs.lab08.messages import AVERAGING, REDUCE, START
+from course_lib.exercises.labs.lab08.program import PROGRAM
+from course_lib.exercises.labs.lab08.worker import WORKER
 
 __all__ = ["EXERCISES"]
 

@@ -1,6 +1,6 @@
 """Lab 02: a distributed training program. Ranks have no network: their collectives are combined and counted by the grader.
 
-`program` is described in `lab02_program.py`, the training on two ranks in `lab02_training.py`.
+The exercise `program` is described in `program.py`, the training on two ranks in `training.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch.utils.data import TensorDataset
 
 from course_lib.exercises.comparing import equal, finite, is_number, kind_of
 from course_lib.exercises.description import Exercise, Part
-from course_lib.exercises.labs.lab02_program import PROGRAM
-from course_lib.exercises.labs.lab02_training import ACCUMULATE, EPOCH, WRAP, replaced
+from course_lib.exercises.labs.lab02.program import PROGRAM
+from course_lib.exercises.labs.lab02.training import ACCUMULATE, EPOCH, WRAP, replaced
 from course_lib.exercises.ranks.collective_broker import CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, collective_group
 from course_lib.exercises.ranks.watched_ranks import watched

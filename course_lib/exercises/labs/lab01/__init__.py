@@ -1,4 +1,4 @@
-"""Lab 01: one device's data loaders, throughput and activation memory; `lab01_training.py` has the training."""
+"""Lab 01: one device's data loaders, throughput and activation memory; `training` has the training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from course_lib.exercises.comparing import finite, is_number, kind_of
 from course_lib.exercises.description import Exercise, Part
-from course_lib.exercises.labs.lab01_training import (
+from course_lib.exercises.labs.lab01.training import (
     ACCUMULATE,
     EVALUATE,
     MOST_QUESTIONS,

@@ -1,4 +1,4 @@
-"""Lab 05: residual blocks and the homework's network; `lab05_training` has the exercises of data and training."""
+"""Lab 05: residual blocks and the homework's network; `training.py` has the exercises of data and training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from course_lib.exercises.description import Exercise, Part
-from course_lib.exercises.labs.lab05_training import EXERCISES as OTHERS
+from course_lib.exercises.labs.lab05.training import EXERCISES as OTHERS
 
 __all__ = ["EXERCISES"]
 

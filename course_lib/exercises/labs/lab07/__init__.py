@@ -1,4 +1,4 @@
-"""Lab 07: synchronous and asynchronous SGD. What ranks do together; `lab07_server.py` has the servers and the worker."""
+"""Lab 07: synchronous and asynchronous SGD. What ranks do together; `server.py` has the servers and the worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 from course_lib.exercises.comparing import equal
 from course_lib.exercises.description import Exercise, Part
-from course_lib.exercises.labs.lab07_server import BACKUP, SERVER, STALE_STEP, WORKER
+from course_lib.exercises.labs.lab07.server import BACKUP, SERVER, STALE_STEP, WORKER
 from course_lib.exercises.ranks.broker_process_group import message_group
 from course_lib.exercises.ranks.collective_broker import CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import collective_group

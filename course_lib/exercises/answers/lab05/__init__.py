@@ -1,4 +1,4 @@
-"""Lab 05's answers, right and wrong: blocks and network; `lab05_training` has the others."""
+"""Lab 05's answers, right and wrong: blocks and network; `training.py` has the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from torch import nn
 from torch.nn import functional as F
 
-from course_lib.exercises.answers.lab05_training import ANSWERS as OTHERS
+from course_lib.exercises.answers.lab05.training import ANSWERS as OTHERS
 from course_lib.exercises.description import Answers, Mistake
 
 __all__ = ["ANSWERS"]
