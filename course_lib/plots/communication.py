@@ -44,9 +44,7 @@ def predicted_times(panels: Mapping[str, Mapping[str, Sequence[float]]], ranks: 
         style.powers_of_two(axes, ranks)
         axes.tick_params(axis="x", labelrotation=60)
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter(
-            LogFormatter()
-        )  # 20, 30, 60 where there is one decade; nothing where there are many
+        axes.yaxis.set_minor_formatter(LogFormatter())  # 20, 30, 60 on a short axis, nothing on a long one
         axes.set(xlabel="ranks", ylabel="predicted time of an all-reduce (ms)")
         axes.set_title(panel, loc="left", fontsize=10)
         axes.legend()
