@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from course_lib.plots import style
 from course_lib.plots.style import COLOURS, in_course_style, new_axes
@@ -43,6 +44,7 @@ def predicted_times(panels: Mapping[str, Mapping[str, Sequence[float]]], ranks: 
         style.powers_of_two(axes, ranks)
         axes.tick_params(axis="x", labelrotation=60)
         axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(LogFormatter())  # 20, 30, 60 on a short axis, nothing on a long one
         axes.set(xlabel="ranks", ylabel="predicted time of an all-reduce (ms)")
         axes.set_title(panel, loc="left", fontsize=10)
         axes.legend()

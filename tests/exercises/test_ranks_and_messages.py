@@ -24,6 +24,11 @@ def swap(outgoing, to, incoming, source):
 def pass_around(tensor, compute):
     return tensor, compute()
 """
+TREE_TO = """
+def tree_broadcast(tensor, src):
+    if dist.get_rank() == src:
+        dist.isend(tensor, {peer}).wait()
+"""
 BY_THE_STORE = """
 def reduce_scatter(output, input):
     store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
@@ -75,6 +80,20 @@ def test_a_wrong_first_exercise_costs_the_ring_nothing():
 def test_where_the_ranks_stood_in_a_deadlock():
     with pytest.raises(CheckFailed, match=r"(?s)deadlock: on 2 ranks.*rank 0:\n.*send \(torch"):
         generic.visible("lab06", "exchange", generic.functions_of("lab06", "exchange", SEND_FIRST))
+
+
+@pytest.mark.parametrize(
+    "peer, said",
+    [
+        ("dist.get_world_size()", "sends to rank 7, and the ranks are 0 to 6"),
+        ("src", "sends to itself; the world size is 7"),
+    ],
+)
+def test_a_message_to_no_other_rank_is_named(peer, said):
+    with pytest.raises(CheckFailed, match=rf"rank \d {said}"):
+        generic.visible(
+            "lab06", "tree-broadcast", generic.functions_of("lab06", "tree-broadcast", TREE_TO.format(peer=peer))
+        )
 
 
 def test_what_passes_beside_the_messages_is_not_counted():

@@ -14,13 +14,13 @@ import torch.distributed as dist
 from course_lib.distributed.launching.errors import LaunchTimeoutError, RankFailedError
 from course_lib.distributed.launching.launch import launch
 
-__all__ = ["DOCUMENT_000", "measured_support", "support_table"]
+__all__ = ["SLIDES", "measured_support", "support_table"]
 
 RANKS = 2
 TIMEOUT = 20.0  # seconds, for all operations of a backend
 
 # The HW4 slides' table (PyTorch 0.3 and 1.0): backend and device → its operations, in the order of `_OPERATIONS`.
-DOCUMENT_000: Mapping[tuple[str, str], str] = {
+SLIDES: Mapping[tuple[str, str], str] = {
     ("gloo", "CPU"): "✓✓✓✓✓✓✓✓✓",
     ("gloo", "GPU"): "XX✓✓XXXXX",
     ("mpi", "CPU"): "✓✓✓✓✓✓✓✓✓",
@@ -165,11 +165,11 @@ def support_table() -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Columns (backend, device, "000" or "here"); ``✓`` yes, ``X`` no, ``?`` left open, ``–`` not available here.
+        Columns (backend, device, "slides" or "here"); ``✓`` yes, ``X`` no, ``?`` left open, ``–`` not available here.
     """
     columns = {}
-    for (backend, device), slides in DOCUMENT_000.items():
+    for (backend, device), marks in SLIDES.items():
         measured = measured_support(backend, device)
-        columns[backend, device, "000"] = [*slides, *[""] * (len(measured) - len(slides))]
+        columns[backend, device, "slides"] = [*marks, *[""] * (len(measured) - len(marks))]
         columns[backend, device, "here"] = [text[0] for text in measured.values()]
     return pd.DataFrame(columns, index=list(_OPERATIONS))

@@ -276,7 +276,9 @@ def _kept(case, seen, right):
 def _overlapped(case, seen, right):
     if any(type(one["result"]) is not int or one["result"] != 1000 + n for n, one in enumerate(seen["ranks"])):
         return "it should return the pair (received tensor, what compute() returned)"
-    if _arrived(case, seen, right):
+    if fault := _arrived(case, seen, right):
+        if fault != _NOT_THERE:
+            return "it returns the next rank's tensor: send to the next rank, receive from the rank before"
         return "what pass_around returns first is not the tensor of the rank before: was the receive waited for?"
     for rank, one in enumerate(seen["ranks"]):
         events = seen["events"][rank] if "events" in seen else _order(seen["spans"][rank], one["computed"])
@@ -327,7 +329,7 @@ def _draw_trees(random):
         src = int(random.integers(min(1, ranks - 1), ranks))
         return {"tensors": tensors, "src": src, "about": f"{ranks} rank(s), src = {src}"}
 
-    return {"trees": [case(6), case(5), case(1)]}
+    return {"trees": [case(7), case(5), case(1)]}  # on 7, a heap (rank r sends to 2r + 1 and 2r + 2) takes 4 rounds
 
 
 def observe_broadcast(case, rank, outside, tree_broadcast):
@@ -364,8 +366,8 @@ tree = Exercise(
         "messages": Part("Every rank but the root receives it once", cases="trees", needs="values", judge=_each_once),
         "rounds": Part("⌈log₂ N⌉ rounds", cases="trees", needs="values", judge=_few_rounds),
     },
-    "trace it on 5 ranks with src = 2 (trace_messages), and draw the messages with space_time",
-    **_ON_RANKS,
+    "trace it on 7 ranks with src = 2 (trace_messages), and draw the messages with space_time",
+    **(_ON_RANKS | {"ranks": 7}),
 )
 
 # --- reduce_scatter, all_gather, ring_all_reduce
@@ -620,12 +622,16 @@ def _total(given, rank):
 _EVERY = tuple(range(WORLD))
 _OWN = "it leaves each rank its own tensor: a collective writes its result into the tensor that you hand it"
 _SHARED = {_OWN: lambda given, rank: given[rank]}
+_JOINED = {
+    "it returns a tensor of one more dimension: put the ranks' rows one below the other": lambda g, r: torch.stack(g),
+    "all parts are the last rank's: [x] * n is a list of n times the same tensor": lambda g, r: torch.cat(
+        [g[-1]] * len(g)
+    ),
+}
 _JUDGED = {
     "deal": _after("deal", _rows, _EVERY, {"it leaves every rank the first rows": lambda g, r: g[0][:ROWS]}),
-    "collect": _after("collect", lambda g, r: torch.cat(g), (0,), {
-        "it returns a tensor of one more dimension: put the ranks' rows one below the other": lambda g, r: torch.stack(g)}),
-    "everybody": _after("everybody", lambda g, r: torch.cat(g), _EVERY, {
-        "it returns a tensor of one more dimension: put the ranks' rows one below the other": lambda g, r: torch.stack(g)}),
+    "collect": _after("collect", lambda g, r: torch.cat(g), (0,), _JOINED),
+    "everybody": _after("everybody", lambda g, r: torch.cat(g), _EVERY, _JOINED),
     "total_on_zero": _after("total_on_zero", _total, (0,), _SHARED),
     "agree": _after("agree", lambda g, r: g[0], _EVERY, _SHARED | {
         "the ranks end with another rank's tensor; rank 0 is the root": lambda g, r: g[1]}),
@@ -671,7 +677,7 @@ six = Exercise(
         "agree": Part("Everybody gets rank 0's tensor", judge=_JUDGED["agree"]),
         "sums": Part("Everybody gets the sum, or a part of it", judge=_both_sums),
         "bytes": Part("One collective each, which moves no more than it must", needs="deal collect everybody total agree sums",
-                      judge=_one_call_each, hint="which collective leaves a result on rank 0 only?"),
+                      judge=_one_call_each, hint="which collective leaves on each rank just what the docstring asks for?"),
     },
     "on 3 ranks, let rank r bring a tensor full of r, and print what each rank has afterwards",
     share=_own_part,

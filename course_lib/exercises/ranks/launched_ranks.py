@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -35,11 +35,15 @@ def on_launched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callabl
             seen = launch(_observe, ranks, (exercise, case, functions), timeout=TIMEOUT, backend="gloo", threads=1)
     except LaunchTimeoutError as error:
         raise CheckFailed(
-            f"deadlock: on {ranks} ranks it hangs. A rank waits for a message, or for its own to be received. Where each "
-            f"stood tells which.\n{error}"
+            f"deadlock: on {ranks} ranks it hangs. A rank waits for a message, or for its own to be received, or a request "
+            f"was not kept and waited for: Gloo then forgets the message. Where each stood tells which.\n{error}"
         ) from None
     except RankFailedError as error:
-        raise CheckFailed(f"on {ranks} ranks your function raised.\n{error}") from None
+        count = "1 rank" if ranks == 1 else f"{ranks} ranks"
+        aborted = (
+            " Gloo aborts where a message is longer than the receiver's tensor." if "SIGABRT" in error.reason else ""
+        )
+        raise CheckFailed(f"on {count} your function raised.{aborted}\n{error}") from None
     finally:  # what the student's function prints is worth reading; how many cores there are is not
         lines = [line for line in printed.getvalue().splitlines() if not line.startswith("note: ")]
         print(*lines, sep="\n", end="\n" if lines else "")
@@ -48,10 +52,38 @@ def on_launched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callabl
 
 def _observe(exercise: Exercise, case: Any, functions: Sequence[Callable[..., Any]]) -> tuple[Any, MessageTrace]:
     rank = dist.get_rank()
-    with trace_messages() as trace:
+    with _other_ranks_only(), trace_messages() as trace:
         seen = plain(exercise.observe(exercise.share(case, rank), rank, None, *functions))
     dist.barrier()  # no rank leaves while another still sends to it what nobody waits for
     return seen, trace
+
+
+@contextlib.contextmanager
+def _other_ranks_only() -> Iterator[None]:
+    """Refuse a message to or from a rank that is not there, or the rank itself: Gloo crashes, or hangs."""
+    originals = {name: vars(dist.ProcessGroup)[name] for name in ("send", "recv")}
+
+    def refusing(name: str) -> Callable[..., Any]:
+        original = getattr(dist.ProcessGroup, name)
+
+        def method(group: dist.ProcessGroup, tensors: Any, peer: int, tag: int) -> Any:
+            rank, size = group.rank(), group.size()
+            what = f"rank {rank} {'sends to' if name == 'send' else 'receives from'}"
+            if peer == rank:
+                raise ValueError(f"{what} itself; the world size is {size}")
+            if not 0 <= peer < size:
+                raise ValueError(f"{what} rank {peer}, and the ranks are 0 to {size - 1}: count modulo {size}")
+            return original(group, tensors, peer, tag)
+
+        return method
+
+    try:
+        for name in originals:
+            setattr(dist.ProcessGroup, name, refusing(name))
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(dist.ProcessGroup, name, original)
 
 
 def _evidence(traces: Sequence[MessageTrace]) -> dict[str, Any]:

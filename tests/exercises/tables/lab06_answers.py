@@ -277,6 +277,12 @@ def join(way, rank, world_size, place):
     dist.recv(incoming, left)
     result = compute()
     going.wait()"""), "overlap", "waits for a message before it calls compute()"),
+        "the other way round": (overlapped("""
+    right, left = left, right
+    work = [dist.isend(tensor, right), dist.irecv(incoming, left)]
+    result = compute()
+    for each in work:
+        each.wait()"""), "overlap", "the next rank's tensor"),
         "no result": (overlapped("swap(tensor, right, incoming, left)\n    result = None"), "overlap", "should return the pair"),
     },
     "six": {
@@ -309,6 +315,18 @@ def collect(mine):
         "one not written": (edited("six", "dist.all_reduce(x)", "raise NotImplementedError"), "sums bytes", "it is not written yet"),
         "the whole sum": (instead("six", "def sum_of_my_part(x):\n    dist.all_reduce(x)\n    return x\n"), "sums bytes",
                           "it returns the whole sum"),
+        "one tensor, n times": (instead("six", """
+def everybody(mine):
+    parts = [torch.empty_like(mine)] * dist.get_world_size()
+    dist.all_gather(parts, mine)
+    return torch.cat(parts)
+"""), "everybody bytes", "n times the same tensor"),
+        "the sum, then a part": (instead("six", """
+def sum_of_my_part(x):
+    dist.all_reduce(x)
+    return x.chunk(dist.get_world_size())[dist.get_rank()]
+"""), "bytes",
+                                "in sum_of_my_part, the ranks leave dist.all_reduce with"),
         "a copy": (edited("six", "dist.all_reduce(x)", "dist.all_reduce(x.clone())"), "sums bytes", "it leaves each rank its own tensor"),
     },
     "tree-broadcast": {
@@ -317,12 +335,20 @@ def collect(mine):
             _TREE + "    if size == 5:\n        return star(tensor, src)\n" + _LEVELS.format(src="src", within=_WITHIN)
             + _TREE.replace("tree_broadcast", "star") + _STAR, "rounds", "more than ⌈log₂ N⌉ rounds",
         ),
+        "a heap": (_TREE + """
+    me = (rank - src) % size
+    if me:
+        dist.recv(tensor, ((me - 1) // 2 + src) % size)
+    for child in (2 * me + 1, 2 * me + 2):
+        if child < size:
+            dist.send(tensor, (child + src) % size)
+""", "rounds", "more than ⌈log₂ N⌉ rounds"),
         "a chain": (_TREE + _CHAIN.format(1), "rounds", "more than ⌈log₂ N⌉ rounds"),
         "twice": (_TREE + _CHAIN.format(2), "messages rounds", "more than once"),
         "once too often": (_TREE + _LEVELS.format(src="src", within=_WITHIN) + """
-    if size > 3 and me == 2:
+    if size == 5 and me == 2:
         dist.send(tensor, (src + 3) % size)
-    elif size > 3 and me == 3:
+    elif size == 5 and me == 3:
         dist.recv(tensor, (src + 2) % size)
 """, "messages", "more than once"),
         "from rank 0": (_TREE + _LEVELS.format(src=0, within=_WITHIN), "values messages rounds", "root's tensor"),
