@@ -36,7 +36,8 @@ def staleness_histogram(staleness: Mapping[int, Sequence[int]], most: int = 12) 
         What is staler is counted at the right edge.
     """
     title = "A gradient of W workers is about W − 1 updates old"
-    xlabel = f"staleness (updates; {most} means {most} or more)"
+    clipped = any(value > most for values in staleness.values() for value in values)
+    xlabel = f"staleness (updates; {most} means {most} or more)" if clipped else "staleness (updates)"
     axes = new_axes(title, xlabel, "share of the updates", (6.8, 3.6))
     width, offsets = bar_offsets(len(staleness))
     for index, (workers, values) in enumerate(staleness.items()):
@@ -139,8 +140,10 @@ def worker_timelines(
     seconds : float
         How much of each training is drawn…
     skip : float
-        …after its first so many seconds, in which processes warm up.
+        …after its first so many seconds, in which processes warm up; of a short training a quarter at most.
     """
+    skip = min(skip, min(totals.values()) / 4)
+    seconds = min(seconds, max(totals.values()) - skip)
     size = (7.6, 0.6 + 1.05 * len(timelines))
     figure, rows = plt.subplots(len(timelines), 1, figsize=size, sharex=True, squeeze=False)
     for axes, (way, workers) in zip(rows.flat, timelines.items(), strict=True):

@@ -55,7 +55,7 @@ def work(run, model, group):
     A message carries what the server needs: the gradients, the version that they were computed on, and for the curve the
     sum of the losses, the number of correct predictions and the number of images.
     """
-    # YOUR CODE
+    # YOUR CODE: batches as in sync_sgd_cifar100.py
 
 
 def train(run):

@@ -44,7 +44,8 @@ def train(run):
     # YOUR CODE: parameter groups, optimiser, schedule (a scheduler that you give to run is saved with the rest)
     optimizer, scheduler = torch.optim.SGD(model.parameters(), lr=run.options.base_lr), None
     run.restore(model, optimizer, scheduler)
-    # YOUR CODE: one beginning for all ranks; batches with your crops and flips
+    # YOUR CODE: one beginning for all ranks; batches with crops and flips as in lab 05. The network
+    # normalises, so give Batches mean 0 and std 1 for each channel
     for epoch in run.epochs():
         # YOUR CODE: one epoch by Algorithm 1, one evaluation on run.data.validation; then report what you measured
         loss, accuracy = math.log(len(run.data.classes)), 0.0

@@ -92,7 +92,7 @@ server = Answers(
     {
         "older parameters": Mistake("the answers, or the end, have the parameters from before the update", _server(late=True)),
         "added": Mistake("gradients are added to the earlier ones; each replaces what was in .grad", _server(add=True)),
-        "its own step": Mistake("step(optimizer, staleness) is not called; it makes the update", _server(steps="its own")),
+        "its own step": Mistake("the server never calls step(optimizer, staleness), which makes the update", _server(steps="its own")),
         "no step": Mistake("the optimiser makes no step", _server(steps=False)),
         "first goodbye": Mistake("it ends at the first GOODBYE; the others still send gradients", _server(first=True)),
         "goodbye": Mistake("an answer's first number is not GRADIENT", _server(kind=GOODBYE)),

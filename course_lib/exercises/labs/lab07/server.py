@@ -80,7 +80,7 @@ WORKER = Exercise(
                         "gradients], one per call", keys="questions"),
         "parameters": Part("The model has the parameters that came back", "the model's parameters are not those that the "
                            "server sent", keys="parameters"),
-        "version": Part("Returns their version", "should return the version of the new parameters, an int", keys="returned"),
+        "version": Part("Returns their version", "it should return the version of the new parameters, an int", keys="returned"),
     },
     "let rank 0 receive the message and print it, and answer with numbers that you know",
     watch=lambda case: PlayedServer(case["answers"]),
@@ -199,7 +199,7 @@ def _answers_in_words(mine, theirs):
             if not equal(answer, wanted):
                 return f"answer {number} to worker {worker} has other parameters than it should"
     if mine["left"]:
-        return "it returned while workers had not said GOODBYE"
+        return "a worker's message was not received, or a GOODBYE was answered"
     return "" if equal(mine["final"], theirs["final"]) else "the server's own model has other parameters at the end"
 
 
@@ -214,14 +214,14 @@ SERVER = Exercise(
     _draw_orders,
     observe_server,
     {
-        "parameters": Part("Each gradient is applied, and answered with the parameters after it", "the parameters in the "
-                           "answers, or at the end, are not those after the optimiser's steps", keys="parameters final left",
+        "parameters": Part("Each gradient is applied, and answered with the parameters after it", "an answer is missing, "
+                           "too many, or has other parameters than those after the optimiser's step", keys="parameters final left",
                            words=_answers_in_words),
         "versions": Part("Answers carry their kind and the version", "an answer carries another kind or version than its own; "
                          "the first update makes version 1", keys="kinds versions",
                          hint="print the first two numbers of each answer: GRADIENT, and the version; the first is 1"),
-        "staleness": Part("Steps by the staleness, and returns who it was and how stale", "should call step(optimizer, "
-                          "staleness), and return a pair (worker's rank, staleness) for each update; the staleness is the "
+        "staleness": Part("Steps by the staleness, and returns who it was and how stale", "the server should call "
+                          "step(optimizer, staleness), and return a pair (worker's rank, staleness) for each update; the staleness is the "
                           "version before the update minus the one that came with it", keys="updates steps", hint="take the order 1, 2, 1, 1, 2: the staleness is 0, 1, 1, 0, 2"),
     },
     "write a script of five messages by hand, apply them to one weight on paper, and compare",
