@@ -1,4 +1,4 @@
-"""What communication costs: the α–β model of a link, fitted to measured times, and what it predicts.
+"""What communication costs: the α–β model of a link, and what it predicts.
 
 A message of n bytes takes α + βn seconds: α is the latency, 1/β the bandwidth (Hockney 1994). A collective is a sequence
 of such messages, of which some pass at the same time; its time is that of the longest chain (Thakur, Rabenseifner and
@@ -6,14 +6,10 @@ Gropp 2005). Arithmetic, and links that several messages share, are left out.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from course_lib.metrics.relative_fit import fit_relative
-
-__all__ = ["ALL_REDUCE_COSTS", "Link", "all_reduce_seconds", "bus_bandwidth", "fit_link"]
+__all__ = ["ALL_REDUCE_COSTS", "Link", "all_reduce_seconds", "bus_bandwidth"]
 
 
 @dataclass(frozen=True)
@@ -57,32 +53,6 @@ class Link:
         """Standard error of `seconds`, from the fit alone: that the model is wrong is not in it."""
         alpha, beta, both = self.covariance
         return math.sqrt(max(0.0, messages**2 * alpha + nbytes**2 * beta + 2 * messages * nbytes * both))
-
-
-def fit_link(nbytes: Sequence[float], seconds: Sequence[float]) -> Link:
-    """Fit t = α + βn by least squares of the errors relative to the measured times; neither comes out negative.
-
-    Parameters
-    ----------
-    nbytes : sequence of float
-        Sizes of messages, at least two different ones.
-    seconds : sequence of float
-        Time of one message of each size.
-
-    Raises
-    ------
-    ValueError
-        Lengths differ, a time is not above 0, or there are fewer than two sizes.
-    """
-    sizes, times = np.asarray(nbytes, dtype=float), np.asarray(seconds, dtype=float)
-    if sizes.shape != times.shape or sizes.ndim != 1:
-        raise ValueError(f"fit_link: one time for each size is needed, got {sizes.size} sizes and {times.size} times")
-    if not (np.isfinite(times).all() and (times > 0).all()):
-        raise ValueError("fit_link: every time must be above 0 seconds")
-    if len(set(sizes.tolist())) < 2:
-        raise ValueError("fit_link: at least two different sizes are needed to separate latency from bandwidth")
-    (alpha, beta), covariance = fit_relative(np.stack([1 / times, sizes / times], axis=1))
-    return Link(float(alpha), float(beta), (covariance[0, 0], covariance[1, 1], covariance[0, 1]))
 
 
 def _one_by_one(nbytes: float, ranks: int) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-__all__ = ["efficiency", "saturation_knee", "speedup", "steady_throughput", "weak_efficiency", "weak_speedup"]
+__all__ = ["efficiency", "saturation_knee", "speedup", "steady_throughput"]
 
 
 def steady_throughput(images: int, epoch_seconds: Sequence[Sequence[float]]) -> float:
@@ -51,16 +51,6 @@ def speedup(times: Mapping[int, float]) -> dict[int, float]:
 def efficiency(times: Mapping[int, float]) -> dict[int, float]:
     """Speed-up per rank, E(N) = S(N) / N; 1 is ideal. Raises as `speedup` does."""
     return {ranks: gain / ranks for ranks, gain in speedup(times).items()}
-
-
-def weak_efficiency(times: Mapping[int, float]) -> dict[int, float]:
-    """Weak scaling, the work growing with the ranks: E(N) = T(1) / T(N); 1 is ideal. Raises as `speedup` does."""
-    return speedup(times)
-
-
-def weak_speedup(times: Mapping[int, float]) -> dict[int, float]:
-    """Weak scaling: how much more work is done in a second, S(N) = N · T(1) / T(N). Raises as `speedup` does."""
-    return {ranks: ranks * share for ranks, share in weak_efficiency(times).items()}
 
 
 def saturation_knee(throughput: Mapping[int, float], share: float = 0.9) -> int:

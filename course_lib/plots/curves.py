@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from course_lib.metrics.speed import saturation_knee
 from course_lib.plots import style
 from course_lib.plots.style import COLOURS, MARKERS, in_course_style, new_axes
 
 __all__ = [
     "COLOURS",
     "accuracy_against_batch",
-    "batch_throughput",
     "epoch_times",
     "final_accuracies",
     "learning_curves",
@@ -53,26 +51,6 @@ def learning_curves(
     style.percent(axes.yaxis)
     if len(curves) > 1:
         axes.legend()
-    return axes
-
-
-@in_course_style
-def batch_throughput(throughput: Mapping[int, float], share: float = 0.9) -> Axes:
-    """Images/s against batch size, both axes logarithmic in the sizes measured, with the saturation knee marked."""
-    sizes = sorted(throughput)
-    knee = saturation_knee(throughput, share)
-    axes = new_axes(
-        f"Throughput reaches {share:.0%} of its best at batch size {knee}",
-        "batch size (images)", "training throughput (images/s)",
-    )  # fmt: skip
-    axes.plot(sizes, [throughput[size] for size in sizes], marker="o", color=COLOURS["measured"])
-    axes.plot(knee, throughput[knee], marker="o", markersize=14, markerfacecolor="none", color=COLOURS["other"])
-    axes.annotate("knee", (knee, throughput[knee]), xytext=(0, -26), textcoords="offset points", ha="center",
-                  color=COLOURS["other"])  # fmt: skip
-    axes.axhline(share * max(throughput.values()), **style.REFERENCE)
-    style.powers_of_two(axes, sizes)
-    axes.set_ylim(bottom=0)
-    style.plain_numbers(axes.yaxis, ",.0f")
     return axes
 
 

@@ -1,4 +1,4 @@
-"""Amdahl, Gustafson and the step's model: closed forms, fits that recover what made the data, errors that cover it."""
+"""The step's model: closed forms, a fit that recovers what made the data, errors that cover it."""
 
 import math
 
@@ -8,15 +8,7 @@ import pytest
 from course_lib.metrics import steady_throughput
 from course_lib.metrics.communication_cost import all_reduce_seconds
 from course_lib.metrics.published_runs import IMAGENET_EPOCHS, IMAGENET_IMAGES, PUBLISHED_RUNS
-from course_lib.metrics.scaling_model import (
-    Measurement,
-    StepModel,
-    amdahl_speedup,
-    fit_serial_share,
-    fit_step_model,
-    gustafson_speedup,
-    torus_cost,
-)
+from course_lib.metrics.scaling_model import Measurement, StepModel, fit_step_model, torus_cost
 
 TRUE = dict(overhead=2e-3, per_image=80e-6, alpha=300e-6, beta=0.5e-9)
 POINTS = [(n, b, size) for n in (1, 2, 4) for b in (16, 64, 256) for size in (1.4e5, 4e6)]
@@ -29,51 +21,6 @@ def by_hand(n, b, size):
 
 def measured(points=POINTS, noise=lambda: 0.0):
     return [Measurement(n, b, size, by_hand(n, b, size) * (1 + noise())) for n, b, size in points]
-
-
-def test_amdahl_and_gustafson_at_known_points():
-    assert amdahl_speedup(2048, 0.05) == pytest.approx(1 / (0.05 + 0.95 / 2048)) == pytest.approx(19.816, abs=1e-3)
-    assert amdahl_speedup(math.inf, 0.05) == pytest.approx(20)
-    assert gustafson_speedup(1024, 0.004) == pytest.approx(1019.908)  # Gustafson's hypercube, s = 0.4 %
-    for law in (amdahl_speedup, gustafson_speedup):
-        assert law(8, 0) == 8 and law(8, 1) == 1 and law(1, 0.3) == 1
-        with pytest.raises(ValueError, match="share"):
-            law(2, 1.1)
-        with pytest.raises(ValueError, match="share"):
-            law(2, -0.1)
-
-
-def test_the_two_laws_are_one_seen_from_both_ends():
-    """The share of one rank's time, s, is on N ranks s' = s / (s + (1 − s)/N); Gustafson with s' is Amdahl with s."""
-    for serial in (0.01, 0.2, 0.9):
-        for ranks in (2, 64):
-            there = serial / (serial + (1 - serial) / ranks)
-            assert gustafson_speedup(ranks, there) == pytest.approx(amdahl_speedup(ranks, serial))
-
-
-def test_the_serial_share_is_found_and_its_error_is_as_large_as_it_is_off():
-    exact = {n: amdahl_speedup(n, 0.07) for n in (1, 2, 4, 8)}
-    share, error = fit_serial_share(exact)
-    assert share == pytest.approx(0.07) and error == pytest.approx(0, abs=1e-9)
-    assert fit_serial_share({2: 1.6}) == (pytest.approx((1 / 1.6 - 0.5) / 0.5), pytest.approx(math.nan, nan_ok=True))
-    assert fit_serial_share({2: 2.2})[0] < 0  # faster than the ranks
-    random = np.random.default_rng(1)
-    off = []
-    for _ in range(400):
-        noisy = {n: 1 / (1 / amdahl_speedup(n, 0.07) + 0.01 * random.standard_normal()) for n in range(2, 18)}
-        share, error = fit_serial_share(noisy)
-        off.append((share - 0.07) / error)
-    assert np.std(off) == pytest.approx(1, abs=0.2) and abs(np.mean(off)) < 0.2
-    # Every number of ranks counts by 1 − 1/N: the line's slope, which is not the mean of the quotients.
-    share, error = fit_serial_share({2: 1.0, 4: 4.0})
-    assert share == pytest.approx(0.25 / 0.8125)
-    assert error == pytest.approx(math.sqrt(((0.5 - 0.5 * share) ** 2 + (0.75 * share) ** 2) / 1 / 0.8125))
-
-
-@pytest.mark.parametrize("speedups", [{}, {1: 1.0}, {2: 0.0}, {2: -1.0}, {2: math.nan}])
-def test_speedups_that_fit_nothing(speedups):
-    with pytest.raises(ValueError, match="at least 2 ranks"):
-        fit_serial_share(speedups)
 
 
 def test_a_fit_without_noise_is_exact_and_predicts():

@@ -12,29 +12,7 @@ from course_lib.distributed.parameter_server.messages import Answer, Request
 from course_lib.distributed.parameter_server.record import ServerRecord, Update
 from course_lib.distributed.parameter_server.served_model import ServedModel
 
-__all__ = ["serve", "serve_in_turns"]
-
-
-def serve_in_turns(
-    model: nn.Module, optimizer: torch.optim.Optimizer, servers: Sequence[int] = (0,), timeout: float = 600.0
-) -> ServerRecord:
-    """Serve the workers in the order of their ranks, round after round: what most teaching code does.
-
-    It shows the idea and is not used. A worker that is ready waits for the worker whose turn it is. So every step takes
-    as long as the slowest worker's, as in synchronous SGD, and the gradients are stale as well. Arguments as in
-    `serve`.
-    """
-    server = ServedModel(model, optimizer, servers, timeout)
-    while server.serving:
-        for worker in sorted(server.serving):
-            server.wait_for(worker, server.listen(worker))
-            request = server.take(worker)
-            if request is Request.HELLO:
-                server.answer_hello(worker)
-            elif request is not Request.GOODBYE:
-                server.answer(worker, Answer.GO)
-    server.assemble()
-    return server.record
+__all__ = ["serve"]
 
 
 def serve(
