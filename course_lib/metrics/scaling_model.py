@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_lib.metrics.communication_cost import ALL_REDUCE_COSTS, Link
+from course_lib.metrics.communication_cost import ALL_REDUCE_COSTS
 from course_lib.metrics.relative_fit import fit_relative
 
 __all__ = ["Measurement", "StepModel", "fit_step_model", "torus_cost"]
@@ -79,12 +79,6 @@ class StepModel:
     alpha: float
     beta: float
     covariance: tuple[tuple[float, ...], ...] = ((0.0,) * 4,) * 4
-
-    @property
-    def link(self) -> Link:
-        """α and β, for `course_lib.metrics.communication_cost`."""
-        c = self.covariance
-        return Link(self.alpha, self.beta, (c[2][2], c[3][3], c[2][3]))
 
     @property
     def errors(self) -> dict[str, float]:

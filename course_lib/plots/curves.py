@@ -1,4 +1,4 @@
-"""Figures that several labs draw: learning curves, throughput, accuracies, speed-up."""
+"""Figures that several labs draw: learning curves, accuracies, speed-up."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,15 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from course_lib.plots import style
 from course_lib.plots.style import COLOURS, MARKERS, in_course_style, new_axes
 
-__all__ = [
-    "COLOURS",
-    "accuracy_against_batch",
-    "epoch_times",
-    "final_accuracies",
-    "learning_curves",
-    "scaling",
-    "step_times",
-]
+__all__ = ["COLOURS", "accuracy_against_batch", "final_accuracies", "learning_curves", "scaling", "step_times"]
 
 
 @in_course_style
@@ -65,16 +57,6 @@ def step_times(milliseconds: Sequence[float], steady: float) -> Axes:
     style.plain_numbers(axes.yaxis, minor=True)
     axes.annotate(f"median {steady:.0f} ms", (1, steady), xytext=(0, 12), xycoords=("axes fraction", "data"),
                   textcoords="offset points", ha="right", color=COLOURS["reference"], fontsize=9)  # fmt: skip
-    return axes
-
-
-@in_course_style
-def epoch_times(seconds: Mapping[str, float], title: str) -> Axes:
-    """Bars of seconds per epoch (or of any named duration), each labelled with its value."""
-    axes = new_axes(title, "", "seconds")
-    bars = axes.bar(list(seconds), list(seconds.values()), color=COLOURS["measured"], width=0.55)
-    axes.bar_label(bars, fmt="%.2f s", padding=2)
-    axes.margins(y=0.15)
     return axes
 
 

@@ -44,7 +44,6 @@ def bands(axes):
 
 
 FIGURES = {
-    "epoch times": lambda: plots.epoch_times({"a": 1.0, "b": 2.0}, "t"),
     "step times": lambda: plots.step_times([50.0, 10.0, 11.0], 10.0),
     "scaling": lambda: plots.scaling({"a": {1: 1.0, 2: 1.7}}, "t"),
     "accuracies": lambda: plots.final_accuracies({"a": [0.8, 0.82], "b": [0.7]}, "t", reference="a"),

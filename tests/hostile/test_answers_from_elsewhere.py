@@ -638,7 +638,6 @@ def scaling(sequential, times, kind):
 )
 
 for solved, by_library in {
-    "throughput": "from course_lib.metrics.speed import steady_throughput",
     "bytes": """
 from course_lib.metrics.communication_cost import ALL_REDUCE_COSTS
 busiest_sends = lambda way, nbytes, ranks, servers=1: ALL_REDUCE_COSTS[way](nbytes, ranks)[1]
