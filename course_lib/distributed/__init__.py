@@ -1,14 +1,8 @@
-"""Launching ranks, process groups, collectives, and the parallel training algorithms."""
+"""Launching ranks, collectives, and the parallel training algorithms."""
 
-from course_lib.distributed.collectives.broadcast import linear_broadcast, tree_broadcast
-from course_lib.distributed.collectives.gather_scatter import gather, linear_all_gather, scatter
-from course_lib.distributed.collectives.reduce import linear_reduce, tree_reduce
-from course_lib.distributed.collectives.ring import (
-    ring_all_gather,
-    ring_all_reduce,
-    ring_reduce_scatter,
-    whole_tensor_all_reduce,
-)
+from course_lib.distributed.collectives.broadcast import linear_broadcast
+from course_lib.distributed.collectives.reduce import linear_reduce
+from course_lib.distributed.collectives.ring import ring_all_reduce, whole_tensor_all_reduce
 from course_lib.distributed.data_parallel.bucketed import BucketedDataParallel
 from course_lib.distributed.data_parallel.naive import NaiveDataParallel
 from course_lib.distributed.data_parallel.overlapped import OverlappedDataParallel
@@ -17,40 +11,15 @@ from course_lib.distributed.data_parallel.sync_batchnorm import (
     convert_sync_batchnorm,
     synchronise_batchnorm_on_cpu,
 )
-from course_lib.distributed.data_parallel.synchronous_sgd import (
-    average_buffers,
-    average_gradients,
-    synchronise_initial_state,
-)
+from course_lib.distributed.data_parallel.synchronous_sgd import average_gradients, synchronise_initial_state
 from course_lib.distributed.launching.errors import LaunchStoppedError, LaunchTimeoutError, RankFailedError
 from course_lib.distributed.launching.launch import default_backend, launch, threads_per_rank, warm_up
 from course_lib.distributed.launching.mpi_launch import mpi_launch, mpi_run
 from course_lib.distributed.launching.rank import leave_process_group, rank_device, world_size
 from course_lib.distributed.local_sgd.neuron_matching import best_matching
-from course_lib.distributed.local_sgd.parallel_sgd import (
-    WorkerReport,
-    critical_path,
-    make_shards,
-    parallel_sgd,
-    worker_batches,
-)
-from course_lib.distributed.local_sgd.parameter_averaging import (
-    MPIPeers,
-    TorchPeers,
-    average_on_master,
-    average_parameters,
-)
+from course_lib.distributed.local_sgd.parameter_averaging import TorchPeers, average_parameters
 from course_lib.distributed.messages.agreement import CollectiveMismatchError, check_agreement
 from course_lib.distributed.messages.message_trace import Message, MessageTrace, trace_messages
-from course_lib.distributed.messages.process_groups import (
-    PortInUseError,
-    RanksMissingError,
-    StaleFileError,
-    environment_group,
-    file_group,
-    store_on_free_port,
-    tcp_group,
-)
 from course_lib.distributed.parameter_server import (
     ParameterServerError,
     ParameterServerWorker,
@@ -78,7 +47,6 @@ __all__ = [
     "LostIncrements",
     "LostUpdates",
     "MPINotFoundError",
-    "MPIPeers",
     "Message",
     "MessageTrace",
     "ModelMismatchError",
@@ -86,61 +54,40 @@ __all__ = [
     "OverlappedDataParallel",
     "ParameterServerError",
     "ParameterServerWorker",
-    "PortInUseError",
     "RankFailedError",
-    "RanksMissingError",
     "ServerLostError",
     "ServerRecord",
     "SharedRun",
-    "StaleFileError",
     "TorchPeers",
     "WorkerLostError",
-    "WorkerReport",
-    "average_buffers",
     "average_gradients",
-    "average_on_master",
     "average_parameters",
     "barrier",
     "best_matching",
     "check_agreement",
     "convert_sync_batchnorm",
     "count_lost_increments",
-    "critical_path",
     "default_backend",
-    "environment_group",
-    "file_group",
-    "gather",
     "hogwild",
     "launch",
     "leave_process_group",
-    "linear_all_gather",
     "linear_broadcast",
     "linear_reduce",
-    "make_shards",
     "measure_lost_updates",
     "mpi_launch",
     "mpi_run",
-    "parallel_sgd",
     "rank_device",
-    "ring_all_gather",
     "ring_all_reduce",
-    "ring_reduce_scatter",
-    "scatter",
     "serve",
     "shard_indices",
     "share_memory",
-    "store_on_free_port",
     "synchronise_batchnorm_on_cpu",
     "synchronise_initial_state",
-    "tcp_group",
     "threads_per_rank",
     "trace_messages",
     "train_hogwild",
     "train_serial",
-    "tree_broadcast",
-    "tree_reduce",
     "warm_up",
     "whole_tensor_all_reduce",
-    "worker_batches",
     "world_size",
 ]

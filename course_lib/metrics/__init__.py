@@ -4,6 +4,3 @@
 from course_lib.metrics.speed import efficiency as efficiency
 from course_lib.metrics.speed import saturation_knee as saturation_knee
 from course_lib.metrics.speed import speedup as speedup
-from course_lib.metrics.speed import steady_throughput as steady_throughput
-from course_lib.metrics.speed import weak_efficiency as weak_efficiency
-from course_lib.metrics.speed import weak_speedup as weak_speedup

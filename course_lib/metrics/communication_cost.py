@@ -1,4 +1,4 @@
-"""What communication costs: the α–β model of a link, fitted to measured times, and what it predicts.
+"""What communication costs: messages and bytes of each way to sum over ranks.
 
 A message of n bytes takes α + βn seconds: α is the latency, 1/β the bandwidth (Hockney 1994). A collective is a sequence
 of such messages, of which some pass at the same time; its time is that of the longest chain (Thakur, Rabenseifner and
@@ -6,83 +6,9 @@ Gropp 2005). Arithmetic, and links that several messages share, are left out.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
-import numpy as np
-
-from course_lib.metrics.relative_fit import fit_relative
-
-__all__ = ["ALL_REDUCE_COSTS", "Link", "all_reduce_seconds", "bus_bandwidth", "fit_link"]
-
-
-@dataclass(frozen=True)
-class Link:
-    """A link between two ranks.
-
-    Attributes
-    ----------
-    alpha : float
-        Latency of a message, seconds.
-    beta : float
-        Seconds for each byte; `bandwidth` is its reciprocal.
-    covariance : tuple of three floats
-        Variance of `alpha`, variance of `beta`, and their covariance, from the fit; zeros where they are given.
-    """
-
-    alpha: float
-    beta: float
-    covariance: tuple[float, float, float] = (0.0, 0.0, 0.0)
-
-    @property
-    def bandwidth(self) -> float:
-        """Bytes per second."""
-        return 1 / self.beta if self.beta else math.inf
-
-    @property
-    def alpha_error(self) -> float:
-        """Standard error of `alpha`, seconds."""
-        return math.sqrt(self.covariance[0])
-
-    @property
-    def beta_error(self) -> float:
-        """Standard error of `beta`, seconds per byte."""
-        return math.sqrt(self.covariance[1])
-
-    def seconds(self, messages: float, nbytes: float) -> float:
-        """Time of a chain of `messages` messages with `nbytes` bytes in all."""
-        return messages * self.alpha + nbytes * self.beta
-
-    def seconds_error(self, messages: float, nbytes: float) -> float:
-        """Standard error of `seconds`, from the fit alone: that the model is wrong is not in it."""
-        alpha, beta, both = self.covariance
-        return math.sqrt(max(0.0, messages**2 * alpha + nbytes**2 * beta + 2 * messages * nbytes * both))
-
-
-def fit_link(nbytes: Sequence[float], seconds: Sequence[float]) -> Link:
-    """Fit t = α + βn by least squares of the errors relative to the measured times; neither comes out negative.
-
-    Parameters
-    ----------
-    nbytes : sequence of float
-        Sizes of messages, at least two different ones.
-    seconds : sequence of float
-        Time of one message of each size.
-
-    Raises
-    ------
-    ValueError
-        Lengths differ, a time is not above 0, or there are fewer than two sizes.
-    """
-    sizes, times = np.asarray(nbytes, dtype=float), np.asarray(seconds, dtype=float)
-    if sizes.shape != times.shape or sizes.ndim != 1:
-        raise ValueError(f"fit_link: one time for each size is needed, got {sizes.size} sizes and {times.size} times")
-    if not (np.isfinite(times).all() and (times > 0).all()):
-        raise ValueError("fit_link: every time must be above 0 seconds")
-    if len(set(sizes.tolist())) < 2:
-        raise ValueError("fit_link: at least two different sizes are needed to separate latency from bandwidth")
-    (alpha, beta), covariance = fit_relative(np.stack([1 / times, sizes / times], axis=1))
-    return Link(float(alpha), float(beta), (covariance[0, 0], covariance[1, 1], covariance[0, 1]))
+__all__ = ["ALL_REDUCE_COSTS", "bus_bandwidth"]
 
 
 def _one_by_one(nbytes: float, ranks: int) -> tuple[float, float]:
@@ -109,30 +35,6 @@ ALL_REDUCE_COSTS: Mapping[str, Callable[[float, int], tuple[float, float]]] = {
     "recursive halving and doubling": _halving,  # Rabenseifner's; exact for powers of two
     "ring": _ring,  # reduce-scatter and all-gather
 }
-
-
-def all_reduce_seconds(link: Link, algorithm: str, nbytes: float, ranks: int) -> tuple[float, float]:
-    """Predicted time of an all-reduce, and its standard error, in seconds.
-
-    Parameters
-    ----------
-    algorithm : str
-        A key of `ALL_REDUCE_COSTS`.
-    nbytes : float
-        Of the tensor.
-    ranks : int
-
-    Raises
-    ------
-    ValueError
-        No such algorithm, or fewer than one rank.
-    """
-    if algorithm not in ALL_REDUCE_COSTS:
-        raise ValueError(f"no algorithm {algorithm!r}; there are {', '.join(ALL_REDUCE_COSTS)}")
-    if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, got {ranks}")
-    chain = ALL_REDUCE_COSTS[algorithm](nbytes, ranks)
-    return link.seconds(*chain), link.seconds_error(*chain)
 
 
 def bus_bandwidth(nbytes: float, seconds: float, ranks: int) -> float:

@@ -1,4 +1,4 @@
-"""What more ranks bring: Amdahl's and Gustafson's laws, and a model of a training step fitted to measured times.
+"""What more ranks bring: a model of a training step fitted to measured times.
 
 A synchronous step computes, then sums the gradient. With b images per rank, n bytes of gradient and N ranks on a ring,
 
@@ -10,74 +10,17 @@ Overlap of the two parts, links that are shared, and ranks that are late are lef
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from course_lib.metrics.communication_cost import ALL_REDUCE_COSTS, Link
+from course_lib.metrics.communication_cost import ALL_REDUCE_COSTS
 from course_lib.metrics.relative_fit import fit_relative
 
-__all__ = [
-    "Measurement",
-    "StepModel",
-    "amdahl_speedup",
-    "fit_serial_share",
-    "fit_step_model",
-    "gustafson_speedup",
-    "torus_cost",
-]
+__all__ = ["Measurement", "StepModel", "fit_step_model", "torus_cost"]
 
 PARAMETERS = ("overhead", "per_image", "alpha", "beta")
-
-
-def amdahl_speedup(ranks: float, serial: float) -> float:
-    """Speed-up of a fixed amount of work of which the share `serial` does not divide: 1 / (s + (1 − s)/N) (Amdahl 1967)."""
-    _check_share(serial)
-    return 1 / (serial + (1 - serial) / ranks)
-
-
-def gustafson_speedup(ranks: float, serial: float) -> float:
-    """Speed-up of work that grows with the ranks: s + (1 − s)·N (Gustafson 1988).
-
-    `serial` is here the share of the time *on N ranks* in which nothing is divided.
-    """
-    _check_share(serial)
-    return serial + (1 - serial) * ranks
-
-
-def fit_serial_share(speedups: Mapping[int, float]) -> tuple[float, float]:
-    """Fit Amdahl's serial share to measured speed-ups, by least squares.
-
-    1/S = s + (1 − s)/N, hence 1/S − 1/N = s·(1 − 1/N): a line through the origin. From one N alone it is Karp and Flatt's
-    experimentally determined serial fraction (1990).
-
-    Parameters
-    ----------
-    speedups : mapping of ranks to speed-up
-        1 rank says nothing and is left out.
-
-    Returns
-    -------
-    share, error : float
-        The share, negative where the speed-ups exceed the ranks, and its standard error: NaN where one number of ranks
-        alone is left, which gives no error.
-
-    Raises
-    ------
-    ValueError
-        No speed-up on two or more ranks, or one that is not above 0.
-    """
-    measured = {ranks: gain for ranks, gain in speedups.items() if ranks > 1}
-    if not measured or not all(gain > 0 and math.isfinite(gain) for gain in measured.values()):
-        raise ValueError(f"speed-ups above 0 on at least 2 ranks are needed, got {dict(speedups)}")
-    x = np.array([1 - 1 / ranks for ranks in measured])
-    y = np.array([1 / gain - 1 / ranks for ranks, gain in measured.items()])
-    share = float(x @ y / (x @ x))
-    if len(measured) == 1:
-        return share, math.nan
-    residual = y - share * x
-    return share, math.sqrt(float(residual @ residual) / (len(measured) - 1) / float(x @ x))
 
 
 def torus_cost(nbytes: float, ranks: int) -> tuple[float, float]:
@@ -138,12 +81,6 @@ class StepModel:
     covariance: tuple[tuple[float, ...], ...] = ((0.0,) * 4,) * 4
 
     @property
-    def link(self) -> Link:
-        """α and β, for `course_lib.metrics.communication_cost`."""
-        c = self.covariance
-        return Link(self.alpha, self.beta, (c[2][2], c[3][3], c[2][3]))
-
-    @property
     def errors(self) -> dict[str, float]:
         """Standard error of each parameter."""
         return {name: math.sqrt(self.covariance[i][i]) for i, name in enumerate(PARAMETERS)}
@@ -202,8 +139,3 @@ def _row(ranks: int, batch: int, nbytes: float, way: str) -> np.ndarray:
         raise ValueError(f"no way {way!r} to sum; there are {', '.join(COSTS)}")
     messages, sent = COSTS[way](nbytes, ranks) if nbytes else (0, 0)
     return np.array([float(batch > 0), batch, messages, sent], dtype=float)
-
-
-def _check_share(serial: float) -> None:
-    if not 0 <= serial <= 1:
-        raise ValueError(f"serial must be a share in 0…1, got {serial}")

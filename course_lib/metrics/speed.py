@@ -1,34 +1,8 @@
-"""Throughput, speed-up, efficiency, and the batch size at which throughput saturates."""
+"""Speed-up, efficiency, and the batch size at which throughput saturates."""
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-__all__ = ["efficiency", "saturation_knee", "speedup", "steady_throughput", "weak_efficiency", "weak_speedup"]
-
-
-def steady_throughput(images: int, epoch_seconds: Sequence[Sequence[float]]) -> float:
-    """Images a second of all ranks together, once a training runs steadily.
-
-    An epoch lasts as long as its slowest rank's. The first is left out ("it has to create structures in memory and
-    initialize them", the UPC article, section 4.3); of the others the median counts.
-
-    Parameters
-    ----------
-    images : int
-        Of an epoch, over all ranks together.
-    epoch_seconds : sequence of sequences of float
-        For each rank the seconds of its epochs.
-
-    Raises
-    ------
-    ValueError
-        No rank, fewer than two epochs, or not as many on every rank.
-    """
-    counts = {len(seconds) for seconds in epoch_seconds}
-    if len(counts) != 1 or min(counts) < 2:
-        raise ValueError(f"two epochs at least, as many on every rank, are needed; ranks have {sorted(counts)} epochs")
-    slowest = [max(epoch) for epoch in zip(*epoch_seconds, strict=True)]
-    return images / statistics.median(slowest[1:])
+__all__ = ["efficiency", "saturation_knee", "speedup"]
 
 
 def speedup(times: Mapping[int, float]) -> dict[int, float]:
@@ -51,16 +25,6 @@ def speedup(times: Mapping[int, float]) -> dict[int, float]:
 def efficiency(times: Mapping[int, float]) -> dict[int, float]:
     """Speed-up per rank, E(N) = S(N) / N; 1 is ideal. Raises as `speedup` does."""
     return {ranks: gain / ranks for ranks, gain in speedup(times).items()}
-
-
-def weak_efficiency(times: Mapping[int, float]) -> dict[int, float]:
-    """Weak scaling, the work growing with the ranks: E(N) = T(1) / T(N); 1 is ideal. Raises as `speedup` does."""
-    return speedup(times)
-
-
-def weak_speedup(times: Mapping[int, float]) -> dict[int, float]:
-    """Weak scaling: how much more work is done in a second, S(N) = N · T(1) / T(N). Raises as `speedup` does."""
-    return {ranks: ranks * share for ranks, share in weak_efficiency(times).items()}
 
 
 def saturation_knee(throughput: Mapping[int, float], share: float = 0.9) -> int:

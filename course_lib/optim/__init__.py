@@ -3,7 +3,7 @@
 from course_lib.optim.kfac import KFAC
 from course_lib.optim.layerwise import LAMB, LARS, no_decay_groups
 from course_lib.optim.muon import Muon, muon_groups
-from course_lib.optim.noise_scale import GradientNoise, gradient_noise_scale, steps_needed, useful_batch
+from course_lib.optim.noise_scale import GradientNoise, gradient_noise_scale, steps_needed
 from course_lib.optim.novograd import NovoGrad
 from course_lib.optim.scaling import linear_scaling, sqrt_scaling
 
@@ -20,5 +20,4 @@ __all__ = [
     "no_decay_groups",
     "sqrt_scaling",
     "steps_needed",
-    "useful_batch",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["GradientNoise", "gradient_noise_scale", "steps_needed", "useful_batch"]
+__all__ = ["GradientNoise", "gradient_noise_scale", "steps_needed"]
 
 
 @dataclass(frozen=True)
@@ -83,21 +83,3 @@ def steps_needed(batch: float, noise_scale: float, min_steps: float) -> float:
     if not min_steps > 0:
         raise ValueError(f"min_steps must be positive, got {min_steps}")
     return min_steps * (1 + noise_scale / batch)
-
-
-def useful_batch(noise_scale: float, extra_images: float = 1.0) -> float:
-    """The largest batch that spends no more than `extra_images` times the fewest images on top of them.
-
-    From S·B = E_min (1 + B / B_noise), with E_min = S_min B_noise, it is `extra_images`·B_noise. With 1 it is the
-    critical batch size, twice the fewest images for twice the fewest steps.
-
-    Raises
-    ------
-    ValueError
-        `noise_scale` negative or `extra_images` not positive.
-    """
-    if not noise_scale >= 0:
-        raise ValueError(f"noise_scale must not be negative, got {noise_scale}")
-    if not extra_images > 0:
-        raise ValueError(f"extra_images must be positive, got {extra_images}")
-    return extra_images * noise_scale

@@ -11,7 +11,7 @@ def linear_scaling(base_lr: float, factor: float) -> float:
     """The learning rate for a batch `factor` times as large: k·η.
 
     k small steps along gradients that hardly differ are one step of k times the length. It fails where they do differ:
-    in the first epochs (hence warm-up) and past the critical batch size (`course_lib.optim.useful_batch`).
+    in the first epochs (hence warm-up) and past the critical batch size.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Figures that several labs draw: learning curves, throughput, accuracies, speed-up."""
+"""Figures that several labs draw: learning curves, accuracies, speed-up."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -6,20 +6,10 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from course_lib.metrics.speed import saturation_knee
 from course_lib.plots import style
 from course_lib.plots.style import COLOURS, MARKERS, in_course_style, new_axes
 
-__all__ = [
-    "COLOURS",
-    "accuracy_against_batch",
-    "batch_throughput",
-    "epoch_times",
-    "final_accuracies",
-    "learning_curves",
-    "scaling",
-    "step_times",
-]
+__all__ = ["COLOURS", "accuracy_against_batch", "final_accuracies", "learning_curves", "scaling", "step_times"]
 
 
 @in_course_style
@@ -57,26 +47,6 @@ def learning_curves(
 
 
 @in_course_style
-def batch_throughput(throughput: Mapping[int, float], share: float = 0.9) -> Axes:
-    """Images/s against batch size, both axes logarithmic in the sizes measured, with the saturation knee marked."""
-    sizes = sorted(throughput)
-    knee = saturation_knee(throughput, share)
-    axes = new_axes(
-        f"Throughput reaches {share:.0%} of its best at batch size {knee}",
-        "batch size (images)", "training throughput (images/s)",
-    )  # fmt: skip
-    axes.plot(sizes, [throughput[size] for size in sizes], marker="o", color=COLOURS["measured"])
-    axes.plot(knee, throughput[knee], marker="o", markersize=14, markerfacecolor="none", color=COLOURS["other"])
-    axes.annotate("knee", (knee, throughput[knee]), xytext=(0, -26), textcoords="offset points", ha="center",
-                  color=COLOURS["other"])  # fmt: skip
-    axes.axhline(share * max(throughput.values()), **style.REFERENCE)
-    style.powers_of_two(axes, sizes)
-    axes.set_ylim(bottom=0)
-    style.plain_numbers(axes.yaxis, ",.0f")
-    return axes
-
-
-@in_course_style
 def step_times(milliseconds: Sequence[float], steady: float) -> Axes:
     """Duration of each of a process's first training steps, with the steady time as a line."""
     axes = new_axes(
@@ -87,16 +57,6 @@ def step_times(milliseconds: Sequence[float], steady: float) -> Axes:
     style.plain_numbers(axes.yaxis, minor=True)
     axes.annotate(f"median {steady:.0f} ms", (1, steady), xytext=(0, 12), xycoords=("axes fraction", "data"),
                   textcoords="offset points", ha="right", color=COLOURS["reference"], fontsize=9)  # fmt: skip
-    return axes
-
-
-@in_course_style
-def epoch_times(seconds: Mapping[str, float], title: str) -> Axes:
-    """Bars of seconds per epoch (or of any named duration), each labelled with its value."""
-    axes = new_axes(title, "", "seconds")
-    bars = axes.bar(list(seconds), list(seconds.values()), color=COLOURS["measured"], width=0.55)
-    axes.bar_label(bars, fmt="%.2f s", padding=2)
-    axes.margins(y=0.15)
     return axes
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import nbformat
 import pytest
 from fake_runs import REPOSITORY
-from msgspec import structs
 
 import autograde.grading.exercises
 from autograde.grading.executed_cells import cells_to_run
@@ -48,12 +46,6 @@ class GradedLab:
         self.starter = starter_answers(self.source)
         self.cells = cells_to_run(repair(self.source, self.source), self.rubric.execution)
         self.calls: list[tuple[str, object, object]] = []  # function, given, found: of the last one judged
-
-    def with_library(self) -> GradedLab:
-        """The same where the rubric withholds nothing of the library."""
-        other = copy.copy(self)
-        other.rubric = replace(self.rubric, execution=structs.replace(self.rubric.execution, withheld=()))
-        return other
 
     def solution(self, exercise: str) -> str:
         """The source notebook's answer to `exercise`, such as ``metrics``."""

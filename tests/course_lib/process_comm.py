@@ -18,15 +18,19 @@ from typing import Any
 
 import torch.distributed as dist
 
-from course_lib.distributed.launching.communicator import CommunicationError, Communicator, Request
+from course_lib.distributed.launching.communicator import Communicator, Request
 from course_lib.distributed.launching.launch import launch
 
-__all__ = ["ProcessComm", "run_ranks"]
+__all__ = ["CommunicationError", "ProcessComm", "run_ranks"]
 
 LARGEST = 8_000_000  # bytes of one value; the store refuses more than 8 MiB
 START = 300.0  # seconds for the ranks to start, PyTorch's import included
 LONGEST = 3  # timeouts: the limit of a worker
 POLL = 0.001  # seconds between two polls of the store
+
+
+class CommunicationError(RuntimeError):
+    """A call of the communicator cannot be completed: a rank is missing, waits for ever or called something else."""
 
 
 def run_ranks(worker: Callable[..., Any], size: int, *args: Any, timeout: float = 30.0) -> list[Any]:

@@ -9,11 +9,7 @@ from gloo_ranks import on_ranks
 from torch import nn
 
 from course_lib.data.batches import Batches, load
-from course_lib.distributed.data_parallel.synchronous_sgd import (
-    average_buffers,
-    average_gradients,
-    synchronise_initial_state,
-)
+from course_lib.distributed.data_parallel.synchronous_sgd import average_gradients, synchronise_initial_state
 from course_lib.distributed.parameter_server import ParameterServerWorker, serve
 from course_lib.models import SmallCNN
 from course_lib.training.loop import evaluate, warmup_then_decay
@@ -58,7 +54,10 @@ def accuracies(dataset, samples, epochs):
                 average_gradients(model, len(labels))
                 optimizer.step()
                 schedule.step()
-            average_buffers(model)
+            for buffer in model.buffers():  # batch norm's running statistics
+                if buffer.is_floating_point():
+                    dist.all_reduce(buffer)
+                    buffer /= workers
         elif share < 0:
             record = serve(model, optimizer, updates=updates, scheduler=schedule)
             assert record.version == updates and statistics.fmean(record.staleness) > 0.5

@@ -1,6 +1,5 @@
 """Collectives built from messages: values as torch.distributed's own, bytes and rounds as the closed forms say."""
 
-import math
 
 import cloudpickle
 import pytest
@@ -26,20 +25,10 @@ def numbers(rank, length, dtype):
     return ((torch.arange(length) * (rank + 3) + rank) % 11 - 5).to(dtype)
 
 
-def parts_of(rank, length, dtype, size):
-    """A part for each rank, none of the same length as the next."""
-    return [numbers(rank + 7 * peer, (length * (peer + 1)) // (size + 1), dtype) for peer in range(size)]
-
-
-def empty(parts):
-    return [torch.full_like(part, -9) for part in parts]
-
-
 def all_cases(length, dtype, root):
     """Name → (what ours leaves, what torch.distributed's leaves), both as lists of tensors, and ours as a function."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    mine, parts = numbers(rank, length, dtype), parts_of(rank, length, dtype, size)
-    own = [parts_of(peer, length, dtype, size)[peer] for peer in range(size)]  # rank r brings its own r-th part
+    rank = dist.get_rank()
+    mine = numbers(rank, length, dtype)
 
     def in_place(function, *arguments):
         tensor = mine.clone()
@@ -51,34 +40,12 @@ def all_cases(length, dtype, root):
         return [tensor]
 
     everybody = theirs(dist.all_reduce)
-    gathered = [None] * size
-    dist.all_gather_object(gathered, mine)  # any lengths; the backend's own gather of uneven parts is not to be had
-    assert all(torch.equal(other, numbers(peer, length, dtype)) for peer, other in enumerate(gathered))
     total = theirs(dist.reduce, root)
-    sums = [part.clone() for part in parts]
-    for part in sums:
-        dist.all_reduce(part)
-
     yield "whole_tensor_all_reduce", *in_place(ours.whole_tensor_all_reduce), everybody
     yield "ring_all_reduce", *in_place(ours.ring_all_reduce), everybody
-    for name in ("linear_broadcast", "tree_broadcast"):
-        yield name, *in_place(getattr(ours, name), root), theirs(dist.broadcast, root)
-    for name in ("linear_reduce", "tree_reduce"):  # PyTorch leaves other ranks' tensors undefined, ours as they were
-        yield name, *in_place(getattr(ours, name), root), total if rank == root else [mine]
-    output, inputs = torch.full_like(parts[rank], -9), [part.clone() for part in parts]
-    yield (
-        "ring_reduce_scatter",
-        [output, *inputs],
-        lambda: ours.ring_reduce_scatter(output, inputs),
-        [sums[rank], *parts],
-    )
-    for name in ("linear_all_gather", "ring_all_gather"):
-        places = empty(own)
-        yield name, places, lambda p=places, n=name: getattr(ours, n)(own[rank], p), own
-    places, root_places = empty(own), own if rank == root else empty(own)
-    yield "gather", places, lambda: ours.gather(own[rank], places if rank == root else None, root), root_places
-    got, dealt = torch.full_like(own[rank], -9), own if rank == root else None
-    yield "scatter", [got], lambda: ours.scatter(got, dealt, root), [own[rank]]
+    yield "linear_broadcast", *in_place(ours.linear_broadcast, root), theirs(dist.broadcast, root)
+    # PyTorch leaves other ranks' tensors undefined, ours as they were.
+    yield "linear_reduce", *in_place(ours.linear_reduce, root), total if rank == root else [mine]
 
 
 def compare(dtypes):
@@ -98,24 +65,15 @@ def compare(dtypes):
 def bytes_sent(name, rank, size, length):
     """Elements that a rank sends; None where the closed form is not one rank's but all ranks'."""
     root = size // 2
-    part = [(length * (peer + 1)) // (size + 1) for peer in range(size)]
     return {
         "whole_tensor_all_reduce": (size - 1) * length,
         "linear_broadcast": (size - 1) * length if rank == root else 0,
         "linear_reduce": 0 if rank == root else length,
-        "tree_reduce": 0 if rank == root else length,
-        "ring_reduce_scatter": sum(part) - part[rank],
-        "ring_all_gather": sum(part) - part[(rank + 1) % size],
-        "linear_all_gather": (size - 1) * part[rank],
-        "gather": 0 if rank == root else part[rank],
-        "scatter": sum(part) - part[root] if rank == root else 0,
     }.get(name)
 
 
 ROUNDS = {
     "ring_all_reduce": lambda n: ALL_REDUCE_COSTS["ring"](1, n)[0],
-    "tree_broadcast": lambda n: ALL_REDUCE_COSTS["tree"](1, n)[0] / 2,
-    "tree_reduce": lambda n: ALL_REDUCE_COSTS["tree"](1, n)[0] / 2,
     "linear_broadcast": lambda n: ALL_REDUCE_COSTS["parameter server"](1, n)[0] / 2,
     "linear_reduce": lambda n: ALL_REDUCE_COSTS["parameter server"](1, n)[0] / 2,
     "whole_tensor_all_reduce": lambda n: n - 1,
@@ -126,7 +84,7 @@ ROUNDS = {
 def test_values_bytes_and_rounds(size):
     results = on_ranks(compare, size, DTYPES)
     cases = list(zip(*results, strict=True))
-    assert len(cases) == len(DTYPES) * len(lengths(size)) * 11
+    assert len(cases) == len(DTYPES) * len(lengths(size)) * 4
     for case in cases:
         name, itemsize, length, _, _ = case[0]
         label = f"{name} of {length} elements of {itemsize} bytes on {size} ranks"
@@ -144,9 +102,6 @@ def test_values_bytes_and_rounds(size):
             assert all(abs(one / itemsize - 2 * (size - 1) / size * length) < 2 for one in sent), label
             if length == size:
                 assert sent == [2 * (size - 1) * itemsize] * size, label
-        if name == "tree_broadcast":
-            assert sum(sent) == (size - 1) * length * itemsize, label
-            assert max(sent) <= math.ceil(math.log2(size)) * length * itemsize, label
         if name in ROUNDS and length == 10_007 and size > 1:
             assert max(message.round for message in message_rounds(traces)) == ROUNDS[name](size), label
 
@@ -173,7 +128,7 @@ def odd_layouts():
         if not torch.equal(tensor.detach(), expected) or (tensor.stride(), tensor.data_ptr()) != (strides, address):
             wrong.append(name)
         first = tensor.detach().clone()
-        ours.tree_broadcast(tensor.detach().add_(rank), 1)
+        ours.linear_broadcast(tensor.detach().add_(rank), 1)
         if not torch.equal(tensor.detach(), first + 1):
             wrong.append(f"{name}, broadcast")
     # Between the elements of a strided tensor lie somebody else's.
@@ -190,38 +145,14 @@ def test_any_layout_is_summed_in_place_and_sparse_ones_are_refused():
         assert wrong == [] and "sparse" in errors[0] and "list" in errors[1]
 
 
-def wrong_parts():
-    rank, size = dist.get_rank(), dist.get_world_size()
-    three, two = [torch.zeros(2) for _ in range(size)], [torch.zeros(2)] * (size - 1)
-    calls = [
-        lambda: ours.ring_reduce_scatter(torch.zeros(2), two),
-        lambda: ours.ring_all_gather(torch.zeros(2), two),
-        lambda: ours.ring_all_gather(torch.zeros(2), [torch.zeros(4)[::2]] * size),
-        lambda: ours.linear_all_gather(torch.zeros(3), three),
-        lambda: ours.ring_all_gather(torch.zeros(1), three),
-        lambda: ours.ring_reduce_scatter(torch.zeros(1), three),
-        lambda: ours.linear_broadcast(torch.zeros(1), size),
-        lambda: ours.tree_broadcast(torch.zeros(1), -1),
-        lambda: ours.linear_reduce(torch.zeros(1), size),
-        lambda: ours.tree_reduce(torch.zeros(1), 7),
-    ]
-    if rank == 0:
-        calls += [
-            lambda: ours.gather(torch.zeros(2), None),
-            lambda: ours.gather(torch.zeros(2), [torch.zeros(4)[::2]] * size),
-            lambda: ours.scatter(torch.zeros(2, dtype=torch.int64), three),
-        ]
-    return [error_of(call) for call in calls]
+def wrong_roots():
+    return [error_of(call, torch.zeros(1), root) for call in (ours.linear_broadcast, ours.linear_reduce) for root in (2, -1)]
 
 
-def test_parts_that_do_not_fit_are_refused_in_one_line():
-    expected = ["got 1", "got 1", "contiguous", "shape (3,)", "shape (1,)", "shape (1,)"]
-    expected += ["src must be in 0…1, got 2", "got -1", "dst must be in 0…1, got 2", "got 7"]
-    expected += ["got none", "contiguous", "int64"]
-    first, second = on_ranks(wrong_parts, 2)
-    assert (len(first), len(second)) == (13, 10)
-    for errors in (first, second):
-        assert all(words in error for error, words in zip(errors, expected, strict=False)), errors
+def test_a_root_that_does_not_exist_is_refused_in_one_line():
+    expected = [f"{root} must be in 0…1, got {number}" for root in ("src", "dst") for number in (2, -1)]
+    for errors in on_ranks(wrong_roots, 2):
+        assert all(words in error for error, words in zip(errors, expected, strict=True)), errors
 
 
 # The trace

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from course_lib.distributed import launch
-from course_lib.metrics.speed import steady_throughput, weak_speedup
 from course_lib.training.keras_fit import KerasEpoch, keras_fit
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -55,15 +54,6 @@ def test_an_epoch_is_printed_as_keras_does(capsys):
     )
     trained = keras_fit(model, batches, torch.optim.SGD(model.parameters(), lr=0.1), 3, verbose=False)
     assert trained[-1].loss < trained[0].loss and not capsys.readouterr().out
-
-
-def test_throughput_leaves_the_first_epoch_out_and_waits_for_the_slowest():
-    ranks = [[9.0, 2.0, 3.0, 2.0], [5.0, 2.5, 2.0, 4.0]]
-    assert steady_throughput(600, ranks) == pytest.approx(600 / 3.0)  # slowest: 2.5, 3, 4
-    for wrong in ([], [[1.0]], [[1.0, 2.0], [1.0]]):
-        with pytest.raises(ValueError, match="two epochs"):
-            steady_throughput(600, wrong)
-    assert weak_speedup({1: 10.0, 4: 12.5}) == pytest.approx({1: 1.0, 4: 3.2})
 
 
 def imported():

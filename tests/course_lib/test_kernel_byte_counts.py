@@ -11,9 +11,10 @@ UNSHARE = ["unshare", "--user", "--map-root-user", "--net"]
 
 SCRIPT = """
 import fcntl, json, os, socket, struct, sys
+from datetime import timedelta
 import torch
 import torch.distributed as dist
-from course_lib.distributed import ring_all_reduce, tcp_group, trace_messages, whole_tensor_all_reduce
+from course_lib.distributed import ring_all_reduce, trace_messages, whole_tensor_all_reduce
 
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:  # ip link set lo up
     fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh", b"lo", 1))
@@ -33,19 +34,21 @@ for number in range(1, RANKS):
         break
 torch.set_num_threads(1)
 found = {}
-with tcp_group("127.0.0.1", 29400, rank, RANKS, timeout=30):
-    for way in (ring_all_reduce, whole_tensor_all_reduce, dist.all_reduce):
-        tensor = torch.ones(LENGTH)
-        dist.barrier()
-        before = counted()
-        dist.barrier()  # nobody begins before all have looked
-        with trace_messages() as trace:
-            way(tensor)
-        dist.barrier()
-        sent = torch.tensor(trace.bytes_sent)
-        dist.all_reduce(sent)
-        found[way.__name__] = [int(sent), counted() - before]
-        dist.barrier()
+dist.init_process_group(
+    "gloo", "tcp://127.0.0.1:29400", rank=rank, world_size=RANKS, timeout=timedelta(seconds=30)
+)
+for way in (ring_all_reduce, whole_tensor_all_reduce, dist.all_reduce):
+    tensor = torch.ones(LENGTH)
+    dist.barrier()
+    before = counted()
+    dist.barrier()  # nobody begins before all have looked
+    with trace_messages() as trace:
+        way(tensor)
+    dist.barrier()
+    sent = torch.tensor(trace.bytes_sent)
+    dist.all_reduce(sent)
+    found[way.__name__] = [int(sent), counted() - before]
+    dist.barrier()
 if rank:
     os._exit(0)
 for _ in range(1, RANKS):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_lib.metrics.speed import efficiency, saturation_knee, speedup, weak_efficiency
+from course_lib.metrics.speed import efficiency, saturation_knee, speedup
 from course_lib.runs import labs, parameters
 from course_lib.runs.labs import UnknownLabError, find_lab
 from course_lib.runs.parameters import ParameterError, Rule, check_values, read_rules
@@ -27,12 +27,11 @@ def test_speedup_and_efficiency_are_their_quotients():
     exact = {ranks: float(Fraction(120) / Fraction(seconds)) for ranks, seconds in times.items()}
     assert speedup(times) == pytest.approx(exact) and list(speedup(times)) == [1, 2, 4, 8]
     assert efficiency(times) == pytest.approx({1: 1.0, 2: 120 / 132, 4: 0.75, 8: 0.625})
-    assert weak_efficiency({1: 10.0, 2: 12.5}) == pytest.approx({1: 1.0, 2: 0.8})
 
 
 @pytest.mark.parametrize("times", [{2: 1.0}, {}, {1: 0.0}, {1: 1.0, 2: -3.0}, {1: 1.0, 2: math.nan}])
 def test_times_that_make_no_sense_are_one_line(times):
-    for metric in (speedup, efficiency, weak_efficiency):
+    for metric in (speedup, efficiency):
         with pytest.raises(ValueError) as raised:
             metric(times)
         one_line(raised)

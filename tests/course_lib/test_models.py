@@ -9,8 +9,9 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from course_lib.models import ResNetV2, SmallCNN, SparseDropout, WideResNet, cifar_resnet
+from course_lib.models import ParallelSGDNet, ResNetV2, SmallCNN, SparseDropout, WideResNet, cifar_resnet
 
 
 def parameters_by_hand(widths, in_channels, classes):
@@ -185,3 +186,29 @@ def test_dropout_of_a_large_share_is_the_stock_layers():
 
 def test_dropout_of_nothing():
     assert SparseDropout(0.01)(torch.ones(0, 4)).shape == (0, 4)
+
+
+@pytest.mark.parametrize("size", [28, 32])
+def test_the_network_is_the_parallel_sgd_lab_s(size):
+    torch.manual_seed(0)
+    model = ParallelSGDNet().eval()
+    conv1, conv2 = (model.features[i] for i in (0, 3))
+    fc1, fc2, output = (model.classifier[i] for i in (0, 2, 3))
+    x = torch.randn(2, 1, size, size)
+    # The document's forward, line by line.
+    out = F.relu(F.max_pool2d(F.conv2d(x, conv1.weight, conv1.bias), 2))
+    out = F.relu(F.max_pool2d(F.conv2d(out, conv2.weight, conv2.bias), 2))
+    out = F.max_pool2d(out, 2).view(-1, 32 * 2 * 2)
+    out = F.linear(
+        F.linear(F.relu(F.linear(out, fc1.weight, fc1.bias)), fc2.weight, fc2.bias), output.weight, output.bias
+    )
+    torch.testing.assert_close(model(x), out)
+    counts = [16 * 1 * 25 + 16, 32 * 16 * 25 + 32, 128 * 512 + 512, 512 * 256 + 256, 256 * 10 + 10]
+    assert sum(counts) == sum(p.numel() for p in model.parameters()) == 213_194
+    assert list(model.buffers()) == []
+
+
+def test_the_network_has_the_dropout_and_the_sizes_that_are_asked_for():
+    dropouts = [module for module in ParallelSGDNet(dropout=0.25).modules() if isinstance(module, nn.Dropout)]
+    assert [module.p for module in dropouts] == [0.25] and ParallelSGDNet().features[6].p == 0.4
+    assert ParallelSGDNet(num_classes=7, in_channels=3)(torch.randn(1, 3, 28, 28)).shape == (1, 7)

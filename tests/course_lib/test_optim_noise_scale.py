@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from course_lib.optim import GradientNoise, gradient_noise_scale, steps_needed, useful_batch
+from course_lib.optim import GradientNoise, gradient_noise_scale, steps_needed
 
 
 def test_expected_norms_give_the_exact_answer():
@@ -24,9 +24,6 @@ def test_steps_and_images_trade_as_the_papers_hyperbola():
         assert (steps / least - 1) * (images / (least * noise) - 1) == pytest.approx(1)  # equation 2.11
     assert steps_needed(300, noise, least) == 80 and steps_needed(1e12, noise, least) == pytest.approx(40)
     assert steps_needed(5, 0.0, least) == 40
-    for extra in (0.1, 1.0, 3.0):
-        batch = useful_batch(noise, extra)
-        assert batch * steps_needed(batch, noise, least) == pytest.approx((1 + extra) * least * noise)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +35,6 @@ def test_steps_and_images_trade_as_the_papers_hyperbola():
         (lambda: steps_needed(1, -1.0, 1.0), "noise_scale must not be negative"),
         (lambda: steps_needed(1, float("nan"), 1.0), "noise_scale must not be negative"),
         (lambda: steps_needed(1, 1.0, 0), "min_steps must be positive"),
-        (lambda: useful_batch(-1.0), "noise_scale must not be negative"),
-        (lambda: useful_batch(1.0, 0), "extra_images must be positive"),
     ],
 )
 def test_nonsense_is_one_line(call, words):

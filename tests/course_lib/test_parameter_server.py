@@ -17,14 +17,12 @@ from course_lib.distributed.parameter_server import (
     ParameterServerWorker,
     messages,
     serve,
-    serve_in_turns,
     served_model,
     shards_of,
-    split_by_size,
     staleness_of_order,
 )
 from course_lib.distributed.parameter_server import worker as worker_module
-from course_lib.distributed.parameter_server.messages import Message, Request
+from course_lib.distributed.parameter_server.messages import Message, Request, split_by_size
 
 
 def network(seed=0):
@@ -153,14 +151,14 @@ DELAY = 0.03  # seconds
 LATE = 10  # exchanges of the others that the straggler lets pass before each of its own
 
 
-def train(name, server=serve, delay=0.0, **options):
+def train(name, delay=0.0, **options):
     """A rank's part: rank 0 serves, 1 to 3 train, as long as the server wants; without `updates`, worker r makes 3·r.
 
     The straggler is late by a number of exchanges, or sleeps for `delay` seconds where the others wait for it.
     """
     rank, model = dist.get_rank(), options.pop("model", None) or network()
     if rank == 0:
-        return server(model, torch.optim.SGD(model.parameters(), lr=0.05), timeout=600, **options)
+        return serve(model, torch.optim.SGD(model.parameters(), lr=0.05), timeout=600, **options)
     others = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
     late, most = rank == STRAGGLER and not delay, 3 * rank if "updates" not in options else None
     worker = ParameterServerWorker(model, delay=delay if rank == STRAGGLER else 0.0, timeout=600)
@@ -210,12 +208,8 @@ def cases():
 
     runs = {
         "free": traced,
-        "bounded": lambda: train("bounded", updates=40, staleness_bound=1, delay=DELAY),
-        "rounds": lambda: train("rounds", updates=12, staleness_bound=0, delay=DELAY),
         "resumed": lambda: train("resumed", updates=12, version=7),
         "uneven": lambda: train("uneven", delay=DELAY),
-        "in turns": lambda: train("in turns", serve_in_turns, delay=DELAY),
-        "bounded, uneven": lambda: train("bounded, uneven", staleness_bound=1, delay=DELAY),
         "a group of its own": beside_nccl,
         "unused": unused_layer,
         "on_update": by_this_clock,
@@ -276,14 +270,6 @@ def runs():
     return on_ranks(cases, 4)
 
 
-def clocks(order):
-    """Updates of each worker after each update."""
-    counts = {1: 0, 2: 0, 3: 0}
-    for worker in order:
-        counts[worker] += 1
-        yield dict(counts)
-
-
 def test_a_straggler_holds_nobody_up(runs):
     record = runs[0]["free"]
     assert record.version == len(record.updates) == 40
@@ -294,7 +280,7 @@ def test_a_straggler_holds_nobody_up(runs):
 
 
 def test_no_gradient_is_computed_for_nothing(runs):
-    for case, updates in (("free", 40), ("bounded", 40), ("rounds", 12), ("resumed", 5)):
+    for case, updates in (("free", 40), ("resumed", 5)):
         record = runs[0][case]
         assert len(record.updates) == updates
         for worker in (1, 2, 3):
@@ -302,32 +288,16 @@ def test_no_gradient_is_computed_for_nothing(runs):
 
 
 def test_staleness_is_what_the_workers_saw(runs):
-    for case in ("free", "bounded", "rounds", "uneven"):
+    for case in ("free", "uneven"):
         exchanges = itertools.chain(*(runs[worker][case].exchanges for worker in (1, 2, 3)))
         computed_on = sorted(one.computed_on[0] for one in exchanges)
         updates = runs[0][case].updates
         assert sorted(update.version - 1 - update.staleness for update in updates) == computed_on
 
 
-def test_bounded_staleness_keeps_workers_together(runs):
-    record = runs[0]["bounded"]
-    # Towards the end, a worker that was told to stop holds no other up.
-    for counts in list(clocks(record.order))[: 40 - 3]:
-        assert max(counts.values()) - min(counts.values()) <= 1 + 1
-    assert max(record.staleness) <= (3 - 1) * (2 * 1 + 1)
-    free = list(clocks(runs[0]["free"].order))[:37]
-    assert max(max(counts.values()) - min(counts.values()) for counts in free) > 2
-
-
 def test_a_delay_comes_before_each_exchange(runs):
-    cases = ("bounded", "rounds", "uneven", "in turns", "bounded, uneven")
-    assert runs[STRAGGLER]["slept"] == [DELAY] * sum(len(runs[STRAGGLER][case].exchanges) for case in cases)
+    assert runs[STRAGGLER]["slept"] == [DELAY] * len(runs[STRAGGLER]["uneven"].exchanges)
     assert runs[1]["slept"] == [] and 0 < runs[1]["free"].waited < runs[1]["free"].seconds
-
-
-def test_a_bound_of_zero_makes_rounds(runs):
-    order = runs[0]["rounds"].order
-    assert all(sorted(order[start : start + 3]) == [1, 2, 3] for start in range(0, 12, 3))
 
 
 def test_a_training_goes_on_from_a_version(runs):
@@ -336,9 +306,8 @@ def test_a_training_goes_on_from_a_version(runs):
     assert runs[1]["resumed"].exchanges[0].computed_on == (7,)
 
 
-@pytest.mark.parametrize("case", ["uneven", "in turns", "bounded, uneven"])
-def test_workers_may_finish_unevenly(runs, case):
-    assert [runs[0][case].count(worker) for worker in (1, 2, 3)] == [3, 6, 9]
+def test_workers_may_finish_unevenly(runs):
+    assert [runs[0]["uneven"].count(worker) for worker in (1, 2, 3)] == [3, 6, 9]
 
 
 def test_the_time_of_on_update_does_not_count(runs):
@@ -364,10 +333,6 @@ def test_two_servers_end_at_the_same_update(runs):
     for case, updates in enumerate((7, 8, 9, 10, 11, 12)):
         assert runs[0]["two servers"][case] == runs[1]["two servers"][case] == updates
         assert runs[2]["two servers"][case] + runs[3]["two servers"][case] == updates
-
-
-def test_in_turns_each_waits_for_the_one_before(runs):
-    assert runs[0]["in turns"].order[:9] == [1, 2, 3] * 3
 
 
 def test_bytes_are_the_gradient_and_the_parameters_of_each_exchange(runs):

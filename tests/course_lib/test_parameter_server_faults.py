@@ -146,7 +146,6 @@ def refused():
         "at least one worker": lambda: serve(model, sgd(model)),
         "rank 0 serves, but servers are [1]": lambda: serve(model, sgd(model), servers=(1,)),
         '"mean" or "own"': lambda: serve(model, sgd(model), buffers="sum"),
-        "at least 0": lambda: serve(model, sgd(model), staleness_bound=-1),
         "rank 0 is a server": lambda: ParameterServerWorker(model),
     }
     return {words: error_of(call) for words, call in calls.items()}

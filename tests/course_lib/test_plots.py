@@ -44,9 +44,7 @@ def bands(axes):
 
 
 FIGURES = {
-    "epoch times": lambda: plots.epoch_times({"a": 1.0, "b": 2.0}, "t"),
     "step times": lambda: plots.step_times([50.0, 10.0, 11.0], 10.0),
-    "throughput": lambda: plots.batch_throughput({1: 10.0, 4: 30.0, 16: 31.0}),
     "scaling": lambda: plots.scaling({"a": {1: 1.0, 2: 1.7}}, "t"),
     "accuracies": lambda: plots.final_accuracies({"a": [0.8, 0.82], "b": [0.7]}, "t", reference="a"),
     "batches": lambda: plots.accuracy_against_batch({"a": {32: [0.8, 0.82], 64: [0.7]}}, "t"),

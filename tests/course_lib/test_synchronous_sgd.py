@@ -7,12 +7,7 @@ from gloo_ranks import error_of, on_ranks
 from torch import nn
 from torch.nn import functional as F
 
-from course_lib.distributed.data_parallel.synchronous_sgd import (
-    average_buffers,
-    average_gradients,
-    average_gradients_one_by_one,
-    synchronise_initial_state,
-)
+from course_lib.distributed.data_parallel.synchronous_sgd import average_gradients, synchronise_initial_state
 from course_lib.distributed.messages.message_trace import trace_messages
 
 RANKS = 3
@@ -65,23 +60,16 @@ def worker():
 
     results["uneven"] = trained(network(), [images(UNEVEN, step)[rank] for step in range(5)], average_gradients)
 
-    def one_by_one(model, samples):
-        average_gradients_one_by_one(model)
-
-    plain = network().to(memory_format=torch.contiguous_format)
-    results["one by one"] = trained(plain, [images([4] * RANKS, step)[rank] for step in range(5)], one_by_one)
-
     x, y = images([4] * RANKS)[rank]
     theirs = nn.parallel.DistributedDataParallel(network())
     F.cross_entropy(theirs(x), y).backward()
     results["DDP"] = gradients(theirs)
-    for name, average in (("one message", average_gradients), ("one by one", average_gradients_one_by_one)):
-        ours = network().to(memory_format=torch.contiguous_format)
-        F.cross_entropy(ours(x), y).backward()
-        with trace_messages() as trace:
-            average(ours)
-        results[f"gradient, {name}"] = gradients(ours)
-        results[f"messages, {name}"] = [message.kind for message in trace.messages]
+    ours = network().to(memory_format=torch.contiguous_format)
+    F.cross_entropy(ours(x), y).backward()
+    with trace_messages() as trace:
+        average_gradients(ours)
+    results["gradient"] = gradients(ours)
+    results["messages"] = [message.kind for message in trace.messages]
 
     partly = network()
     partly[0].weight.requires_grad_(False)
@@ -89,12 +77,6 @@ def worker():
         partly[5].weight.grad = torch.full_like(partly[5].weight, 6.0)
     results["images"] = average_gradients(partly, samples=2 - rank)
     results["partly"] = gradients(partly)
-
-    normed = nn.BatchNorm1d(2)
-    normed.running_mean.copy_(torch.tensor([rank, 10.0 * rank]))
-    normed.num_batches_tracked.fill_(rank)
-    average_buffers(normed)
-    results["buffers"] = [normed.running_mean.clone(), normed.num_batches_tracked.clone()]
 
     for samples in (0, -1):
         results[f"samples {samples}"] = error_of(average_gradients, network(), samples)
@@ -121,21 +103,18 @@ def test_all_begin_as_one_rank_does(ranks):
         assert all(torch.equal(a, b) for a, b in zip(rank["initial"], expected, strict=True))
 
 
-@pytest.mark.parametrize("how, counts", [("uneven", UNEVEN), ("one by one", [4] * RANKS)])
-def test_five_steps_are_those_of_one_process_on_the_joined_batch(ranks, how, counts):
-    """In one message, also on uneven batches; the HW4 slides' listing on even ones."""
-    joined = [tuple(map(torch.cat, zip(*images(counts, step), strict=True))) for step in range(5)]
+def test_five_steps_are_those_of_one_process_on_the_joined_batch(ranks):
+    joined = [tuple(map(torch.cat, zip(*images(UNEVEN, step), strict=True))) for step in range(5)]
     expected = trained(network(), joined, lambda model, samples: None)
     for rank in ranks:
-        assert same(rank[how], expected, 1e-5)
-        assert all(torch.equal(a, b) for a, b in zip(rank[how], ranks[0][how], strict=True))
+        assert same(rank["uneven"], expected, 1e-5)
+        assert all(torch.equal(a, b) for a, b in zip(rank["uneven"], ranks[0]["uneven"], strict=True))
 
 
-@pytest.mark.parametrize("how, messages", [("one message", 1), ("one by one", 6)])
-def test_gradients_are_those_of_ddp(ranks, how, messages):
+def test_gradients_are_those_of_ddp_in_one_message(ranks):
     for rank in ranks:
-        assert same(rank[f"gradient, {how}"], rank["DDP"])
-        assert rank[f"messages, {how}"] == ["all_reduce"] * messages
+        assert same(rank["gradient"], rank["DDP"])
+        assert rank["messages"] == ["all_reduce"]
 
 
 def test_missing_gradients_count_as_zero_and_frozen_parameters_are_left_alone(ranks):
@@ -144,11 +123,6 @@ def test_missing_gradients_count_as_zero_and_frozen_parameters_are_left_alone(ra
         assert frozen is None and rank["images"] == 3
         assert torch.allclose(others[-2], torch.full((4, 8), 4.0))  # 6·2 images of 3
         assert all(not gradient.any() for gradient in (*others[:-2], others[-1]))
-
-
-def test_buffers_become_the_mean_and_counters_stay(ranks):
-    for number, rank in enumerate(ranks):
-        assert rank["buffers"][0].tolist() == [1.0, 10.0] and rank["buffers"][1] == number
 
 
 def test_a_step_without_images_is_an_error(ranks):

@@ -444,45 +444,33 @@ exhibit(
 from course_lib import distributed as library
 
 def deal(images, mine):
-    library.scatter(mine, list(images.chunk(dist.get_world_size())) if images is not None else None)
+    whole = torch.empty(len(mine) * dist.get_world_size(), *mine.shape[1:]) if images is None else images.clone()
+    library.linear_broadcast(whole)
+    mine.copy_(whole.chunk(dist.get_world_size())[dist.get_rank()])
 
 def collect(mine):
-    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    library.gather(mine, parts)
-    return torch.cat(parts)
+    return everybody(mine)
 
 def everybody(mine):
-    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    library.linear_all_gather(mine, parts)
-    return torch.cat(parts)
+    parts = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+    parts[dist.get_rank()].copy_(mine)
+    whole = torch.cat(parts)
+    library.ring_all_reduce(whole)
+    return whole
 
 def total_on_zero(x):
-    library.tree_reduce(x)
+    library.linear_reduce(x)
 
 def agree(x):
-    library.tree_broadcast(x)
+    library.linear_broadcast(x)
 
 def sum_everywhere(x):
     library.ring_all_reduce(x)
 
 def sum_of_my_part(x):
-    parts = list(x.chunk(dist.get_world_size()))
-    mine = torch.empty_like(parts[0])
-    library.ring_reduce_scatter(mine, parts)
-    return mine
-""",
-)
-exhibit(
-    "joined_by_the_library",
-    "06_communication",
-    "join",
-    "The library's own ways to meet.",
-    """
-from course_lib.distributed import environment_group, file_group, tcp_group
-
-def join(way, rank, world_size, place):
-    group = tcp_group(*place, rank, world_size) if way != "file" else file_group(place, rank, world_size)
-    group.__enter__()
+    whole = x.clone()
+    library.ring_all_reduce(whole)
+    return whole.chunk(dist.get_world_size())[dist.get_rank()]
 """,
 )
 exhibit(
@@ -597,36 +585,34 @@ exhibit(
     "gathered_sum",
     "06_communication",
     "ring",
-    "The library's all-gather, which no exercise asks for, and a sum.",
+    "The library's sequential reduce and broadcast, which no exercise asks for.",
     """
-from course_lib.distributed.collectives import gather_scatter
-
-def reduce_scatter(output, input):
-    parts = [torch.empty_like(input) for _ in range(dist.get_world_size())]
-    gather_scatter.linear_all_gather(input, parts)
-    output.copy_(sum(parts).chunk(len(parts))[dist.get_rank()])
-
-def all_gather(output, input):
-    gather_scatter.linear_all_gather(input, list(output.chunk(dist.get_world_size())))
+from course_lib.distributed.collectives import broadcast, reduce
 
 def ring_all_reduce(tensor):
-    size = dist.get_world_size()
-    parts = [torch.empty_like(tensor) for _ in range(size)]
-    gather_scatter.linear_all_gather(tensor, parts)
-    tensor.copy_(torch.stack(parts).sum(0))
+    reduce.linear_reduce(tensor, check=False)
+    broadcast.linear_broadcast(tensor, check=False)
+
+def reduce_scatter(output, input):
+    whole = input.clone()
+    ring_all_reduce(whole)
+    output.copy_(whole.chunk(dist.get_world_size())[dist.get_rank()])
+
+def all_gather(output, input):
+    output.zero_().chunk(dist.get_world_size())[dist.get_rank()].copy_(input)
+    ring_all_reduce(output)
 """,
 )
 exhibit(
-    "scattered_tree",
+    "librarys_broadcast",
     "06_communication",
     "tree-broadcast",
-    "The library's scatter of as many copies as there are ranks.",
+    "The library's sequential broadcast.",
     """
-from course_lib.distributed.collectives import gather_scatter
+from course_lib.distributed.collectives import broadcast
 
 def tree_broadcast(tensor, src):
-    copies = [tensor.clone() for _ in range(dist.get_world_size())] if dist.get_rank() == src else None
-    gather_scatter.scatter(tensor, copies, src)
+    broadcast.linear_broadcast(tensor, src, check=False)
 """,
 )
 exhibit(
@@ -652,11 +638,6 @@ def scaling(sequential, times, kind):
 )
 
 for solved, by_library in {
-    "throughput": "from course_lib.metrics.speed import steady_throughput",
-    "laws": """
-from course_lib.metrics.scaling_model import amdahl_speedup as amdahl, fit_serial_share, gustafson_speedup as gustafson
-serial_share = lambda speedups: fit_serial_share(speedups)[0]
-""",
     "bytes": """
 from course_lib.metrics.communication_cost import ALL_REDUCE_COSTS
 busiest_sends = lambda way, nbytes, ranks, servers=1: ALL_REDUCE_COSTS[way](nbytes, ranks)[1]

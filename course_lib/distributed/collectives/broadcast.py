@@ -1,4 +1,4 @@
-"""Broadcast: one rank's tensor to all, built from messages. First one after the other, then by a tree."""
+"""Broadcast: one rank's tensor to all, built from messages, one after the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from course_lib.distributed.collectives.flat_view import flat_view
 from course_lib.distributed.launching.rank import require_rank
 from course_lib.distributed.messages.agreement import check_agreement
 
-__all__ = ["linear_broadcast", "tree_broadcast"]
+__all__ = ["linear_broadcast"]
 
 
 @torch.no_grad()
@@ -45,27 +45,3 @@ def linear_broadcast(tensor: torch.Tensor, src: int = 0, *, check: bool = True) 
         for peer in range(dist.get_world_size()):
             if peer != src:
                 dist.send(flat, peer)
-
-
-@torch.no_grad()
-def tree_broadcast(tensor: torch.Tensor, src: int = 0, *, check: bool = True) -> None:
-    """Overwrite `tensor` with rank `src`'s, along a binomial tree: each rank that has it sends it on.
-
-    ⌈log₂ N⌉ rounds; in each, the number of ranks that have the tensor doubles. As MPI does it for short messages
-    (Thakur, Rabenseifner and Gropp 2005, section 4.1).
-
-    Parameters and errors as for `linear_broadcast`.
-    """
-    require_rank("tree_broadcast", src=src)
-    if check:
-        check_agreement("tree_broadcast", tensor, src=src)
-    size = dist.get_world_size()
-    position = (dist.get_rank() - src) % size  # the root's is 0
-    with flat_view(tensor) as flat:
-        distance = 1
-        while distance < size and flat.numel():
-            if position < distance and position + distance < size:
-                dist.send(flat, (position + distance + src) % size)
-            elif distance <= position < 2 * distance:
-                dist.recv(flat, (position - distance + src) % size)
-            distance *= 2

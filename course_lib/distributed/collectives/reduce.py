@@ -1,4 +1,4 @@
-"""Reduce: the sum of all ranks' tensors on one rank, built from messages. First one after the other, then by a tree."""
+"""Reduce: the sum of all ranks' tensors on one rank, built from messages, one after the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from course_lib.distributed.collectives.flat_view import flat_view
 from course_lib.distributed.launching.rank import require_rank
 from course_lib.distributed.messages.agreement import check_agreement
 
-__all__ = ["linear_reduce", "tree_reduce"]
+__all__ = ["linear_reduce"]
 
 
 @torch.no_grad()
@@ -47,32 +47,3 @@ def linear_reduce(tensor: torch.Tensor, dst: int = 0, *, check: bool = True) -> 
             if peer != dst:
                 dist.recv(part, peer)
                 total += part
-
-
-@torch.no_grad()
-def tree_reduce(tensor: torch.Tensor, dst: int = 0, *, check: bool = True) -> None:
-    """Add all ranks' tensors to rank `dst`'s along a binomial tree: `tree_broadcast` backwards, ⌈log₂ N⌉ rounds.
-
-    Parameters and errors as for `linear_reduce`.
-    """
-    require_rank("tree_reduce", dst=dst)
-    if check:
-        check_agreement("tree_reduce", tensor, dst=dst)
-    size = dist.get_world_size()
-    position = (dist.get_rank() - dst) % size
-    if not tensor.numel():
-        return
-    # The other ranks add in a buffer of their own: only the root's tensor may change.
-    total = tensor.clone(memory_format=torch.contiguous_format).view(-1)
-    part = torch.empty_like(total)
-    distance = 1
-    while distance < size:
-        if position % (2 * distance) == distance:
-            dist.send(total, (position - distance + dst) % size)
-            break
-        if position + distance < size:
-            dist.recv(part, (position + distance + dst) % size)
-            total += part
-        distance *= 2
-    if position == 0:
-        tensor.copy_(total.view(tensor.shape))

@@ -9,16 +9,14 @@ any number of ranks. No algorithm in which only ranks add sends fewer; switches 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
-from course_lib.distributed.collectives.flat_view import flat_view, require_strided
-from course_lib.distributed.collectives.gather_scatter import require_fit
+from course_lib.distributed.collectives.flat_view import flat_view
 from course_lib.distributed.messages.agreement import check_agreement
 
-__all__ = ["chunks_of", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter", "whole_tensor_all_reduce"]
+__all__ = ["chunks_of", "ring_all_reduce", "whole_tensor_all_reduce"]
 
 
 @torch.no_grad()
@@ -75,79 +73,10 @@ def ring_all_reduce(tensor: torch.Tensor, *, check: bool = True) -> None:
         _all_gather(chunks, own=(dist.get_rank() + 1) % dist.get_world_size())
 
 
-@torch.no_grad()
-def ring_reduce_scatter(output: torch.Tensor, parts: Sequence[torch.Tensor], *, check: bool = True) -> None:
-    """Sum `parts` over all ranks and leave rank r with the sum of part r, in `output`.
-
-    Parameters
-    ----------
-    output : torch.Tensor
-        Of part r's shape and dtype.
-    parts : sequence of torch.Tensor
-        One for each rank, on every rank; they are not changed. Their lengths may differ.
-    check : bool
-
-    Raises
-    ------
-    ValueError
-        Not one part for each rank, or `output` has not the shape and dtype of this rank's part.
-    CollectiveMismatchError
-        The ranks do not make the same call.
-    """
-    rank, size = dist.get_rank(), dist.get_world_size()
-    if len(parts) != size:
-        raise ValueError(f"ring_reduce_scatter: a part for each of the {size} ranks is needed, got {len(parts)}")
-    if check:
-        lengths = [part.numel() for part in parts]
-        check_agreement("ring_reduce_scatter", parts[0].new_empty(0), lengths=lengths)
-    require_fit(output, parts[rank], "ring_reduce_scatter")
-    # The chunk that a rank ends up with is the one after its own number, so the parts move up by one.
-    chunks = [_flat_copy(parts[(place - 1) % size]) for place in range(size)]
-    _reduce_scatter(chunks)
-    output.copy_(chunks[(rank + 1) % size].view(output.shape))
-
-
-@torch.no_grad()
-def ring_all_gather(tensor: torch.Tensor, parts: Sequence[torch.Tensor], *, check: bool = True) -> None:
-    """Collect every rank's `tensor` in every rank's `parts`, each passed on from neighbour to neighbour.
-
-    Parameters
-    ----------
-    tensor : torch.Tensor
-    parts : sequence of torch.Tensor
-        One for each rank, contiguous, of that rank's shape and dtype; they receive.
-    check : bool
-
-    Raises
-    ------
-    ValueError
-        Not one part for each rank, one is not contiguous, or this rank's has not `tensor`'s shape and dtype.
-    CollectiveMismatchError
-        The ranks do not make the same call.
-    """
-    rank, size = dist.get_rank(), dist.get_world_size()
-    if len(parts) != size:
-        raise ValueError(f"ring_all_gather: a part for each of the {size} ranks is needed, got {len(parts)}")
-    for part in parts:
-        require_strided(part)
-        if not part.is_contiguous():
-            raise ValueError("ring_all_gather: the parts must be contiguous; messages arrive in contiguous memory")
-    if check:
-        lengths = [part.numel() for part in parts]
-        check_agreement("ring_all_gather", tensor.new_empty(0), lengths=lengths)
-    require_fit(tensor, parts[rank], "ring_all_gather")
-    parts[rank].copy_(tensor)
-    _all_gather([part.view(-1) for part in parts], own=rank)
-
-
 def chunks_of(flat: torch.Tensor, count: int) -> list[torch.Tensor]:
     """Views of `count` consecutive pieces of a flat tensor, whose lengths differ by at most one; some may be empty."""
     bounds = [place * flat.numel() // count for place in range(count + 1)]
     return [flat[start:end] for start, end in itertools.pairwise(bounds)]
-
-
-def _flat_copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format).view(-1)
 
 
 def _reduce_scatter(chunks: list[torch.Tensor]) -> None:

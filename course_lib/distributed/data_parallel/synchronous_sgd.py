@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-__all__ = ["average_buffers", "average_gradients", "average_gradients_one_by_one", "synchronise_initial_state"]
+__all__ = ["average_gradients", "synchronise_initial_state"]
 
 
 @torch.no_grad()
@@ -27,17 +27,6 @@ def synchronise_initial_state(model: nn.Module, src: int = 0) -> None:
         whole = tensor.contiguous()  # a message has no memory format, and channels-last weights are not contiguous
         dist.broadcast(whole, src)
         tensor.copy_(whole)
-
-
-def average_gradients_one_by_one(model: nn.Module) -> None:
-    """Replace each gradient by its mean over the ranks, one all_reduce per parameter: the HW4 slides' listing.
-
-    It shows the idea and is not used. A hundred parameters are a hundred messages, and each waits for the one before.
-    All ranks' means have the same weight, even where they are over different numbers of images.
-    """
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
 
 
 @torch.no_grad()
@@ -86,17 +75,3 @@ def average_gradients(model: nn.Module, samples: int = 1) -> int:
         gradient.copy_(mean.view_as(gradient))
         parameter.grad = gradient
     return round(total)
-
-
-@torch.no_grad()
-def average_buffers(model: nn.Module) -> None:
-    """Replace each floating-point buffer by its mean over the ranks, in place: batch norm's running statistics.
-
-    Ranks with equal weights have different buffers, each from its own batches. So they classify some images differently
-    until the buffers are averaged. The mean of the running variances ignores how the ranks' means differ, which is
-    little where every rank draws from the same data.
-    """
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            dist.all_reduce(buffer)
-            buffer /= dist.get_world_size()

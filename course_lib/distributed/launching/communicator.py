@@ -10,11 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["CommunicationError", "Communicator", "Request"]
-
-
-class CommunicationError(RuntimeError):
-    """Ranks made different calls, or a rank waited for a message that no rank sends."""
+__all__ = ["Communicator", "Request"]
 
 
 class Request:

@@ -1,1 +1,1 @@
-"""Process groups, and what goes between their ranks: recorded, ordered, drawn, compared."""
+"""What goes between the ranks of a process group: recorded, ordered, drawn, compared."""

@@ -11,9 +11,9 @@ from course_lib.distributed.parameter_server.errors import (
     ServerLostError,
     WorkerLostError,
 )
-from course_lib.distributed.parameter_server.messages import shards_of, split_by_size
+from course_lib.distributed.parameter_server.messages import shards_of
 from course_lib.distributed.parameter_server.record import ServerRecord, Update, staleness_of_order
-from course_lib.distributed.parameter_server.server import serve, serve_in_turns
+from course_lib.distributed.parameter_server.server import serve
 from course_lib.distributed.parameter_server.worker import Exchange, ParameterServerWorker, WorkerRecord
 
 __all__ = [
@@ -27,8 +27,6 @@ __all__ = [
     "WorkerLostError",
     "WorkerRecord",
     "serve",
-    "serve_in_turns",
     "shards_of",
-    "split_by_size",
     "staleness_of_order",
 ]

@@ -76,7 +76,7 @@ def staleness_of_order(order: Sequence[int]) -> list[int]:
     """Staleness of each update, computed only from the order in which the workers' updates were applied.
 
     A worker computes its gradient on the parameters that it got after its own last update (or at the start). So the
-    staleness is the number of other workers' updates since then. This holds if every answer is sent at once (no bound).
+    staleness is the number of other workers' updates since then. This holds if every answer is sent at once.
 
     >>> staleness_of_order([1, 2, 1, 1, 2])
     [0, 1, 1, 0, 2]

@@ -35,7 +35,7 @@ __all__ = ["ServedModel"]
 
 
 class ServedModel:
-    """What the two ways to serve share: receiving, applying and answering. Arguments as in `serve`."""
+    """Receiving, applying and answering. Arguments as in `serve`."""
 
     def __init__(
         self,

@@ -12,29 +12,7 @@ from course_lib.distributed.parameter_server.messages import Answer, Request
 from course_lib.distributed.parameter_server.record import ServerRecord, Update
 from course_lib.distributed.parameter_server.served_model import ServedModel
 
-__all__ = ["serve", "serve_in_turns"]
-
-
-def serve_in_turns(
-    model: nn.Module, optimizer: torch.optim.Optimizer, servers: Sequence[int] = (0,), timeout: float = 600.0
-) -> ServerRecord:
-    """Serve the workers in the order of their ranks, round after round: what most teaching code does.
-
-    It shows the idea and is not used. A worker that is ready waits for the worker whose turn it is. So every step takes
-    as long as the slowest worker's, as in synchronous SGD, and the gradients are stale as well. Arguments as in
-    `serve`.
-    """
-    server = ServedModel(model, optimizer, servers, timeout)
-    while server.serving:
-        for worker in sorted(server.serving):
-            server.wait_for(worker, server.listen(worker))
-            request = server.take(worker)
-            if request is Request.HELLO:
-                server.answer_hello(worker)
-            elif request is not Request.GOODBYE:
-                server.answer(worker, Answer.GO)
-    server.assemble()
-    return server.record
+__all__ = ["serve"]
 
 
 def serve(
@@ -44,7 +22,6 @@ def serve(
     servers: Sequence[int] = (0,),
     updates: int | None = None,
     scheduler: Any = None,
-    staleness_bound: int | None = None,
     buffers: str = "mean",
     on_update: Callable[[Update], None] | None = None,
     version: int = 0,
@@ -69,10 +46,6 @@ def serve(
         updates left, so that no gradient is wasted. Without it, the workers decide when they finish.
     scheduler : optional
         Stepped after each update: a learning-rate schedule by the number of updates.
-    staleness_bound : int, optional
-        A worker that is more than this many updates ahead of the slowest one waits for it (stale synchronous parallel:
-        Ho et al. 2013), and gets the parameters of the moment when it may continue. 0 makes rounds. With W workers no
-        gradient is then staler than (W − 1)·(2·bound + 1).
     buffers : {"mean", "own"}
         Batch norm's running statistics, which have no gradient. "mean": each worker keeps its own and sends them with
         each gradient; the server's are the mean of the workers' latest. "own": none are sent, and the server's stay as
@@ -100,11 +73,9 @@ def serve(
     """
     if buffers not in ("mean", "own"):
         raise ValueError(f'buffers must be "mean" or "own", got {buffers!r}')
-    if staleness_bound is not None and staleness_bound < 0:
-        raise ValueError(f"staleness_bound must be at least 0, got {staleness_bound}")
     server = ServedModel(model, optimizer, servers, timeout, scheduler, buffers, on_update, version)
     # One server counts the updates: two could stop at different workers. A push goes to all servers.
-    queue = _AnswerQueue(server, updates if server.rank == server.servers[0] else None, staleness_bound)
+    queue = _AnswerQueue(server, updates if server.rank == server.servers[0] else None)
     for worker in sorted(server.serving):
         server.listen_in_background(worker)
     while server.serving:
@@ -124,28 +95,24 @@ def serve(
 class _AnswerQueue:
     """The workers that wait for an answer, and which of them may have one."""
 
-    def __init__(self, server: ServedModel, updates: int | None, bound: int | None) -> None:
-        self.server, self.updates, self.bound = server, updates, bound
+    def __init__(self, server: ServedModel, updates: int | None) -> None:
+        self.server, self.updates = server, updates
         self.waiting: list[int] = []  # in order of arrival
         self.absent = set(server.serving)  # no worker computes before all have arrived
         self.computing: set[int] = set()  # workers whose next gradient has not arrived yet
-        self.clock = dict.fromkeys(server.serving, 0)  # updates of each worker that has not finished
 
     def note(self, worker: int, request: Request) -> None:
         self.computing.discard(worker)
         if request is not Request.HELLO:
             self.absent.discard(worker)
-        if request is Request.GOODBYE:
-            self.clock.pop(worker, None)
-        elif request is not Request.HELLO:
-            self.clock[worker] += request is Request.PUSH
+        if request not in (Request.GOODBYE, Request.HELLO):
             self.waiting.append(worker)
 
     def release(self) -> list[tuple[int, Answer]]:
-        """The answers that may be sent now, in order of arrival. Each one changes the count, so the search restarts."""
+        """The answers that may be sent now, in order of arrival."""
         released = []
-        while (worker := next(filter(self._may_go, self.waiting), None)) is not None:
-            self.waiting.remove(worker)
+        while self.waiting and not self.absent:
+            worker = self.waiting.pop(0)
             if self._enough():
                 released.append((worker, Answer.STOP))
             else:
@@ -155,8 +122,3 @@ class _AnswerQueue:
 
     def _enough(self) -> bool:
         return self.updates is not None and self.server.record.version + len(self.computing) >= self.updates
-
-    def _may_go(self, worker: int) -> bool:
-        if self.absent:
-            return False
-        return self._enough() or self.bound is None or self.clock[worker] - min(self.clock.values()) <= self.bound

@@ -83,8 +83,7 @@ class ParameterServerWorker:
     delay : float
         Seconds to sleep before each exchange. It makes this worker a straggler.
     timeout : float
-        Seconds without an answer after which a server counts as lost. A server that bounds the staleness makes a worker
-        wait for the slowest one.
+        Seconds without an answer after which a server counts as lost.
 
     Attributes
     ----------

@@ -229,11 +229,6 @@ def align(first, second, layers):  # from the other end, in matrices of permutat
 
 REDUCED = "comm.Reduce(mine, total, op=MPI.SUM, root=0)"
 ALL = "comm.Allreduce(mine, total, op=MPI.SUM)"
-CLOCKS = """                wall, processor = time.perf_counter(), time.process_time()
-                average(model)
-                averaging += time.perf_counter() - wall
-                not_mine += time.process_time() - processor
-"""
 ALONE = """
 def average_models(comm, model, samples):
     total = sum([samples])
