@@ -56,8 +56,14 @@ def _message(
         mine, theirs = (_counted(observation, part.keys) for observation in (seen, right))
         values = (part.words(mine, theirs) if part.words else "") or contrast(mine, theirs, part.tolerance)
         values = f" {values}{'' if values.endswith('?') else '.'}"
-    reason, hint = (text[:1].upper() + text[1:] for text in (finding.reason, finding.hint))
+    reason, hint = (_sentence(text) for text in (finding.reason, finding.hint))
     return f"{shown}:{values} {reason}{'' if reason.endswith('?') else '.'} {hint}"
+
+
+def _sentence(text: str) -> str:
+    """With a capital letter, unless it begins with a name from a program."""
+    first = text.split(" ", 1)[0]
+    return text if set("_(.") & set(first) else text[:1].upper() + text[1:]
 
 
 def _shown(show: str | Callable[[Any, Any], str], case: Any, seen: Any) -> str:

@@ -135,7 +135,7 @@ def accuracy_against_interval(series: Mapping[str, Mapping[str, Sequence[float]]
         axes.set_xticks(range(len(runs)), list(runs))
     axes.set_ylim(0, 1.02)
     style.percent(axes.yaxis)
-    axes.legend(loc="lower left")
+    axes.legend()
     return axes
 
 

@@ -7,6 +7,7 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
+from course_lib.distributed import best_matching
 from course_lib.exercises.comparing import equal, finite
 from course_lib.exercises.description import Exercise, Part
 from course_lib.exercises.labs.lab08.messages import AVERAGING, REDUCE, START
@@ -215,9 +216,9 @@ def _draw_networks(random):
         images = torch.from_numpy(random.normal(0, 1, (6, 3, 6, 6))).float()
         about = f"networks with {', '.join(map(str, sizes))} neurons"
         about += ", the second is the first one with its neurons in another order" if planted else ", unrelated"
-        return {"first": first, "second": second, "layers": INNER, "images": images, "about": about}
+        return {"first": first, "second": second, "layers": INNER, "images": images, "planted": planted, "about": about}
 
-    return {"unrelated": [case(False) for _ in range(2)], "planted": [case(True) for _ in range(2)]}
+    return {"unrelated": [case(False) for _ in range(8)], "planted": [case(True) for _ in range(2)]}
 
 
 def observe_align(case, align):
@@ -262,13 +263,39 @@ def _same_function(case, seen, right):
     return ""
 
 
-def _recovered(case, seen, right):
+_UNSETTLED = (
+    "some layer's neurons can be matched better: count what enters, the bias and what leaves, and repeat all layers until no "
+    "order changes"
+)
+
+
+def _settled(case, state):
+    """Given the orders of the other layers, no layer's neurons have a better one."""
+
+    def neurons_of(state, inner, outer):
+        bias, leave = state[f"{inner}.bias"], state[f"{outer}.weight"]
+        leave = leave.reshape(len(leave), len(bias), -1).transpose(0, 1).flatten(1)
+        return torch.cat([state[f"{inner}.weight"].flatten(1), bias[:, None], leave], dim=1).double()
+
+    for inner, outer in case["layers"]:
+        similarity = neurons_of(case["first"], inner, outer) @ neurons_of(state, inner, outer).T
+        best = similarity.gather(1, best_matching(similarity)[:, None]).sum()
+        if best - similarity.trace() > 1e-3 * similarity.abs().max():
+            return _UNSETTLED
+    return ""
+
+
+def _recovered(case, seen):
     before, after = (_apart(case["first"], state) for state in (case["second"], seen["aligned"]))
     if after < 0.2 * before:
         return ""
     if after > 0.99 * before:
         return "a network whose neurons were put in another order is not brought nearer to the first one: maximise the similarity"
-    return "a network whose neurons were put in another order is not put back: repeat all layers until no order changes"
+    return _UNSETTLED
+
+
+def _matched(case, seen, right):
+    return _recovered(case, seen) if case["planted"] else _settled(case, seen["aligned"])
 
 
 ALIGN = Exercise(
@@ -277,7 +304,8 @@ ALIGN = Exercise(
     observe_align,
     {
         "same": Part("The network computes the same function", _NO_STATE, cases="unrelated planted", judge=_same_function),
-        "match": Part("It puts a reordered network back in order", _NO_STATE, cases="planted", needs="same", judge=_recovered),
+        "match": Part("It puts a reordered network back in order, and repeats until no order changes", _NO_STATE,
+                      cases="planted unrelated", needs="same", judge=_matched),
     },
     "reorder the hidden neurons of a network with two layers by hand, and align it with the original",
 )  # fmt: skip

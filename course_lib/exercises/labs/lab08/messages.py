@@ -82,18 +82,26 @@ def _draw_starts(random):
 
 def observe_start(case, rank, outside, pack, unpack, broadcast_state):
     model, other, buffer = network(case["state"]), network([torch.zeros_like(t) for t in case["state"]]), None
+    fraction = network(case["state"])
     with mpi_comm(rank, case["size"], outside) as comm:
         packed_state = pack(network(case["state"]))
         if isinstance(packed_state, np.ndarray):
             buffer = torch.from_numpy(packed_state.copy()) if packed_state.dtype.kind in "fiu" else None
             unpack(other, packed_state.copy())
+            unpack(fraction, packed_state.copy() + np.float32(0.75))
         held = list(model.parameters())
         broadcast_state(comm, model)
     kept = all(one is before for one, before in zip(model.parameters(), held, strict=True))
-    return {"buffer": buffer, "copied": tensors_of(other), "state": tensors_of(model), "kept": kept}
+    return {
+        "buffer": buffer,
+        "copied": tensors_of(other),
+        "fraction": tensors_of(fraction),
+        "state": tensors_of(model),
+        "kept": kept,
+    }
 
 
-_NO_BUFFER = "pack does not return a NumPy array of one dimension"
+_NO_BUFFER = "your pack does not return a NumPy array of one dimension"
 
 
 def _packs(case, seen, right):
@@ -102,15 +110,20 @@ def _packs(case, seen, right):
         if not isinstance(buffer, torch.Tensor) or buffer.dim() != 1:
             return _NO_BUFFER
         if buffer.dtype is not torch.float32:
-            return "pack returns numbers of another type than float32"
+            return "your pack returns numbers of another type than float32"
         if buffer.numel() == _numbers(_parameters(state)):
-            return "pack leaves out the buffers: model.state_dict() has the batch norm's statistics, model.parameters() has not"
+            return "your pack leaves out the buffers: model.state_dict() has the batch norm's statistics, model.parameters() has not"
         if not equal(buffer.sort().values, torch.cat([t.flatten().float() for t in state]).sort().values):
-            return "pack does not return each number of the state dict once"
+            return "your pack does not return each number of the state dict once"
         if _same(one["copied"], [torch.zeros_like(t) for t in state]):
-            return "unpack leaves the model as it was: tensor.copy_(…) writes into a tensor of the state dict"
+            return "your unpack leaves the model as it was: tensor.copy_(…) writes into a tensor of the state dict"
         if not _same(one["copied"], state):
-            return "unpack does not write back what pack has taken: the same tensors, in the same order"
+            return "your unpack does not write back what pack has taken: the same tensors, in the same order"
+        counters = [[t for t in some if not t.is_floating_point()] for some in (one["fraction"], state)]
+        if not equal(counters[0], [t + 1 for t in counters[1]]):
+            return (
+                "your unpack cuts the fraction of a number off, for a whole-number tensor: 4.75 becomes 5, by round()"
+            )
     return ""
 
 
@@ -252,6 +265,10 @@ def _weighted(case, seen, right):
         return ""
     if _same(end, _mean(case, [1] * len(case["samples"]))):
         return "every rank counts alike: weigh each model by its samples, Σ n·w / Σ n"
+    samples = case["samples"]
+    own = sum(samples) / (samples[0] * len(samples))
+    if _same(_parameters(end), [own * each for each in _parameters(_mean(case, samples))]):
+        return "the sum is divided by rank 0's own samples; Σ n·w is divided by Σ n, a sum over the ranks"
     return "with unequal samples rank 0's model is not the weighted mean"
 
 
@@ -268,7 +285,7 @@ def _one_buffer(case, seen, right):
     if len(seen["calls"]) > 3:
         return "it sends several messages: one for the whole model, not one for each tensor, and at most one for the samples"
     if sum(max(call[3]) for call in data) > whole + SMALL:
-        return "the message has more bytes than 4 per number"
+        return "the message has more than 4 bytes per number: send float32, as pack returns it"
     return "" if data else "the model is not sent by comm.Allreduce"
 
 
@@ -282,7 +299,7 @@ AVERAGING = Exercise(
         "weights": Part("Models count by their samples", cases="unequal", needs="mean", judge=_weighted,
                         hint="take two ranks, 10 and 30 samples, and write the mean of one weight down by hand"),
         "one-buffer": Part("One buffer carries the whole model", cases="alike", needs="mean", judge=_one_buffer,
-                           hint="count the calls of comm for a model of six tensors"),
+                           hint="count the calls of comm, and their bytes, for a model of six tensors"),
     },
     "run it on three ranks with mpi_launch, and print the sum of a layer's weights on each",
     lambda case, seen: f"{case['about']}: you called {_counted(seen)}",

@@ -292,8 +292,10 @@ def _prepared(case, rank, said):
     if not given:
         return "partition is never called"
     wanted = {"size": RANKS, "rank": rank, "seed": case["seed"], "images": case["samples"]}
+    if any(facts["images"] != case["samples"] for facts in given):
+        return "main trains on other data than load(args.dataset, train_samples=args.train_samples)"
     if any(facts != wanted for facts in given):
-        return "partition is not given the training labels, the number of ranks, this rank and args.seed"
+        return "it does not give partition the training labels, the number of ranks, this rank and args.seed"
     return ""
 
 
@@ -362,7 +364,7 @@ def _reported(case, seen, right):
         if not equal(finite(facts["time"]), time):
             return "the reported time is not the sum of the epochs' seconds so far, of the slowest rank"
         if facts["images"] != images:
-            return "the reported images are not those that all ranks trained in the epoch"
+            return "the reported images are not those of the epoch: size ranks, each with len(batches) full batches"
     saved = _named(seen["said"][0], "saved")
     if len(saved) != 1 or not _near(saved[0]["weights"], _simulated(case)[-1]):
         return "rank 0 does not save the averaged model at the end: run.save_model(model)"

@@ -20,6 +20,7 @@ from course_lib.exercises.description import Exercise, Part
 __all__ = ["WORKER"]
 
 MOST = 2_000  # events of a training
+UNSET = -1  # the epoch of batches whose set_epoch was never called
 
 
 class Training:
@@ -51,7 +52,9 @@ class Training:
         self.waited += self.case["barrier"]
 
     def _batch(self, epoch, place):
-        """Of the epoch that is set; each epoch has batches of its own."""
+        """Of the epoch that is set, or of the first; each epoch has batches of its own."""
+        if epoch == UNSET:
+            epoch = self.case["epochs"][0]
         batches = self.case["batches"].get(epoch) if type(epoch) is int else None
         if batches is None or type(place) is not int or not 0 <= place < len(batches):
             return None
@@ -136,7 +139,7 @@ class Batches:
     """Other batches in every epoch."""
 
     def __init__(self, steps, outside):
-        self.steps, self.epoch, self.outside = steps, 0, outside
+        self.steps, self.epoch, self.outside = steps, UNSET, outside
 
     def set_epoch(self, epoch):
         self.epoch = int(epoch)
