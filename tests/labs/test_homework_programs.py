@@ -114,7 +114,11 @@ def test_a_run_leaves_the_run_folder_of_a_lab_and_is_not_trained_again(hand_in, 
     assert run(path, *arguments, "--restart") == 0
     assert (output / "run.json").stat().st_ino != before
 
-    assert run(path, *arguments, "--seed=1") == 0
+    before = (output / "model.safetensors").read_bytes()
+    assert run(path, *arguments, "--seed=1") == 1  # an hour's training is not lost to a forgotten option
+    assert "holds a finished run with seed 0, not 1; another --output-dir keeps it" in capsys.readouterr().err
+    assert (output / "model.safetensors").read_bytes() == before
+    assert run(path, *arguments, "--seed=1", "--restart") == 0
     assert json.loads((output / "run.json").read_text())["parameters"]["seed"] == 1  # another run, trained
 
 

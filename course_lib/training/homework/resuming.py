@@ -18,7 +18,7 @@ __all__ = ["RunMismatchError", "already_finished", "open_run"]
 
 
 class RunMismatchError(RuntimeError):
-    """The run folder holds an interrupted run with other options."""
+    """The run folder holds a run with other options, interrupted or finished."""
 
 
 def open_run(
@@ -47,7 +47,12 @@ def already_finished(folder: RunFolder, checkpoint: Checkpoint, ranks: int, rest
                 f"{folder.path} holds an interrupted run with {', '.join(other)}; give its options to continue it, "
                 "another --output-dir, or --restart to start again"
             )
-    elif finished is not None and not differences(finished, now):
+    elif finished is not None:
+        if other := differences(finished, now):
+            raise RunMismatchError(
+                f"{folder.path} holds a finished run with {', '.join(other)}; another --output-dir keeps it, "
+                "--restart replaces it"
+            )
         if rank == 0:
             checkpoint.remove()  # where the kill came after its last epoch
             print(f"{folder.path} holds this run, finished at {finished['ended']}; --restart runs it again", flush=True)
