@@ -5,6 +5,7 @@ Everything lands in runs/demo/, so that a real course in course/ is left alone.
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 import time
@@ -99,6 +100,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     try:
         sys.exit(main())
     except click.ClickException as error:
