@@ -1,8 +1,8 @@
 """Every described exercise: right answers earn everything, each mistake loses its parts, in both checks.
 
-Nothing of a mistake needs a sandbox: it is judged here, on 2 seeds in `make test` and on 20 in CI. The cases of the visible
-check are always the same, so it is called once. It is called beside the 2 seeds; where it starts ranks, beside the 2 seeds
-for an exercise's first mistake, beside the 20 for the others. `test_in_the_sandbox.py` judges one right and one wrong answer
+Nothing of a mistake needs a sandbox: it is judged here, on 2 seeds in `make test` and on 20 in CI. Where a judgement takes
+several ranks, `make test` has an exercise's first wrong answer alone. The cases of the visible check are always the same, so
+it is called once, beside the fewer seeds that judge the answer. `test_in_the_sandbox.py` judges one right and one wrong answer
 of each exercise there. `tables/labNN_answers.py` says what is lost.
 """
 
@@ -185,13 +185,22 @@ def test_the_tables_have_every_mistake():
     assert known == set(LOST)
 
 
-@SEEDS
-@pytest.mark.parametrize("lab, mistake", WRONG)
+def soon(lab, mistake):
+    """Whether `make test` has the mistake, too."""
+    name = TABLES[lab].WRONG[mistake][0]
+    first = next(other for other, (about, *_) in TABLES[lab].WRONG.items() if about == name)
+    return mistake == first or exercises_of(lab)[name].ranks == 1
+
+
+@pytest.mark.parametrize(
+    "lab, mistake, seeds",
+    [pytest.param(*one, FEW, id=f"{'-'.join(one)}-2 seeds") for one in WRONG if soon(*one)]
+    + [pytest.param(*one, *MANY.values, marks=MANY.marks, id=f"{'-'.join(one)}-20 seeds") for one in WRONG],
+)
 def test_another_mistake_loses_its_parts(lab, mistake, seeds):
     name, source, lost, words = TABLES[lab].WRONG[mistake]
-    first = next(other for other, (about, *_) in TABLES[lab].WRONG.items() if about == name)
-    soon = mistake == first or exercises_of(lab)[name].ranks == 1
-    loses(lab, name, functions_of(lab, name, source), lost, words, seeds, look=soon == (seeds == FEW))
+    look = soon(lab, mistake) == (seeds == FEW)
+    loses(lab, name, functions_of(lab, name, source), lost, words, seeds, look=look)
 
 
 @pytest.mark.parametrize("lab", known_labs())

@@ -126,7 +126,7 @@ def test_the_grader_brings_what_the_students_environment_lacks(pythons, tmp_path
         "students/bin/python", "echo Distributed_Training.Labs nbgrader Jinja2 MarkupSafe nbconvert nbformat Pygments"
     )
     names = [need.partition(">")[0] for need in hub_install.missing_for_grader(tmp_path / "students")]
-    assert names == ["nh3", "pillow", "sqlalchemy", "traitlets", "click", "pebble", "submitit"]
+    assert names == ["msgspec", "nh3", "pillow", "sqlalchemy", "traitlets", "click", "pebble", "submitit"]
 
 
 def test_a_stamp_is_of_version_files_and_name(tmp_path):
