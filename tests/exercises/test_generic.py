@@ -1,7 +1,7 @@
 """Every described exercise: right answers earn everything, each mistake loses its parts, in both checks.
 
 Nothing of a mistake needs a sandbox: it is judged here, on 2 seeds in `make test` and on 20 in CI. Where a judgement takes
-several ranks, `make test` has an exercise's first wrong answer alone. The cases of the visible check are always the same, so
+several ranks, `make test` has an exercise's first wrong answer alone, CI has 6 seeds, and `make test-all` 20. The cases of the visible check are always the same, so
 it is called once, beside the fewer seeds that judge the answer. `test_in_the_sandbox.py` judges one right and one wrong answer
 of each exercise there. `tables/labNN_answers.py` says what is lost.
 """
@@ -36,8 +36,6 @@ sys.path[:0] = [str(HERE), str(HERE / "tables"), str(HERE.parent / "autograde")]
 judged_in_threads = importlib.import_module("threaded_ranks").judged_in_threads
 
 FEW = range(2)
-MANY = pytest.param(range(20), marks=pytest.mark.thorough, id="20 seeds")
-SEEDS = pytest.mark.parametrize("seeds", [pytest.param(FEW, id="2 seeds"), MANY])
 TABLES = {lab: importlib.import_module(f"{lab}_answers") for lab in known_labs()}
 EXERCISES = [(lab, name) for lab in known_labs() for name in exercises_of(lab)]
 LOST = {
@@ -49,6 +47,21 @@ WRONG = [(lab, name) for lab, table in TABLES.items() for name in table.WRONG]
 RIGHT = [
     (lab, name, n) for lab, table in TABLES.items() for name, some in table.RIGHT.items() for n in range(len(some))
 ]
+
+
+def with_seeds(names, rows, exercise_of=lambda lab, name, *_: (lab, name), soon=lambda *row: True):
+    """Parametrize with rows, each of them with several numbers of seeds; `soon`: whether `make test` has the row."""
+    params = []
+    for row in rows:
+        lab, name = exercise_of(*row)
+        ranks = exercises_of(lab)[name].ranks > 1
+        thorough, slow = pytest.mark.thorough, pytest.mark.slow
+        classes = [(FEW, ())] * soon(*row) + (
+            [(range(6), thorough), (range(20), slow)] if ranks else [(range(20), thorough)]
+        )
+        for seeds, marks in classes:
+            params.append(pytest.param(*row, seeds, marks=marks, id=f"{'-'.join(map(str, row))}-{len(seeds)} seeds"))
+    return pytest.mark.parametrize(f"{names}, seeds", params)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -146,8 +159,7 @@ def loses(lab, name, functions, lost, words, seeds, look):
     assert words.lower() in str(refused.value).lower()
 
 
-@SEEDS
-@pytest.mark.parametrize("lab, name", EXERCISES)
+@with_seeds("lab, name", EXERCISES)
 def test_the_solution_and_the_reference_earn_everything(lab, name, seeds, capsys):
     for functions in filter(None, (functions_of(lab, name), answers_of(lab)[name].reference)):
         for findings in verdicts(lab, name, functions, seeds):
@@ -158,8 +170,7 @@ def test_the_solution_and_the_reference_earn_everything(lab, name, seeds, capsys
             assert printed.out.count("\n") == 1 and not printed.err
 
 
-@SEEDS
-@pytest.mark.parametrize("lab, name, which", RIGHT)
+@with_seeds("lab, name, which", RIGHT)
 def test_another_style_earns_everything(lab, name, which, seeds):
     functions = functions_of(lab, name, TABLES[lab].RIGHT[name][which])
     for findings in verdicts(lab, name, functions, seeds):
@@ -168,8 +179,7 @@ def test_another_style_earns_everything(lab, name, which, seeds):
         visible(lab, name, functions)
 
 
-@SEEDS
-@pytest.mark.parametrize("lab, name, mistake", LOST)
+@with_seeds("lab, name, mistake", LOST)
 def test_a_known_mistake_loses_its_parts_and_is_named(lab, name, mistake, seeds):
     answers = answers_of(lab)[name]
     known = answers.mistakes[mistake]
@@ -192,11 +202,7 @@ def soon(lab, mistake):
     return mistake == first or exercises_of(lab)[name].ranks == 1
 
 
-@pytest.mark.parametrize(
-    "lab, mistake, seeds",
-    [pytest.param(*one, FEW, id=f"{'-'.join(one)}-2 seeds") for one in WRONG if soon(*one)]
-    + [pytest.param(*one, *MANY.values, marks=MANY.marks, id=f"{'-'.join(one)}-20 seeds") for one in WRONG],
-)
+@with_seeds("lab, mistake", WRONG, lambda lab, mistake: (lab, TABLES[lab].WRONG[mistake][0]), soon)
 def test_another_mistake_loses_its_parts(lab, mistake, seeds):
     name, source, lost, words = TABLES[lab].WRONG[mistake]
     look = soon(lab, mistake) == (seeds == FEW)
