@@ -3,6 +3,7 @@
 import nbformat
 import pytest
 from fake_runs import LAB, REPOSITORY, solved_notebook
+from msgspec import structs
 
 from autograde.batch.grade_lab import _check_gradable
 from autograde.gradebook.scores import CourseError
@@ -129,7 +130,7 @@ def test_a_claimed_time_beyond_the_grader_s_clock_is_refused(judge):
 
 
 def test_a_run_that_does_not_end_is_a_limit(judge, rubric):
-    object.__setattr__(rubric.rerun, "seconds", 8.0)
+    structs.force_setattr(rubric.rerun, "seconds", 8.0)
     verdict = judge(solved_notebook({"ex-train-step": "def train_step(*_):\n    while True:\n        pass"}))
     assert verdict.score == 0
     assert "the grader's own run of the notebook timed out after 8 s" in verdict.results[0].reason

@@ -259,9 +259,9 @@ def join(way, rank, world_size, place):
         "it raises": (instead("exchange", _SWAP + "\n    raise ValueError('which rank?')\n"), _ALL + " overlap", "which rank?"),
         "a collective": (instead("exchange", _SWAP + "\n    dist.broadcast(outgoing, 0)\n"), _ALL + " overlap", "build it from send, recv"),
         "a barrier for the wait": (instead("exchange", _SWAP + """
-    dist.isend(outgoing, to)
-    dist.irecv(incoming, source)
+    requests = dist.isend(outgoing, to), dist.irecv(incoming, source)
     dist.barrier()
+    return len(requests)
 """), _ALL + " overlap", "build it from send, recv"),
         "received elsewhere": (exchange(receive="incoming.clone(), source"), _ALL, "does not hold the source's tensor"),
         "over what is sent": (exchange("outgoing.clone(), to", end="outgoing.copy_(incoming)"), "kept", "overwritten"),

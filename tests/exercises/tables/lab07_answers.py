@@ -248,7 +248,7 @@ _OF = {
         "the sum": (edited(AVERAGE, "vector[:-1] / vector[-1]", "vector[:-1]", "samples * g", "g"), _MEAN, "the ranks' sum"),
         "the plain mean": (edited(AVERAGE, "/ vector[-1]", "/ dist.get_world_size()", "samples * g", "g"), "uneven edges",
                            "counts as much as another"),
-        "the slides'": (SLIDES, "uneven edges one-message", "several collectives"),
+        "the slides'": (SLIDES, "uneven edges one-message", "counts as much as another"),
         "not divided": (edited(AVERAGE, "vector[:-1] / vector[-1]", "vector[:-1]"), _MEAN, "weighted sum; divide"),
         "by the ranks": (edited(AVERAGE, "/ vector[-1]", "/ dist.get_world_size()"), _MEAN, "not by their images"),
         "nothing summed": (edited(AVERAGE, "    dist.all_reduce(vector)\n", ""), _MEAN, "nothing was summed"),
