@@ -1,7 +1,8 @@
 """Every described exercise: right answers earn everything, each mistake loses its parts, in both checks.
 
-Nothing of a mistake needs a sandbox: it is judged here, on 2 seeds in `make test` and on 20 in CI. Where a judgement takes
-several ranks, `make test` has an exercise's first wrong answer alone, CI has 6 seeds, and `make test-all` 20. The cases of the visible check are always the same, so
+Nothing of a mistake needs a sandbox: it is judged here, on 2 seeds in `make test` and on 20 in CI. Where a judgement is
+costly, CI has 6 seeds and `make test-all` 20; `make test` has the first mistake and wrong answer of an exercise on ranks, and
+none of those in a table's COSTLY. The cases of the visible check are always the same, so
 it is called once, beside the fewer seeds that judge the answer. `test_in_the_sandbox.py` judges one right and one wrong answer
 of each exercise there. `tables/labNN_answers.py` says what is lost.
 """
@@ -49,15 +50,19 @@ RIGHT = [
 ]
 
 
+def costly(lab, name):
+    """Whether one judgement takes long."""
+    return exercises_of(lab)[name].ranks > 1 or name in getattr(TABLES[lab], "COSTLY", ())
+
+
 def with_seeds(names, rows, exercise_of=lambda lab, name, *_: (lab, name), soon=lambda *row: True):
     """Parametrize with rows, each of them with several numbers of seeds; `soon`: whether `make test` has the row."""
     params = []
     for row in rows:
         lab, name = exercise_of(*row)
-        ranks = exercises_of(lab)[name].ranks > 1
         thorough, slow = pytest.mark.thorough, pytest.mark.slow
         classes = [(FEW, ())] * soon(*row) + (
-            [(range(6), thorough), (range(20), slow)] if ranks else [(range(20), thorough)]
+            [(range(6), thorough), (range(20), slow)] if costly(lab, name) else [(range(20), thorough)]
         )
         for seeds, marks in classes:
             params.append(pytest.param(*row, seeds, marks=marks, id=f"{'-'.join(map(str, row))}-{len(seeds)} seeds"))
@@ -179,7 +184,13 @@ def test_another_style_earns_everything(lab, name, which, seeds):
         visible(lab, name, functions)
 
 
-@with_seeds("lab, name, mistake", LOST)
+def early(lab, name, mistake):
+    """Whether `make test` has a known mistake."""
+    first = next(iter(answers_of(lab)[name].mistakes))
+    return not costly(lab, name) or (mistake == first and exercises_of(lab)[name].ranks > 1)
+
+
+@with_seeds("lab, name, mistake", LOST, soon=early)
 def test_a_known_mistake_loses_its_parts_and_is_named(lab, name, mistake, seeds):
     answers = answers_of(lab)[name]
     known = answers.mistakes[mistake]
@@ -187,7 +198,8 @@ def test_a_known_mistake_loses_its_parts_and_is_named(lab, name, mistake, seeds)
         mine or right for mine, right in zip(known.functions, answers.reference or known.functions, strict=True)
     ]
     words = TABLES[lab].SAYS.get(mistake, known.diagnosis)
-    loses(lab, name, tuple(functions), LOST[lab, name, mistake], words, seeds, look=seeds == FEW)
+    look = early(lab, name, mistake) == (seeds == FEW)
+    loses(lab, name, tuple(functions), LOST[lab, name, mistake], words, seeds, look=look)
 
 
 def test_the_tables_have_every_mistake():
@@ -199,7 +211,7 @@ def soon(lab, mistake):
     """Whether `make test` has the mistake, too."""
     name = TABLES[lab].WRONG[mistake][0]
     first = next(other for other, (about, *_) in TABLES[lab].WRONG.items() if about == name)
-    return mistake == first or exercises_of(lab)[name].ranks == 1
+    return not costly(lab, name) or (mistake == first and exercises_of(lab)[name].ranks > 1)
 
 
 @with_seeds("lab, mistake", WRONG, lambda lab, mistake: (lab, TABLES[lab].WRONG[mistake][0]), soon)
