@@ -17,7 +17,7 @@ _OPTIONS: dict[str, tuple[type, str, str]] = {  # type, rule (see course_lib.run
     "dataset": (str, "{data}", "staged data set (`lab data list`)"),
     "epochs": (int, "[1, 10000]", "passes over the training images"),
     "batch_size": (int, "[1, 1000000]", "images per rank and step"),
-    "base_lr": (float, "(0.0, 1e6]", "highest learning rate of the schedule for 128 images per step; scaled linearly with "
+    "base_lr": (float, "(0.0, 1e6]", "highest learning rate of the schedule for 128 images per step; scale it linearly with "
                        "batch size × ranks"),
     "momentum": (float, "[0.0, 1.0)", "Nesterov momentum of SGD"),
     "weight_decay": (float, "[0.0, 1.0]", "of the weights; biases and batch norm have none"),
