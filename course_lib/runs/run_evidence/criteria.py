@@ -91,6 +91,16 @@ _SECONDS = (lambda v: _is_number(v) and 0 < v < float("inf"), "a number of secon
 _THRESHOLD = (lambda v: _is_number(v) and 0 < v <= 1, "a number above 0 and at most 1")
 
 
+def _learned_nothing(evidence: Evidence, settings: Mapping[str, Any]) -> Finding | None:
+    """A finding where no epoch reaches the setting ``accuracy``, if a rubric gives it."""
+    if "accuracy" not in settings:  # then the curve, which may be missing, is not looked at
+        return None
+    best = max(evidence.curve.accuracies)
+    if reaches(best, settings["accuracy"]):
+        return None
+    return Finding(False, f"the network has learned nothing: its best validation accuracy is {best:.3f}")
+
+
 @_kind(
     "run.json records a finished run of {run} on real data",
     "open {run}/run.json: `ended` holds a time once the notebook has run to its end, and `data` says what it ran on",
@@ -113,8 +123,8 @@ def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
             f"the run used {record.data_provenance} data, accepted are {' and '.join(settings['provenance'])}: "
             "figures on other data say nothing about the task",
         )
-    if (least := settings.get("accuracy")) and not reaches(best := max(evidence.curve.accuracies), least):
-        return Finding(False, f"the network has learned nothing: its best validation accuracy is {best:.3f}")
+    if nothing := _learned_nothing(evidence, settings):
+        return nothing
     return Finding(True, f"finished, on {record.data_provenance} data")
 
 
@@ -127,8 +137,8 @@ def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
 def world_size(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """At least `minimum` ranks took part; with `accuracy`, in a training that has learned something, as of `run_record`."""
     ranks, minimum = evidence.record.world_size, settings["minimum"]
-    if (least := settings.get("accuracy")) and not reaches(best := max(evidence.curve.accuracies), least):
-        return Finding(False, f"the network has learned nothing: its best validation accuracy is {best:.3f}")
+    if nothing := _learned_nothing(evidence, settings):
+        return nothing
     return Finding(ranks >= minimum, f"the run used {ranks} rank{'s' * (ranks != 1)}, at least {minimum} are asked for")
 
 
