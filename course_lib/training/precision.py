@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 __all__ = ["accelerate_model", "bfloat16_pays"]
 
 
+@functools.cache
 def bfloat16_pays(device: torch.device | str) -> bool:
     """Whether the device multiplies bfloat16 in hardware; elsewhere it is emulated, slower than float32."""
     device = torch.device(device)

@@ -16,6 +16,7 @@ from torch.optim.swa_utils import update_bn
 
 from course_lib.data import Batches
 from course_lib.training.homework import HomeworkRun
+from course_lib.training.precision import bfloat16_pays
 
 NAME = "async_sgd_cifar100"
 GRADIENT, STOP = 1.0, 2.0  # the first number of an answer
@@ -100,7 +101,7 @@ def warmup_cosine(step, total, warm):
 
 
 def precision(run):
-    return torch.autocast(run.device.type, torch.bfloat16, enabled=run.device.type == "cuda")
+    return torch.autocast(run.device.type, torch.bfloat16, enabled=bfloat16_pays(run.device))
 
 
 def add(sums, loss, logits, labels):

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib.data import Batches
 from course_lib.system.torchvision_import import import_torchvision
 from course_lib.training.homework import HomeworkRun
+from course_lib.training.precision import bfloat16_pays
 
 NAME = "pretrained_cifar100"
 MEAN = (0.485, 0.456, 0.406)  # ImageNet: the weights' own preprocessing
@@ -87,7 +88,7 @@ def warmup_cosine(step, total, warm):
 
 
 def precision(run):
-    return torch.autocast(run.device.type, torch.bfloat16, enabled=run.device.type == "cuda")
+    return torch.autocast(run.device.type, torch.bfloat16, enabled=bfloat16_pays(run.device))
 
 
 def train_one_epoch(run, model, batches, optimizer, scheduler, loss_fn):

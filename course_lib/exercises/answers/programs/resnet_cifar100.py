@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.data import Batches
 from course_lib.training.homework import HomeworkRun
+from course_lib.training.precision import bfloat16_pays
 
 NAME = "resnet_cifar100"
 MEAN = (0.5071, 0.4865, 0.4409)  # CIFAR-100's training images
@@ -97,7 +98,7 @@ def warmup_cosine(step, total, warm):
 
 
 def precision(run):
-    return torch.autocast(run.device.type, torch.bfloat16, enabled=run.device.type == "cuda")
+    return torch.autocast(run.device.type, torch.bfloat16, enabled=bfloat16_pays(run.device))
 
 
 def train_one_epoch(run, model, batches, optimizer, scheduler, loss_fn):

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from course_lib.data import Batches
 from course_lib.training.homework import HomeworkRun
+from course_lib.training.precision import bfloat16_pays
 
 NAME = "sync_sgd_cifar100"
 MEAN, STD = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)  # CIFAR-100's training images
@@ -95,7 +96,7 @@ def warmup_cosine(step, total, warm):
 
 
 def precision(run):
-    return torch.autocast(run.device.type, torch.bfloat16, enabled=run.device.type == "cuda")
+    return torch.autocast(run.device.type, torch.bfloat16, enabled=bfloat16_pays(run.device))
 
 
 def add(sums, loss, logits, labels):
