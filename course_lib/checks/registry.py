@@ -75,7 +75,8 @@ def check(exercise: str, answer: Any, **context: Any) -> float | None:
         if _RAISED_BLANK.search(getattr(error, "reason", "")):
             raise CheckFailed(_BLANK.format(what=exercise)) from None
         if any(Path(innermost.f_code.co_filename).is_relative_to(each) for each in OURS):
-            raise CheckFailed(_UNREADABLE.format(what=f"{type(error).__name__}: {error}")) from error
+            notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+            raise CheckFailed(_UNREADABLE.format(what=f"{type(error).__name__}: {error}{notes}")) from error
         _show_only(error, frames)
         raise
 
@@ -132,7 +133,7 @@ def _show_only(error: Exception, frames: list[types.TracebackType]) -> None:
 
     def render() -> list[str]:
         if kept is None:  # raised on a rank, whose own report is in the message
-            return _wrapped(f"{type(error).__name__}: {error}")
+            return _wrapped("\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]))
         from IPython import get_ipython
 
         return get_ipython().InteractiveTB.structured_traceback(type(error), error, kept)

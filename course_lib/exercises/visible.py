@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -27,6 +28,8 @@ def check_described(lab: str, name: str, exercise: Exercise, answer: Any) -> Non
     ------
     CheckFailed
         With the first wrong part's first wrong case, what was expected, what came, and the likeliest reason.
+    Exception
+        What the answer raised; a note names the case.
     """
     functions: tuple[Callable[..., Any], ...] = answer if isinstance(answer, tuple) else (answer,)
     if len(functions) != len(exercise.functions):
@@ -36,7 +39,7 @@ def check_described(lab: str, name: str, exercise: Exercise, answer: Any) -> Non
 
     @cache
     def found(kind: str) -> list[Any]:
-        return [observe_here(exercise, case, functions) for case in expected.cases[kind]]
+        return [_observed(exercise, case, functions) for case in expected.cases[kind]]
 
     for part, finding in judge(exercise, expected, found).items():
         if not finding.passed:
@@ -45,14 +48,28 @@ def check_described(lab: str, name: str, exercise: Exercise, answer: Any) -> Non
     print(f"{', '.join(exercise.functions)}: right ({right})")
 
 
+def _observed(exercise: Exercise, case: Any, functions: tuple[Callable[..., Any], ...]) -> Any:
+    """As `observe_here`; what the answer raises gets a note that names the case."""
+    try:
+        return observe_here(exercise, case, functions)
+    except CheckFailed:
+        raise
+    except Exception as error:
+        with contextlib.suppress(Exception):  # words that need an observation, which there is none of
+            error.add_note(f"raised for this case: {_shown(exercise.show, case, None)}")
+        raise
+
+
 def _message(
     exercise: Exercise, expected: Expectation, name: str, finding: Finding, found: Callable[[str], Any]
 ) -> str:
     case, seen = expected.cases[finding.kind][finding.place], found(finding.kind)[finding.place]
     shown = _shown(exercise.show, case, seen)
     part, values = exercise.parts[name], ""
-    if part.judge is None:
-        right = expected.right[finding.kind][finding.place]
+    right = expected.right[finding.kind][finding.place] if expected.right else None
+    if isinstance(seen, str) and not isinstance(right, str):  # the observation says in words why there is none
+        values = f" {seen}."
+    elif part.judge is None:
         mine, theirs = (_counted(observation, part.keys) for observation in (seen, right))
         values = (part.words(mine, theirs) if part.words else "") or contrast(mine, theirs, part.tolerance)
         values = f" {values}{'' if values.endswith('?') else '.'}"

@@ -107,9 +107,8 @@ class Checkpoint:
             if scheduler is not None:
                 scheduler.load_state_dict(_unpack(state["scheduler"], tensors))
         except (RuntimeError, ValueError, KeyError) as error:
-            why = str(error).strip().splitlines()
             raise CheckpointError(
-                f"{self.path} does not fit this training ({why[0] if why else type(error).__name__}); "
+                f"{self.path} does not fit this training ({_reason(error)}); "
                 "continue with the program that wrote it, or remove it to start again"
             ) from None
         records = [EpochRecord(**record) for record in state["records"]]
@@ -161,6 +160,13 @@ class Checkpoint:
                 f"{self.path} holds {most} epochs for some ranks and {fewest} for others; "
                 "it must be in a folder that all nodes see"
             )
+
+
+def _reason(error: Exception) -> str:
+    """The first line that names something: PyTorch's own first line ends in a colon, and the names follow."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = next((line for line in lines if not line.endswith(":")), type(error).__name__)
+    return named if len(named) <= 200 else f"{named[:200]}…"
 
 
 def _lay_out_as_parameters(optimizer: torch.optim.Optimizer) -> None:

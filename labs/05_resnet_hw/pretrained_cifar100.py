@@ -1,7 +1,9 @@
 """A ResNet-18 that was trained on ImageNet, fine-tuned on CIFAR-100. The homework asks for 70 % test accuracy.
 
 The ImageNet weights are torchvision's: torchvision.models.ResNet18_Weights.IMAGENET1K_V1, a file of 45 MB. Without it in
-torch hub's cache, torchvision downloads it. Run it by `python pretrained_cifar100.py`, by torchrun, or by the job scripts.
+torch hub's cache, torchvision downloads it. Compute nodes often have no network. Then load the file once on the login node:
+    wget -P ~/.cache/torch/hub/checkpoints https://download.pytorch.org/models/resnet18-f37072fd.pth
+Run the program by `python pretrained_cifar100.py`, by torchrun, or by the job scripts.
 """
 
 import math
@@ -34,12 +36,13 @@ def train(run):
     run.data.validation, and on run.data.test once, at the end. run : HomeworkRun; help(HomeworkRun) says what it gives.
     With several ranks the process group is up: shares of the images, DistributedDataParallel, sums over the ranks.
     """
-    model = build_network(len(run.data.classes)).to(run.device)
+    model = build_network(len(run.data.classes)).to(run.device, memory_format=torch.channels_last)
     # YOUR CODE: load the ImageNet weights into all layers but fc; two parameter groups
     # YOUR CODE: parameter groups, optimiser, schedule (a scheduler that you give to run is saved with the rest)
     optimizer, scheduler = torch.optim.SGD(model.parameters(), lr=run.options.base_lr), None
     run.restore(model, optimizer, scheduler)
-    # YOUR CODE: batches with your crops and flips; with several ranks, DistributedDataParallel
+    # YOUR CODE: batches with your crops and flips (course_lib.data.Batches, or your own); with several ranks,
+    # DistributedDataParallel
     for epoch in run.epochs():
         # YOUR CODE: one epoch of training, one evaluation on run.data.validation; then report what you measured
         loss, accuracy = math.log(len(run.data.classes)), 0.0

@@ -198,6 +198,7 @@ def test_another_model_optimiser_or_schedule_is_one_line(data, tmp_path):
     with pytest.raises(CheckpointError, match="does not fit this training") as raised:
         kept.restore(nn.Linear(3, 2), optimiser, scheduler)
     assert "\n" not in str(raised.value)
+    assert "weight" in str(raised.value), "what does not fit has a name"
     model, _, _, optimiser, _ = training(data)
     with pytest.raises(CheckpointError, match="only one of the two trainings has a schedule"):
         kept.restore(model, optimiser, None)

@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -256,3 +257,41 @@ def test_a_machine_that_stops_the_process_at_the_wrong_moment_takes_no_points(st
     exercise = lab01.EXERCISES["throughput"]
     seen = observe_here(exercise, FAST_DEVICE, (images_per_second,))
     assert (exercise.parts["rate"].judge(FAST_DEVICE, seen, None) == "") is right
+
+
+def shown_by(monkeypatch, described_exercise, answers, function):
+    """What the visible check raises for a function."""
+    known = Expectation.of(described_exercise, answers, described_exercise.draw(None))
+    monkeypatch.setattr(visible, "expectation_of", lambda lab, name: known)
+    with pytest.raises(Exception) as raised:
+        visible.check_described("lab00", "f", described_exercise, function)
+    return raised.value
+
+
+def test_what_an_answer_raises_names_the_case(monkeypatch):
+    one = Exercise(
+        ("f",), lambda random: {"one": [(3, 4)]}, lambda case, f: f(*case), {"one": part()}, "hint", "a={0}, b={1}"
+    )
+    answers = Answers((lambda a, b: a + b,))
+    error = shown_by(monkeypatch, one, answers, lambda a, b: a.missing)
+    assert isinstance(error, AttributeError) and error.__notes__ == ["raised for this case: a=3, b=4"]
+
+
+def test_an_observation_in_words_is_shown(monkeypatch):
+    """`observe` says in words why there is nothing to compare: those words are the message, not "nothing (None)"."""
+    one = Exercise(
+        ("f",), lambda random: {"one": [1]}, observe_value, {"one": part(keys="a b")}, "hint", lambda case, seen: "case"
+    )
+    answers = Answers((lambda x: {"a": 1, "b": 2},))
+    error = shown_by(monkeypatch, one, answers, lambda x: "no part named a: set self.a")
+    assert str(error).startswith("case: no part named a: set self.a. Wrong") and "None" not in str(error)
+
+
+def test_a_mistake_of_ours_warns_nobody(recwarn):
+    def warns(x):
+        warnings.warn("of the mistake", stacklevel=1)
+        return x * x
+
+    answers = Answers((lambda x: 2 * x,), {"square": Mistake("it is squared", warns)})
+    judged(exercise({"one": part(), "two": part()}), answers, lambda x: x * x)
+    assert not [one for one in recwarn if "of the mistake" in str(one.message)]

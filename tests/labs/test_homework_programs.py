@@ -5,6 +5,7 @@ import io
 import json
 import random
 import sys
+from urllib.error import URLError
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from safetensors.torch import load_file
 from course_lib.distributed import launch
 from course_lib.runs.records import RunFolder
 from course_lib.training.homework import joined_ranks
+from course_lib.training.homework.program_ranks import exit_in_one_line
 
 
 @pytest.fixture
@@ -68,6 +70,13 @@ def test_the_asynchronous_learning_rate_does_not_grow_with_the_ranks(monkeypatch
 def test_an_option_that_cannot_work_is_one_line_and_code_2(name, arguments, line, capsys):
     assert run(program(name), *arguments) == 2
     assert capsys.readouterr().err == f"{name}.py: error: {line}\n"
+
+
+def test_a_download_without_a_network_is_one_line_with_a_remedy(capsys):
+    with pytest.raises(SystemExit) as ended, exit_in_one_line("pretrained_cifar100"):
+        raise URLError(OSError("Name or service not known"))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 1 and "Name or service not known" in line and "login node" in line
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -379,6 +379,7 @@ def _draw_rings(random):
         return {"tensors": tensors, "what": what, "about": f"{ranks} rank(s), {length:,} numbers each"}
 
     even = _floats(random, 5, 5 * int(random.integers(100, 200)))
+    whole = [torch.from_numpy(random.integers(-1000, 1000, 12)).int() for _ in range(3)]
     digits = [torch.full((3,), 10.0**rank) for rank in range(3)]
     halves = _floats(random, 4, 4 * int(random.integers(10, 20)))
     return {
@@ -390,8 +391,10 @@ def _draw_rings(random):
             case("fewer elements than ranks", 4, 2),
             case("no elements", 3, 0),
             case("one rank alone", 1, 5),
+            {"tensors": whole, "what": "int32 numbers", "about": "3 ranks, 12 int32 numbers each",
+             "look": "do your buffers have the tensor's type, as torch.empty_like's have?"},
         ],
-    }
+    }  # fmt: skip
 
 
 def observe_ring(case, rank, outside, reduce_scatter, all_gather, ring_all_reduce):
@@ -471,7 +474,8 @@ _NO_SUM = (
 
 def _any_length(case, seen, right):
     if _summed(case, seen, right):
-        return f"with {case['what']} the tensors do not hold the sum: do the chunks together cover the tensor?"
+        look = case.get("look", "do the chunks together cover the tensor?")
+        return f"with {case['what']} the tensors do not hold the sum: {look}"
     return "" if seen["taken"] is True else f"with {case['what']} a message is sent that nobody receives"
 
 
@@ -503,8 +507,8 @@ ring = Exercise(
         "halves": Part("reduce_scatter and all_gather, each by itself", "the two halves do not fill their "
                        "`output`", judge=_halved, hint="on 3 ranks, let rank r bring [r, 10 r, 100 r] and print `output`"),
         "values": Part("Every rank holds the sum, in place", cases="digits even", judge=_summed),
-        "lengths": Part("Any length and any number of ranks", judge=_any_length, hint="try lengths that do not divide by "
-                        "the ranks, 2 numbers on 4 ranks, none, and one rank alone"),
+        "lengths": Part("Any length, type and number of ranks", judge=_any_length, hint="try lengths that do not divide by "
+                        "the ranks, 2 numbers on 4 ranks, none, one rank alone, and int32 numbers"),
         "bytes": Part("Every rank sends 2(N − 1)/N of the tensor", cases="even", needs="values", judge=_cheap, hint="trace it "
                       "on 4 ranks (trace_messages) and compare .bytes_sent with 2(N − 1)/N of the tensor"),
         "neighbours": Part("Every rank sends to one neighbour only", cases="even", needs="values", judge=_one_neighbour,

@@ -103,7 +103,7 @@ def _learned_nothing(evidence: Evidence, settings: Mapping[str, Any]) -> Finding
 
 @_kind(
     "run.json records a finished run of {run} on real data",
-    "open {run}/run.json: `ended` holds a time once the notebook has run to its end, and `data` says what it ran on",
+    "open {run}/run.json: `ended` holds a time once the run has ended, and `data` says what it ran on",
     {"provenance": _PROVENANCE},
     {"accuracy": _THRESHOLD},
 )
@@ -277,7 +277,7 @@ def transcript(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
 
 @_kind(
     "The submitted weights reach {threshold:.2f} on held-out images",
-    "load {run}/model.safetensors into the lab's network and evaluate it on the test images yourself",
+    "load {run}/model.safetensors into the network that it was saved from, and evaluate it on the test images yourself",
     {"threshold": _THRESHOLD},
 )
 def held_out_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:

@@ -164,6 +164,8 @@ class HomeworkRun:
         CheckpointError
             The state is that of another model, optimiser or schedule.
         """
+        if self.rank == 0:
+            print(f"network: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
         self._records, self._epoch_times = self._checkpoint.restore(_bare(model), optimizer, scheduler)
         if self.rank == 0 and self._records:
             self._folder.restore(self._records, self._epoch_times)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
+from urllib.error import URLError
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,10 @@ from data_prep.errors import DataError
 
 __all__ = ["KNOWN_ERRORS", "ProgramError", "exit_in_one_line", "joined_ranks", "on_ranks"]
 
+_NO_DOWNLOAD = (
+    "a file cannot be downloaded ({why}). Pre-trained weights: load them once where there is a network, such as the login "
+    "node. Later runs read them from torch hub's cache, $TORCH_HOME or ~/.cache/torch"
+)
 GROUP_TIMEOUT = timedelta(minutes=10)  # how long a rank waits for another, which may have died with its node
 
 
@@ -108,6 +113,9 @@ def exit_in_one_line(name: str) -> Iterator[None]:
     """Turn an error that the caller can correct into one line on stderr and exit code 1."""
     try:
         yield
+    except URLError as error:
+        print(f"{name}.py: error: {_NO_DOWNLOAD.format(why=error.reason)}", file=sys.stderr, flush=True)
+        sys.exit(1)
     except KNOWN_ERRORS as error:
         print(f"{name}.py: error: {error}", file=sys.stderr, flush=True)
         sys.exit(1)

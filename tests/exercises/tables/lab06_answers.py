@@ -407,6 +407,7 @@ def reduce_scatter(output, input):
         "never copied back": (edited("ring", "    tensor.copy_(padded[:len(tensor)])\n", ""), _EVERY, "the tensor is unchanged"),
         "the mean": (edited("ring", "padded[:len(tensor)])", "padded[:len(tensor)] / size)"), _EVERY, "the mean"),
         "returned": (edited("ring", "tensor.copy_(padded[:len(tensor)])", "return padded[:len(tensor)]"), _EVERY, "it returns the sum"),
+        "float32 buffers": (edited("ring", "torch.empty_like(passing)", "torch.empty(len(passing))"), "lengths", "int32"),
         "no padding": (edited("ring", "(0, -len(tensor) % size)", "(0, 0)"), "lengths", ""),
         "the backend's": (ring("    dist.all_reduce(tensor)\n"), _EVERY, "build it from send, recv"),
     },

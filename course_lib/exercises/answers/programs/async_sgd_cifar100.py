@@ -195,6 +195,16 @@ class Server:
             self.answer(dist.recv(self.incoming, group=self.group))
 
 
+def keep_staleness(path, epoch, stale):
+    """Write the file anew: the rows of earlier epochs and this one's. An epoch that is repeated replaces its rows."""
+    rows = path.read_text().splitlines() if path.exists() else []
+    rows = [row for row in rows if int(row.split(",")[0]) <= epoch]
+    rows += [f"{epoch + 1},{staleness}" for staleness in stale]
+    part = path.with_suffix(".part")
+    part.write_text("\n".join(rows) + "\n")
+    part.replace(path)  # whole or not at all
+
+
 def serve(run, model, group):
     updates_per_epoch = max(len(run.data.train) // run.options.batch_size, 1)
     optimizer, scheduler, loss_fn = set_up_training(run, model, run.options.batch_size, updates_per_epoch)
@@ -212,12 +222,11 @@ def serve(run, model, group):
         batches.set_epoch(epoch)
         update_bn((images for (images, _), _ in zip(batches, range(STATISTICS), strict=False)), model)
         loss, correct, images = evaluate(run, model, run.data.validation, loss_fn)
+        keep_staleness(run.output_dir / "staleness.csv", epoch, stale)  # before the checkpoint, which says what counts
         run.end_epoch(
             model, optimizer, scheduler, train_loss=sums[0] / sums[2], train_accuracy=sums[1] / sums[2],
             validation_loss=loss / images, validation_accuracy=correct / images, seconds=seconds, images=int(sums[2]),
         )  # fmt: skip
-        with (run.output_dir / "staleness.csv").open("a") as file:
-            file.writelines(f"{epoch + 1},{staleness}\n" for staleness in stale)
     server.dismiss(run.world_size - 1 - stopped)
     _, correct, images = evaluate(run, model, run.data.test, loss_fn)
     run.finish(model, correct / images)
