@@ -12,7 +12,7 @@ from autograde.checks import described
 from autograde.checks.described import observer_source
 from course_lib.checks import CheckFailed
 from course_lib.exercises import exercises_of
-from course_lib.exercises.ranks import message_broker
+from course_lib.exercises.ranks import launched_ranks, message_broker
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 generic = importlib.import_module("test_generic")
@@ -124,3 +124,9 @@ def test_a_tag_has_32_bits_and_carries_no_data(tag):
     assert broker.post(0, 1, tag, torch.ones(3)) == broker.expect(1, 0, tag) == refused
     assert broker.messages == []
     assert [broker.post(0, 1, known, torch.ones(3)) for known in ((1 << 31) - 1, 0, -(1 << 31))] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("lab", "exercise"), [("lab06", "exchange"), ("lab07", "average")])
+def test_ranks_that_start_slowly_are_no_deadlock(monkeypatch, lab, exercise):
+    monkeypatch.setattr(launched_ranks, "TIMEOUT", 0.01)  # no rank starts in this time
+    generic.visible(lab, exercise, generic.functions_of(lab, exercise))

@@ -102,7 +102,9 @@ def test_an_asynchronous_run_leaves_the_run_folder_of_a_lab(hand_in, tmp_path, c
     found = staleness_of(output)
     assert [epoch for epoch, _ in found] == [1] * 3 + [2] * 3 + [3] * 3 and max(stale for _, stale in found) >= 1
     weights = load_file(output / "model.safetensors")
-    assert weights["network.norm.running_mean"].abs().sum() > 0  # computed anew: the server's forward pass has seen images
+    assert (
+        weights["network.norm.running_mean"].abs().sum() > 0
+    )  # computed anew: the server's forward pass has seen images
 
     before = (output / "run.json").stat().st_ino
     capfd.readouterr()

@@ -7,7 +7,9 @@ import pytest
 
 LABS = Path(__file__).parents[2] / "labs"
 SOLUTIONS = LABS.parent / "course_lib" / "exercises" / "answers" / "programs"
-PROGRAMS = sorted([*SOLUTIONS.glob("resnet_*.py"), *SOLUTIONS.glob("*sync_sgd_*.py")])  # the other needs ImageNet's weights
+PROGRAMS = sorted(
+    [*SOLUTIONS.glob("resnet_*.py"), *SOLUTIONS.glob("*sync_sgd_*.py")]
+)  # the other needs ImageNet's weights
 SMALL = ["--dataset=cifar100-synthetic", "--train-samples=64", "--test-samples=32", "--epochs=1", "--batch-size=16",
          "--warmup-epochs=0.5", "--output-dir=run"]  # fmt: skip
 OWN = {

@@ -18,7 +18,7 @@ from course_lib.checks.registry import CheckFailed
 from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
 from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise, Watch
-from course_lib.exercises.ranks import launched_ranks
+from course_lib.exercises.ranks.launched_ranks import until_the_limit
 
 __all__ = ["on_watched_ranks", "watched"]
 
@@ -32,13 +32,18 @@ def on_watched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable
         The ranks wait for each other, or one raised.
     """
     ranks = exercise.world(case) if exercise.world is not None else exercise.ranks
-    watch, printed = exercise.watch(case), io.StringIO()
+    watch, printed = None, io.StringIO()
+
+    def attempt(seconds: float) -> list[Any]:
+        nonlocal watch
+        watch = exercise.watch(case)
+        with _served(watch) as address:
+            arguments = (exercise, case, functions, address)
+            return launch(_observe, ranks, arguments, timeout=seconds, process_group=False, threads=1)
+
     try:
-        with _served(watch) as address, contextlib.redirect_stdout(printed):
-            seen = launch(
-                _observe, ranks, (exercise, case, functions, address),
-                timeout=launched_ranks.TIMEOUT, process_group=False, threads=1,
-            )  # fmt: skip
+        with contextlib.redirect_stdout(printed):
+            seen = until_the_limit(ranks, attempt)
     except LaunchTimeoutError as error:
         raise CheckFailed(
             f"on {ranks} ranks it hangs: one waits for something that never comes. Where each was tells which.\n{error}"
