@@ -165,6 +165,10 @@ def ledger():
             optimizer.zero_grad()
             loss.backward()
             model.finish_gradient_synchronization()
+        most = max(peak)
+        peak.clear()
+        with torch.no_grad():
+            model(x)
         for hook in hooks:
             hook.remove()
         gathered = sum(message.nbytes for message in trace.collectives if message.kind == "all_gather") * (ranks - 1)
@@ -173,7 +177,8 @@ def ledger():
             "gradients": sum(p.grad.numel() for p in model.parameters()),
             "state": sum(t.numel() for s in optimizer.state.values() for t in s.values() if t.dim()),
             "sent": (gathered + trace.bytes_sent) / 4,
-            "most in forward": max(peak),
+            "most in forward": most,
+            "most in evaluation": max(peak),
             "between": between,
             "after": collected(model),
             "broadcast": sum(message.nbytes for message in trace.collectives if message.kind == "broadcast"),
@@ -209,6 +214,7 @@ def test_each_rank_holds_and_sends_what_the_ledger_says(ranks):
         assert found["stage 3"]["between"] == 0 and found["stage 2"]["between"] == psi
         assert found["stage 3, no prefetch"]["most in forward"] == layer
         assert found["stage 3"]["most in forward"] == 2 * layer
+        assert all(found[how]["most in evaluation"] <= 2 * layer for how in MODELS)
         assert found["stage 1"]["sent"] == psi
     assert sum(found["stage 1"]["state"] for found in on_ranks(ledger, ranks)) == 2 * psi
 
