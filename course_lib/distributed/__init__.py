@@ -28,6 +28,9 @@ from course_lib.distributed.parameter_server import (
     WorkerLostError,
     serve,
 )
+from course_lib.distributed.pipeline import Pipeline
+from course_lib.distributed.sharded_data_parallel import ShardedDataParallel
+from course_lib.distributed.sharded_optimizer import ShardedOptimizer
 from course_lib.distributed.shared_memory.hogwild import barrier, hogwild, shard_indices
 from course_lib.distributed.shared_memory.hogwild_sgd import SharedRun, train_hogwild, train_serial
 from course_lib.distributed.shared_memory.lost_updates import (
@@ -37,11 +40,13 @@ from course_lib.distributed.shared_memory.lost_updates import (
     measure_lost_updates,
 )
 from course_lib.distributed.shared_memory.tensors import share_memory
+from course_lib.distributed.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from course_lib.system.mpi_command import MPINotFoundError
 
 __all__ = [
     "BucketedDataParallel",
     "CollectiveMismatchError",
+    "ColumnParallelLinear",
     "LaunchStoppedError",
     "LaunchTimeoutError",
     "LostIncrements",
@@ -54,9 +59,13 @@ __all__ = [
     "OverlappedDataParallel",
     "ParameterServerError",
     "ParameterServerWorker",
+    "Pipeline",
     "RankFailedError",
+    "RowParallelLinear",
     "ServerLostError",
     "ServerRecord",
+    "ShardedDataParallel",
+    "ShardedOptimizer",
     "SharedRun",
     "TorchPeers",
     "WorkerLostError",

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-__all__ = ["ModelMismatchError", "Replica", "broadcast_tensors", "gradient_memory"]
+__all__ = ["ModelMismatchError", "Replica", "broadcast_tensors", "check_same_model", "gradient_memory"]
 
 
 class ModelMismatchError(ValueError):
@@ -60,7 +60,7 @@ class Replica(nn.Module):
             )
         super().__init__()
         self.module = module
-        _check_same_model(module, f"{type(self).__name__}({settings})")
+        check_same_model(module, f"{type(self).__name__}({settings})")
         broadcast_tensors([*module.parameters(), *module.buffers()])
         named = list(module.named_parameters())
         self.trainable = [parameter for _, parameter in named if parameter.requires_grad]
@@ -105,15 +105,15 @@ class Replica(nn.Module):
         raise NotImplementedError
 
 
-def broadcast_tensors(tensors: Iterable[torch.Tensor]) -> None:
-    """Overwrite the tensors on every rank with rank 0's: a message for each dtype and device, whatever the layout."""
+def broadcast_tensors(tensors: Iterable[torch.Tensor], src: int = 0) -> None:
+    """Overwrite the tensors on every rank with rank `src`'s: a message for each dtype and device, whatever the layout."""
     alike: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for tensor in tensors:
         alike.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
     for group in alike.values():
         flat = torch.cat([tensor.reshape(-1) for tensor in group])
-        dist.broadcast(flat, src=0)
-        if dist.get_rank():
+        dist.broadcast(flat, src=src)
+        if dist.get_rank() != src:
             for tensor, part in zip(group, flat.split([tensor.numel() for tensor in group]), strict=True):
                 tensor.copy_(part.view(tensor.shape))
 
@@ -133,7 +133,7 @@ def gradient_memory(parameter: nn.Parameter) -> torch.Tensor:
     return gradient.as_strided((gradient.numel(),), (1,))
 
 
-def _check_same_model(module: nn.Module, wrapper: str) -> None:
+def check_same_model(module: nn.Module, wrapper: str) -> None:
     """Raise `ModelMismatchError` on every rank if one of them differs from rank 0."""
     mine = [wrapper, *_describe(module)]
     everyones: list[list[str]] = [[] for _ in range(dist.get_world_size())]
