@@ -26,6 +26,7 @@ RULES = {
         "hostile/test_hostile_corpus.py",
         "hostile/test_memorised_order.py",
         "hostile/test_reading.py",
+        "hostile/test_unearned_points.py::test_answers_of_one_process",
         "hostile/test_unearned_points.py::test_ranks_that_do_not_do_it",
         "hostile/test_unearned_points.py::test_a_network_that_computes_no_convolution",
     ),
@@ -59,6 +60,7 @@ RULES = {
         "autograde/test_known_mistakes.py::test_a_mistake_loses_its_parts_on_ranks",
         "autograde/test_late_penalties.py::test_a_plugin_that_fails_loses_no_score",
         "autograde/test_late_penalties.py::test_hand_grading_that_came_between_*",
+        "autograde/test_late_penalties.py::test_penalties_are_those_of_stock_nbgrader",
         "autograde/test_known_mistakes.py::test_the_visible_check_*",
         "autograde/test_known_mistakes.py::test_what_the_visible_check_*",
         "autograde/test_rerun.py",
@@ -91,6 +93,7 @@ RULES = {
         "course_lib/test_sweep_command.py::test_what_is_done_is_not_run_again_*",
         "course_lib/test_tensor_parallel.py::test_parts_compute_*",
         "course_lib/test_warm_kernels.py::test_plain_papermill_*",
+        "exercises/test_in_the_sandbox.py::test_through_the_sandbox",
         "exercises/test_in_the_sandbox.py::test_what_equals_everything_*",
         "labs/test_scaling_notebook.py",
         "labs/test_sync_async_notebook.py",
@@ -100,11 +103,17 @@ RULES = {
 
 # Test → the ids of its cases that are quick.
 SAMPLE = {
+    "autograde/test_late_penalties.py::test_penalties_are_those_of_stock_nbgrader": ("zero",),
     "course_lib/test_collectives.py::test_values_bytes_and_rounds": ("1", "3", "4"),
     "course_lib/test_launch_failures.py::test_no_rank_outlives_its_launcher": ("launch-1-15", "mpi_run-2-9"),
     "course_lib/test_pipeline.py::test_any_number_of_micro_batches_gives_the_sequential_gradients": ("2",),
     "course_lib/test_sharding.py::test_ten_steps_are_those_of_one_process": ("2",),
     "course_lib/test_tensor_parallel.py::test_parts_compute_what_the_whole_computes": ("True-2",),
+    # of each lab and each transport one
+    "exercises/test_in_the_sandbox.py::test_through_the_sandbox": (
+        "lab01-evaluate", "lab02-epoch", "lab02-program", "lab03-gradient-norms", "lab04-novograd", "lab05-basic-block", "lab06-ring",
+        "lab06-six", "lab07-average", "lab07-server", "lab08-averaging", "lab08-start", "lab09-sparse", "lab10-factors",
+    ),
     "exercises/test_in_the_sandbox.py::test_what_equals_everything_and_a_blank_earn_nothing": (
         "lab01-evaluate", "lab02-epoch", "lab03-gradient-norms", "lab04-novograd", "lab06-ring", "lab09-collision",
     ),
@@ -125,6 +134,9 @@ SAMPLE = {
         "not_json", "nested_json", "points_of_one_s_own",
         # programs
         "program_files_are_links", "another_program",
+    ),
+    "hostile/test_unearned_points.py::test_answers_of_one_process": (
+        "an evaluation that never calls the network", "rows without a training",
     ),
     "labs/test_labs_in_nbgrader.py::test_the_source_validates_and_leaves_a_run": ("01_single_gpu", "02_ddp"),
 }  # fmt: skip

@@ -1,5 +1,7 @@
 """Lab 01: other right answers, and what each known mistake loses."""
 
+COSTLY = ("throughput",)  # its steps sleep, for a rate that is known
+
 # Of the mistakes in `course_lib.exercises.answers.lab01`: parts that are lost → their names.
 LOSES = {
     "train-step": {
