@@ -88,7 +88,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
     Parameters
     ----------
     model : nn.Module
-        `muon_groups` says which of its weights are hidden. Their memory must be contiguous, not channels last.
+        `muon_groups` says which of its weights are hidden.
     lr : float
         Muon's learning rate; schedulers change it, and AdamW's follows.
     """
@@ -96,7 +96,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
     def __init__(self, model: nn.Module, lr: float) -> None:
         hidden, rest = (group["params"] for group in muon_groups(model))
         super().__init__([*hidden, *rest], {"lr": lr})
-        self._pairs = [(w, nn.Parameter(w.detach().view(len(w), -1))) for w in hidden]  # of the same memory
+        self._pairs = [(w, nn.Parameter(w.detach().flatten(1).clone())) for w in hidden]
         self._muon = torch.optim.Muon([matrix for _, matrix in self._pairs], lr, weight_decay=0.0)
         self._adamw = torch.optim.AdamW(rest, 0.1 * lr, weight_decay=0.0)
 
@@ -110,7 +110,10 @@ class MuonWithAdamW(torch.optim.Optimizer):
         lr = self.param_groups[0]["lr"]
         self._muon.param_groups[0]["lr"], self._adamw.param_groups[0]["lr"] = lr, 0.1 * lr
         for weight, matrix in self._pairs:
-            matrix.grad = None if weight.grad is None else weight.grad.reshape(matrix.shape)
+            matrix.copy_(weight.flatten(1))
+            matrix.grad = None if weight.grad is None else weight.grad.flatten(1)
         self._muon.step()
         self._adamw.step()
+        for weight, matrix in self._pairs:
+            weight.copy_(matrix.view(weight.shape))
         return loss

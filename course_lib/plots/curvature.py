@@ -1,5 +1,6 @@
 """Figures of lab 10: the Fisher matrix and its approximations, damping, owners of layers, the cost and the race."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -106,14 +107,16 @@ def block_diagonal(matrix: torch.Tensor, sizes: Sequence[int], names: Sequence[s
     figure, panels = plt.subplots(1, 2, figsize=(8.2, 3.8), layout="constrained")
     whole = matrix.abs().double().numpy()
     kept, edges = np.zeros_like(whole), np.concatenate([[0], np.cumsum(sizes)])
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in itertools.pairwise(edges):
         kept[begin:end, begin:end] = whole[begin:end, begin:end]
     bound = np.quantile(whole, 0.995)
-    for axes, name, entries in zip(panels, ("F, all layers", "K-FAC keeps the blocks of single layers"), (whole, kept), strict=True):
+    for axes, name, entries in zip(
+        panels, ("F, all layers", "K-FAC keeps the blocks of single layers"), (whole, kept), strict=True
+    ):
         image = axes.imshow(entries, cmap="Greys", vmin=0, vmax=bound, interpolation="antialiased")
         axes.grid(False)
         axes.set_title(name, fontsize=10)
-        middles = [(begin + end) / 2 for begin, end in zip(edges, edges[1:], strict=False)]
+        middles = [(begin + end) / 2 for begin, end in itertools.pairwise(edges)]
         axes.set_xticks(middles, names, fontsize=9)
         axes.set_yticks(middles, names, fontsize=9, rotation=90, va="center")
         for edge in edges[1:-1]:
@@ -149,7 +152,11 @@ def layer_owners(sizes: Sequence[tuple[int, int]], owners: Sequence[int], ranks:
                     width = 0.1 + 0.28 * (n / largest) ** 0.5
                     place = rank + 0.21 * (2 * side - 1)
                     style = {"facecolor": COLOURS["measured"]} if mine else {"facecolor": "white", "hatch": "///"}
-                    axes.add_patch(plt.Rectangle((place - width / 2, layer - width), width, 2 * width, edgecolor=COLOURS["measured"], **style))
+                    axes.add_patch(
+                        plt.Rectangle(
+                            (place - width / 2, layer - width), width, 2 * width, edgecolor=COLOURS["measured"], **style
+                        )
+                    )
         axes.set(xlim=(-0.5, ranks - 0.5), ylim=(len(sizes) - 0.5, -0.5), title=f"{way}: who holds which inverses")
         axes.title.set_fontsize(10)
         axes.set_xticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
@@ -157,7 +164,7 @@ def layer_owners(sizes: Sequence[tuple[int, int]], owners: Sequence[int], ranks:
     panels[0].set_yticks(range(len(sizes)), [f"A {n}, G {m}" for n, m in sizes], fontsize=9)
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=COLOURS["measured"]),
                plt.Rectangle((0, 0), 1, 1, facecolor="white", hatch="///", edgecolor=COLOURS["measured"])]  # fmt: skip
-    panels[1].legend(handles, ["inverted here", "received"], fontsize=8, loc="upper right")
+    figure.legend(handles, ["inverted here", "received"], fontsize=8, loc="outside right upper")
     figure_title(figure, title)
     return figure
 
@@ -174,12 +181,20 @@ def cost_of_a_step(rows: Mapping[str, Mapping[str, float]], title: str) -> Axes:
     axes = new_axes(title, "milliseconds per step", "", (7.6, 0.9 + 0.45 * len(rows)))
     # One colour per cause: the gradient, K-FAC's factors and its inverses, messages.
     looks = {"forward": ("reference", ""), "backward": ("reference", "//"), "factors": ("measured", ""), "inverses": ("other", ""),
-             "messages": ("third", ""), "update": ("third", "..")}  # fmt: skip
+             "messages": ("third", ""), "update": ("reference", "..")}  # fmt: skip
     left = dict.fromkeys(rows, 0.0)
     for part in next(iter(rows.values())):
         colour, hatch = looks.get(part, ("reference", "xx"))
         widths = [row[part] for row in rows.values()]
-        axes.barh(list(rows), widths, left=list(left.values()), label=part, color=COLOURS[colour], hatch=hatch, edgecolor="white")
+        axes.barh(
+            list(rows),
+            widths,
+            left=list(left.values()),
+            label=part,
+            color=COLOURS[colour],
+            hatch=hatch,
+            edgecolor="white",
+        )
         left = {label: left[label] + row[part] for label, row in rows.items()}
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)

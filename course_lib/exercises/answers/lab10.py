@@ -163,7 +163,11 @@ def _product(step, A_inverse, G_inverse):
     return (torch.kron(A_inverse, G_inverse) @ _vec(step)).view(step.T.shape).T
 
 
-def _damped(share=lambda pi, root: (pi * root, root / pi), mean=lambda factor: factor.diag().mean(), inverse=lambda F, on: inv(F + on)):
+def _damped(
+    share=lambda pi, root: (pi * root, root / pi),
+    mean=lambda factor: factor.diag().mean(),
+    inverse=lambda F, on: inv(F + on),
+):
     """The damped inverses; `share` is what each factor gets of the damping, `mean` what π compares."""
 
     def damped_inverses(A, G, damping):

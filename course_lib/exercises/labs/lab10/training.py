@@ -223,7 +223,9 @@ def _mean(case, seen, right):
     if _all(seen, _joined(case, RANKS)):
         least = sum(n * (n + 1) // 2 for each in case["pairs"][0] for n in map(len, each)) * 4 * RANKS
         return "" if sum(seen["carried"]) >= least else "the values are right, but too few bytes pass between the ranks"
-    if all(near(one["pairs"], [list(each) for each in own]) for one, own in zip(seen["ranks"], case["pairs"], strict=True)):
+    if all(
+        near(one["pairs"], [list(each) for each in own]) for one, own in zip(seen["ranks"], case["pairs"], strict=True)
+    ):
         return "the ranks still have their own factors: nothing was averaged"
     if _all(seen, _joined(case, 1)):
         return "the factors are the ranks' sums; divide by the number of ranks"
@@ -360,9 +362,7 @@ def _own_work(case, seen, right):
     for rank, one in enumerate(seen["ranks"]):
         # A layer is known by its size: the factor A's, or the gradient's columns.
         known = case["pairs"] if case["what"] == "comm_opt" else case["gradients"]
-        own = sorted(
-            each[0].shape[1] for each, owner in zip(known, owners, strict=True) if owner == rank
-        )
+        own = sorted(each[0].shape[1] for each, owner in zip(known, owners, strict=True) if owner == rank)
         if one["called"] != own:
             return "a rank computes other layers than its own, or one of its own twice: all others come by message"
     return ""
@@ -383,7 +383,9 @@ def _exact_bytes(case, seen, right):
 
 def _strategy(case, seen):
     calls = len(seen["kinds"])
-    return f"{case['what']} on {case['about']}: you called {calls} collective(s) with {sum(seen['carried'])} bytes in all"
+    return (
+        f"{case['what']} on {case['about']}: you called {calls} collective(s) with {sum(seen['carried'])} bytes in all"
+    )
 
 
 _NO_LIST = "it should return a list with a pair for each layer"
