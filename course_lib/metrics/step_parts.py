@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["StepParts", "kfac_multiplications"]
+__all__ = ["StepParts", "kfac_multiplications", "kfac_step_parts"]
 
 
 class StepParts:
@@ -69,6 +70,49 @@ class StepParts:
         if self._open:
             self.seconds[self._open[-1]] = self.seconds.get(self._open[-1], 0.0) + now - self._since
         self._since = now
+
+
+def kfac_step_parts(
+    model: nn.Module, kfac: Any, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor, steps: int = 4
+) -> dict[str, float]:
+    """Milliseconds per step of each part of a K-FAC training on one batch, after two steps to warm up.
+
+    Parameters
+    ----------
+    kfac
+        With `average`, which makes the factors, `invert`, and ``step(lr)``. The calls of the first two are watched, and every
+        ``dist.all_reduce`` and ``dist.broadcast``.
+
+    Returns
+    -------
+    dict
+        ``forward``, ``backward``, ``factors``, ``inverses``, ``update`` (the rest of both steps) and ``messages``.
+    """
+    lr, kept = optimizer.param_groups[0]["lr"], (dist.all_reduce, dist.broadcast)
+    parts = StepParts(images.device)
+    for owner, attribute, name in (
+        (kfac, "average", "factors"),
+        (kfac, "invert", "inverses"),
+        (dist, "all_reduce", "messages"),
+        (dist, "broadcast", "messages"),
+    ):
+        parts.watch(owner, attribute, name)
+    try:
+        for step in range(steps + 2):
+            if step == 2:
+                parts.seconds.clear()
+            with parts("forward"):
+                loss = nn.functional.cross_entropy(model(images), labels)
+            with parts("backward"):
+                optimizer.zero_grad()
+                loss.backward()
+            with parts("update"):
+                kfac.step(lr)
+                optimizer.step()
+    finally:
+        dist.all_reduce, dist.broadcast = kept
+    names = ("forward", "backward", "factors", "inverses", "update", "messages")
+    return {name: 1000 * parts.seconds.get(name, 0.0) / steps for name in names}
 
 
 def kfac_multiplications(model: nn.Module, images: Tensor) -> tuple[float, float, float]:

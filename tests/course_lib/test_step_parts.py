@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from course_lib.metrics.step_parts import StepParts, kfac_multiplications
+from course_lib.metrics.step_parts import StepParts, kfac_multiplications, kfac_step_parts
 
 
 @pytest.fixture
@@ -49,3 +50,25 @@ def test_multiplications_of_a_convolution_and_a_linear_layer():
     model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.Flatten(), nn.Linear(100, 5))
     found = kfac_multiplications(model, torch.zeros(3, 2, 5, 5))
     assert found == (3 * 25 * 18 * 4 + 3 * 500, 25 * (18**2 + 4**2) + 100**2 + 5**2, 18**3 + 4**3 + 100**3 + 5**3)
+
+
+def test_the_parts_of_a_kfac_step(clock, monkeypatch):
+    monkeypatch.setattr(dist, "all_reduce", lambda: clock(0.5))
+    kfac = SimpleNamespace(invert=lambda: clock(2))
+
+    def average():
+        clock(1)
+        dist.all_reduce()
+
+    def step(lr):
+        kfac.average()
+        kfac.invert()
+        clock(0.25)
+
+    kfac.average, kfac.step = average, step
+    model, before = nn.Linear(3, 2), dist.all_reduce
+    model.register_forward_hook(lambda *_: clock(4))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    found = kfac_step_parts(model, kfac, sgd, torch.zeros(5, 3), torch.zeros(5).long(), steps=3)
+    wanted = {"forward": 4000, "backward": 0, "factors": 1000, "inverses": 2000, "update": 250, "messages": 500}
+    assert found == pytest.approx(wanted) and dist.all_reduce is before
