@@ -245,7 +245,7 @@ WRONG = {
         "a g", "a whole patch",
     ),
     "hooks in every pass": (
-        "kfac", edited("kfac", "        if layer.training and torch.is_grad_enabled():\n", "        if True:\n"), "evaluation", "register a hook",
+        "kfac", edited("kfac", "        if layer.training and torch.is_grad_enabled():\n", "        if True:\n"), "evaluation", "an evaluation in eval mode",
     ),
     "the last input": (
         "kfac", edited("kfac", "        if layer.training and torch.is_grad_enabled():\n", "        self.last[layer] = inputs[0].detach()\n        if torch.is_grad_enabled():\n",
