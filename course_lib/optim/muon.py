@@ -1,4 +1,4 @@
-"""Muon around a function that orthogonalises: the velocity, convolutions as matrices, and who takes Adam instead."""
+"""Muon: around a function that orthogonalises, and PyTorch's with convolutions as matrices and AdamW for the rest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Muon", "muon_groups"]
+__all__ = ["Muon", "MuonWithAdamW", "muon_groups"]
 
 
 class Muon(torch.optim.Optimizer):
@@ -78,3 +78,42 @@ def muon_groups(model: nn.Module) -> list[dict[str, Any]]:
     hidden = [w for w in weights if w.dim() > 1][1:-1]
     rest = [w for w in weights if not any(w is matrix for matrix in hidden)]
     return [{"params": hidden, "hidden": True}, {"params": rest, "hidden": False}]
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """``torch.optim.Muon`` for the hidden layers, convolutions as matrices, and ``torch.optim.AdamW`` for the rest.
+
+    AdamW has a tenth of the learning rate. Neither decays the weights.
+
+    Parameters
+    ----------
+    model : nn.Module
+        `muon_groups` says which of its weights are hidden.
+    lr : float
+        Muon's learning rate; schedulers change it, and AdamW's follows.
+    """
+
+    def __init__(self, model: nn.Module, lr: float) -> None:
+        hidden, rest = (group["params"] for group in muon_groups(model))
+        super().__init__([*hidden, *rest], {"lr": lr})
+        self._pairs = [(w, nn.Parameter(w.detach().flatten(1).clone())) for w in hidden]
+        self._muon = torch.optim.Muon([matrix for _, matrix in self._pairs], lr, weight_decay=0.0)
+        self._adamw = torch.optim.AdamW(rest, 0.1 * lr, weight_decay=0.0)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step; returns the closure's loss, if there is a closure."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        lr = self.param_groups[0]["lr"]
+        self._muon.param_groups[0]["lr"], self._adamw.param_groups[0]["lr"] = lr, 0.1 * lr
+        for weight, matrix in self._pairs:
+            matrix.copy_(weight.flatten(1))
+            matrix.grad = None if weight.grad is None else weight.grad.flatten(1)
+        self._muon.step()
+        self._adamw.step()
+        for weight, matrix in self._pairs:
+            weight.copy_(matrix.view(weight.shape))
+        return loss

@@ -1,11 +1,11 @@
-"""The learning-rate schedule of the labs: a linear rise, then a linear fall."""
+"""The learning-rate schedules of the labs: a linear rise, then a linear fall or steps down."""
 
 from __future__ import annotations
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-__all__ = ["warmup_then_decay"]
+__all__ = ["warmup_then_decay", "warmup_then_steps"]
 
 
 def warmup_then_decay(optimizer: torch.optim.Optimizer, total_steps: int, warmup_steps: int = 0) -> LambdaLR:
@@ -25,5 +25,23 @@ def warmup_then_decay(optimizer: torch.optim.Optimizer, total_steps: int, warmup
         rising = (step + 1) / warmup_steps if warmup_steps else 1.0
         falling = (total_steps - step) / (total_steps - warmup_steps)
         return max(0.0, min(rising, falling, 1.0))
+
+    return LambdaLR(optimizer, factor)
+
+
+def warmup_then_steps(
+    optimizer: torch.optim.Optimizer,
+    total_steps: int,
+    warmup_steps: int = 0,
+    drops: tuple[float, ...] = (0.35, 0.75, 0.9),
+) -> LambdaLR:
+    """Learning rate rises linearly over `warmup_steps` and falls to a tenth after each share `drops` of `total_steps`.
+
+    Step it once per iteration. The default shares are kfac-pytorch's epochs 35, 75 and 90 of 100.
+    """
+
+    def factor(step: int) -> float:
+        rising = (step + 1) / warmup_steps if warmup_steps else 1.0
+        return min(rising, 1.0) * 0.1 ** sum(step >= share * total_steps for share in drops)
 
     return LambdaLR(optimizer, factor)

@@ -1,6 +1,6 @@
-"""Figures of lab 10: the valley, the Fisher and its approximation, damping, and the race between SGD and K-FAC."""
+"""Figures of lab 10: the Fisher matrix and its approximations, damping, owners of layers, the cost and the race."""
 
-import statistics
+import itertools
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -12,10 +12,12 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from course_lib.plots.style import COLOURS, figure_title, in_course_style, label_line, new_axes, percent
 
-__all__ = ["damping_sweep", "fisher_blocks", "interval_trade", "loss_curves", "race", "valley"]
+__all__ = [
+    "block_diagonal", "cost_of_a_step", "damping_sweep", "fisher_blocks", "layer_owners", "loss_curves", "race",
+]  # fmt: skip
 
 _STYLES = (("other", "--", "s"), ("measured", "-", "o"), ("third", "-.", "^"), ("reference", ":", "D"))
-_LAST = {"SGD": 0, "K-FAC": 1}  # what has a place of its own among the styles
+_LAST = {"SGD": 0, "K-FAC": 1, "AdamW": 2, "Muon": 3}  # what has a place of its own among the styles
 
 
 def _style(label: str, place: int) -> dict[str, str]:
@@ -23,35 +25,6 @@ def _style(label: str, place: int) -> dict[str, str]:
     known = next((index for name, index in _LAST.items() if label.startswith(name)), place % 4)
     colour, line, marker = _STYLES[known]
     return {"color": COLOURS[colour], "linestyle": line, "marker": marker}
-
-
-@in_course_style
-def valley(
-    curvature: torch.Tensor, best: Sequence[float], paths: Mapping[str, Sequence[Sequence[float]]], title: str
-) -> Axes:
-    """Contours of the loss ½ (w − best)ᵀ H (w − best) over two weights, and the places that each method went through.
-
-    Parameters
-    ----------
-    curvature : Tensor (2, 2)
-        H, symmetric and positive.
-    paths : mapping of label to places ``[(w1, w2), …]``
-        The first is drawn as SGD is, the second as K-FAC is.
-    """
-    axes = new_axes(title, "first weight", "second weight", (6.4, 4.4))
-    places = np.array([place for path in paths.values() for place in path] + [best])
-    low, high = places.min(0) - 0.25, places.max(0) + 0.25
-    first, second = np.meshgrid(np.linspace(low[0], high[0], 200), np.linspace(low[1], high[1], 200))
-    h, d1, d2 = curvature.double().numpy(), first - best[0], second - best[1]
-    loss = 0.5 * (h[0, 0] * d1**2 + 2 * h[0, 1] * d1 * d2 + h[1, 1] * d2**2)
-    levels = loss.max() * 4.0 ** np.arange(-7, 1)
-    axes.contour(first, second, loss, levels=levels, colors=COLOURS["reference"], linewidths=0.6, alpha=0.7)
-    for place, (label, path) in enumerate(paths.items()):
-        axes.plot(*np.array(path).T, **_style(label, place), markersize=4, linewidth=1.4, label=label)
-    axes.plot(*best, marker="*", markersize=13, color="black", linestyle="none", label="lowest loss")
-    axes.set_aspect("equal")
-    axes.legend(fontsize=9, loc="lower left", frameon=True, framealpha=0.9, edgecolor="none")
-    return axes
 
 
 @in_course_style
@@ -120,8 +93,118 @@ def damping_sweep(losses: Mapping[str, Mapping[float, float]], title: str, highe
 
 
 @in_course_style
+def block_diagonal(matrix: torch.Tensor, sizes: Sequence[int], names: Sequence[str], title: str) -> Figure:
+    """The entries of a Fisher matrix over all weights, and what its block-diagonal approximation keeps.
+
+    Parameters
+    ----------
+    matrix : Tensor (k, k)
+    sizes : sequence of int
+        Weights of each layer; they add up to k.
+    names : sequence of str
+        Of the layers.
+    """
+    figure, panels = plt.subplots(1, 2, figsize=(8.2, 3.8), layout="constrained")
+    whole = matrix.abs().double().numpy()
+    kept, edges = np.zeros_like(whole), np.concatenate([[0], np.cumsum(sizes)])
+    for begin, end in itertools.pairwise(edges):
+        kept[begin:end, begin:end] = whole[begin:end, begin:end]
+    bound = np.quantile(whole, 0.995)
+    for axes, name, entries in zip(
+        panels, ("F, all layers", "K-FAC keeps the blocks of single layers"), (whole, kept), strict=True
+    ):
+        image = axes.imshow(entries, cmap="Greys", vmin=0, vmax=bound, interpolation="antialiased")
+        axes.grid(False)
+        axes.set_title(name, fontsize=10)
+        middles = [(begin + end) / 2 for begin, end in itertools.pairwise(edges)]
+        axes.set_xticks(middles, names, fontsize=9)
+        axes.set_yticks(middles, names, fontsize=9, rotation=90, va="center")
+        for edge in edges[1:-1]:
+            axes.axhline(edge - 0.5, color=COLOURS["other"], linewidth=1)
+            axes.axvline(edge - 0.5, color=COLOURS["other"], linewidth=1)
+    figure.colorbar(image, ax=panels, shrink=0.8, label="|entry|")
+    figure_title(figure, title)
+    return figure
+
+
+@in_course_style
+def layer_owners(sizes: Sequence[tuple[int, int]], owners: Sequence[int], ranks: int, title: str) -> Figure:
+    """Which rank inverts which layer's factors, and which ranks hold the inverses, with both ways to divide the work.
+
+    A factor is a square whose side grows with its size: dark where a rank inverts it, light where it receives the inverse.
+
+    Parameters
+    ----------
+    sizes : sequence of (n, m)
+        Sizes of A and G of each layer.
+    owners : sequence of int
+        The rank that inverts a layer's factors.
+    """
+    figure, panels = plt.subplots(1, 2, figsize=(8.6, 0.7 + 0.62 * len(sizes)), layout="constrained", sharey=True)
+    largest = max(max(size) for size in sizes)
+    for axes, way in zip(panels, ("comm-opt", "mem-opt"), strict=True):
+        for layer, size in enumerate(sizes):
+            for rank in range(ranks):
+                mine = owners[layer] == rank
+                if not mine and way == "mem-opt":
+                    continue
+                for side, n in enumerate(size):
+                    width = 0.1 + 0.28 * (n / largest) ** 0.5
+                    place = rank + 0.21 * (2 * side - 1)
+                    style = {"facecolor": COLOURS["measured"]} if mine else {"facecolor": "white", "hatch": "///"}
+                    axes.add_patch(
+                        plt.Rectangle(
+                            (place - width / 2, layer - width), width, 2 * width, edgecolor=COLOURS["measured"], **style
+                        )
+                    )
+        axes.set(xlim=(-0.5, ranks - 0.5), ylim=(len(sizes) - 0.5, -0.5), title=f"{way}: who holds which inverses")
+        axes.title.set_fontsize(10)
+        axes.set_xticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+        axes.grid(False)
+    panels[0].set_yticks(range(len(sizes)), [f"A {n}, G {m}" for n, m in sizes], fontsize=9)
+    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=COLOURS["measured"]),
+               plt.Rectangle((0, 0), 1, 1, facecolor="white", hatch="///", edgecolor=COLOURS["measured"])]  # fmt: skip
+    figure.legend(handles, ["inverted here", "received"], fontsize=8, loc="outside right upper")
+    figure_title(figure, title)
+    return figure
+
+
+@in_course_style
+def cost_of_a_step(rows: Mapping[str, Mapping[str, float]], title: str) -> Axes:
+    """Milliseconds of each part of a step, stacked, one bar per label.
+
+    Parameters
+    ----------
+    rows : mapping of label to mapping of part to milliseconds
+        The same parts in each.
+    """
+    axes = new_axes(title, "milliseconds per step", "", (7.6, 0.9 + 0.45 * len(rows)))
+    # One colour per cause: the gradient, K-FAC's factors and its inverses, messages.
+    looks = {"forward": ("reference", ""), "backward": ("reference", "//"), "factors": ("measured", ""), "inverses": ("other", ""),
+             "messages": ("third", ""), "update": ("reference", "..")}  # fmt: skip
+    left = dict.fromkeys(rows, 0.0)
+    for part in next(iter(rows.values())):
+        colour, hatch = looks.get(part, ("reference", "xx"))
+        widths = [row[part] for row in rows.values()]
+        axes.barh(
+            list(rows),
+            widths,
+            left=list(left.values()),
+            label=part,
+            color=COLOURS[colour],
+            hatch=hatch,
+            edgecolor="white",
+        )
+        left = {label: left[label] + row[part] for label, row in rows.items()}
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return axes
+
+
+@in_course_style
 def race(curves: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], target: float, title: str) -> Figure:
-    """Validation accuracy against epochs, and the same against seconds: each seed thin, the mean over seeds thick.
+    """Accuracy against epochs, and the same against seconds: each seed thin, the mean over seeds thick.
 
     Parameters
     ----------
@@ -130,53 +213,19 @@ def race(curves: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], target: 
     target : float
         Drawn as a line.
     """
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.7), sharey=True)
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.7), sharey=True, layout="constrained")
     for axes, against, xlabel in zip(panels, ("epoch", "time"), ("epoch", "seconds of training"), strict=True):
         for place, (label, runs) in enumerate(curves.items()):
             style = _style(label, place)
-            if label.endswith("2 ranks"):
-                style["markerfacecolor"] = "white"
             for run in runs:
                 axes.plot(run[against], run["accuracy"], **(style | {"marker": ""}), linewidth=0.6, alpha=0.4)
             mean = {name: np.mean([run[name] for run in runs], axis=0) for name in (against, "accuracy")}
             axes.plot(mean[against], mean["accuracy"], **style, linewidth=1.8, markersize=5, label=label)
         axes.axhline(target, color=COLOURS["reference"], linestyle=":", linewidth=1)
-        axes.set(xlabel=xlabel, ylabel="validation accuracy" if against == "epoch" else "")
+        axes.set(xlabel=xlabel, ylabel="test accuracy" if against == "epoch" else "")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         percent(axes.yaxis)
     label_line(panels[0], f"{target:.1%}", target)
     panels[1].legend(fontsize=9, loc="lower right")
-    figure_title(figure, title)
-    return figure
-
-
-@in_course_style
-def interval_trade(rows: Mapping[int, Mapping[str, Sequence[float]]], sgd: Mapping[str, float], title: str) -> Figure:
-    """Milliseconds a step, megabytes a step and accuracy against the update interval, with SGD as a line.
-
-    Parameters
-    ----------
-    rows : mapping of interval (steps) to ``{"ms": runs, "megabytes": runs, "accuracy": runs}``
-    sgd : mapping
-        The same three, one number each.
-    """
-    figure, panels = plt.subplots(1, 3, figsize=(9, 3.1))
-    labels = {"ms": "ms per step", "megabytes": "MB per step and rank", "accuracy": "validation accuracy"}
-    for axes, (name, label) in zip(panels, labels.items(), strict=True):
-        means = [statistics.fmean(row[name]) for row in rows.values()]
-        for interval, row in rows.items():
-            axes.plot([interval] * len(row[name]), row[name], "o", color=COLOURS["measured"], alpha=0.35, markersize=4)
-        axes.plot(list(rows), means, marker="o", color=COLOURS["measured"])
-        axes.axhline(sgd[name], color=COLOURS["other"], linestyle="--")
-        axes.annotate("SGD", (1, sgd[name]), xytext=(0, 3), xycoords=("axes fraction", "data"), ha="right",
-                      textcoords="offset points", color=COLOURS["other"], fontsize=9)  # fmt: skip
-        axes.set_xscale("log")
-        axes.set_xticks(list(rows), [str(interval) for interval in rows])
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set(xlabel="steps between updates", ylabel=label)
-        if name == "accuracy":
-            percent(axes.yaxis, decimals=1)
-        else:
-            axes.set_ylim(bottom=0)
     figure_title(figure, title)
     return figure

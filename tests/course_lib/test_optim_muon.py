@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim import _muon
 
 from course_lib.models import SmallCNN
-from course_lib.optim import Muon, muon_groups
+from course_lib.optim import Muon, MuonWithAdamW, muon_groups
 
 
 def orthogonalise(matrix):
@@ -65,3 +65,22 @@ def test_convolutions_are_matrices_and_groups_share_every_weight_out():
     rows, columns = before.shape[0], before[0].numel()
     assert seen[0] == (rows, columns) and torch.equal(rest[0], first)
     assert torch.allclose(before - hidden[0], torch.full_like(before, 0.1 * max(1, rows / columns) ** 0.5))
+
+
+def test_pytorch_s_muon_takes_the_hidden_convolutions_as_matrices():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 2))
+    twin = copy.deepcopy(model)
+    both = MuonWithAdamW(model, 0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(both, lambda step: 0.5)
+    nn.functional.cross_entropy(model(torch.randn(6, 1, 5, 5)), torch.arange(6) % 2).backward()
+    hidden = nn.Parameter(twin[1].weight.detach().flatten(1))
+    hidden.grad = model[1].weight.grad.flatten(1)
+    for mine, theirs in zip(twin.parameters(), model.parameters(), strict=True):
+        mine.grad = theirs.grad.clone()
+    torch.optim.Muon([hidden], 0.05, weight_decay=0.0).step()
+    torch.optim.AdamW([p for p in twin.parameters() if p is not twin[1].weight], 0.005, weight_decay=0.0).step()
+    both.step()
+    scheduler.step()
+    for (name, mine), theirs in zip(twin.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(theirs, hidden.view_as(theirs) if name == "1.weight" else mine)

@@ -22,7 +22,15 @@ from course_lib.plots import (
     parallel_sgd,
     scaling_study,
 )
-from course_lib.plots.curvature import damping_sweep, fisher_blocks, interval_trade, loss_curves, race, valley
+from course_lib.plots.curvature import (
+    block_diagonal,
+    cost_of_a_step,
+    damping_sweep,
+    fisher_blocks,
+    layer_owners,
+    loss_curves,
+    race,
+)
 from course_lib.plots.style import COLOURS, PALETTE
 from course_lib.runs.sweep.outcome.figures import _curves
 
@@ -202,19 +210,6 @@ def test_timelines_begin_after_what_is_skipped():
     assert "1.50 s" in axes.get_title(loc="left") and axes.get_xlim() == (0, 300)
 
 
-def test_the_valley_has_the_paths_and_the_lowest_place_in_sight():
-    paths = {"SGD": [(0.0, 0.0), (2.0, 1.0)], "K-FAC": [(0.0, 0.0), (1.0, -1.0)]}
-    axes = valley(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), (1.0, -1.0), paths, "title")
-    lines = labelled(axes)
-    assert {name: np.array(lines[name].get_xydata()).tolist() for name in paths} == {
-        name: [list(place) for place in path] for name, path in paths.items()
-    }
-    assert lines["SGD"].get_color() == COLOURS["other"] and lines["K-FAC"].get_color() == COLOURS["measured"]
-    (low_x, high_x), (low_y, high_y) = axes.get_xlim(), axes.get_ylim()
-    assert low_x < 0 and high_x > 2 and low_y < -1 and high_y > 1
-    assert axes.get_title(loc="left") == "title"
-
-
 def test_the_fishers_blocks_are_the_ones_asked_for_in_one_scale():
     exact, other = torch.arange(400.0).view(20, 20), torch.ones(20, 20)
     figure = fisher_blocks(exact, other, 2, "title", first=3)
@@ -245,26 +240,30 @@ def test_the_race_is_run_against_epochs_and_against_seconds():
         dict(epoch=[1, 2], time=[1.0, 2.0], accuracy=[0.5, 0.7]),
         dict(epoch=[1, 2], time=[3.0, 4.0], accuracy=[0.6, 0.8]),
     ]
-    figure = race({"SGD, 1 rank": runs, "K-FAC, 2 ranks": runs}, 0.65, "title")
+    figure = race({"SGD": runs, "K-FAC": runs}, 0.65, "title")
     for axes, places in zip(figure.axes, ([1, 2], [2.0, 3.0]), strict=True):
-        line = labelled(axes)["SGD, 1 rank"]
+        line = labelled(axes)["SGD"]
         assert line.get_xdata().tolist() == places and np.allclose(line.get_ydata(), [0.55, 0.75])
     lines = labelled(figure.axes[0])
-    assert lines["K-FAC, 2 ranks"].get_markerfacecolor() == "white" != lines["SGD, 1 rank"].get_markerfacecolor()
+    assert lines["SGD"].get_color() == COLOURS["other"] and lines["K-FAC"].get_color() == COLOURS["measured"]
     assert "65.0%" in [text.get_text() for text in figure.axes[0].texts]
 
 
-def test_the_interval_trade_draws_the_means_and_sgd():
-    rows = {
-        1: {"ms": [40.0, 50.0], "megabytes": [7.0], "accuracy": [0.8]},
-        10: {"ms": [10.0], "megabytes": [1.0], "accuracy": [0.7]},
-    }
-    figure = interval_trade(rows, {"ms": 8.0, "megabytes": 0.1, "accuracy": 0.75}, "title")
-    assert [axes.get_ylabel() for axes in figure.axes] == ["ms per step", "MB per step and rank", "validation accuracy"]
-    for axes, means, sgd in zip(figure.axes, ([45.0, 10.0], [7.0, 1.0], [0.8, 0.7]), (8.0, 0.1, 0.75), strict=True):
-        joined = next(line for line in axes.get_lines() if line.get_linestyle() == "-" and len(line.get_xdata()) == 2)
-        assert joined.get_xdata().tolist() == [1, 10] and joined.get_ydata().tolist() == means
-        assert any(line.get_linestyle() == "--" and set(line.get_ydata()) == {sgd} for line in axes.get_lines())
+def test_what_the_block_diagonal_drops_is_white():
+    figure = block_diagonal(torch.ones(5, 5), [2, 3], ["one", "two"], "title")
+    whole, kept = (axes.get_images()[0].get_array() for axes in figure.axes[:2])
+    assert whole.min() == 1 and kept[:2, 2:].max() == 0 == kept[2:, :2].max() and kept[:2, :2].min() == 1
+
+
+def test_who_inverts_and_who_receives():
+    figure = layer_owners([(9, 4), (100, 10)], [1, 0], 2, "title")
+    comm, mem = ([patch.get_facecolor()[:3] != (1.0, 1.0, 1.0) for patch in axes.patches] for axes in figure.axes)
+    assert comm.count(True) == comm.count(False) == 4 and mem == [True] * 4
+
+
+def test_the_parts_of_a_step_are_stacked():
+    axes = cost_of_a_step({"a": {"forward": 1.0, "factors": 2.0}, "b": {"forward": 3.0, "factors": 4.0}}, "title")
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(0, 1), (0, 3), (1, 2), (3, 4)]
 
 
 def test_a_figure_is_shown_with_its_alternative_text(monkeypatch):

@@ -14,6 +14,7 @@ from torch import nn
 from course_lib.data.batches import Batches, load
 from course_lib.distributed import RankFailedError, launch
 from course_lib.models import WideResNet
+from course_lib.optim.schedules import warmup_then_steps
 from course_lib.runs.records import RunFolder, TrainingDivergedError
 from course_lib.training.loop import EarlyStopping, evaluate, fit, train_epoch, train_step, warmup_then_decay
 from course_lib.training.precision import accelerate_model
@@ -94,6 +95,16 @@ def test_without_a_target_nothing_stops_early():  # with one: tests/autograde/te
         assert not any(EarlyStopping(off, 1).update(1.0) for _ in range(5))
     with pytest.raises(ValueError, match="patience"):
         EarlyStopping(0.5, 0)
+
+
+def test_steps_down_come_after_their_shares():
+    sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
+    schedule, rates = warmup_then_steps(sgd, 20, 4), []
+    for _ in range(20):
+        rates.append(sgd.param_groups[0]["lr"])
+        sgd.step()
+        schedule.step()
+    assert rates == pytest.approx([0.5, 1.0, 1.5] + [2.0] * 4 + [0.2] * 8 + [0.02] * 3 + [0.002] * 2)
 
 
 @pytest.mark.parametrize("total, warmup", [(10, 0), (10, 4), (7, 6), (1, 0)])

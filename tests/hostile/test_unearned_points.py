@@ -100,6 +100,18 @@ OF_SEVERAL_RANKS = {
         "08_parallel_sgd_mpi", "program", ("        if rank == 0:\n            so_far", "        if rank == 0:\n            tested = (0.1, 0.99, tested[2])\n            so_far"),
         "evaluation",
     ),
+    "inverses that every rank computes, and messages for show": (
+        "10_kfac", "strategies",
+        ("            inverses = [torch.empty_like(A), torch.empty_like(G)]\n",
+         "            inverses = [each.contiguous() for each in damped_inverses(A, G, damping)]\n",
+         "dist.broadcast(part, src=owner)", "dist.broadcast(part.clone(), src=owner)"),
+        "comm mem own bytes",
+    ),
+    "factors averaged by what one rank says of all": (
+        "10_kfac", "average",
+        ("    dist.all_reduce(vector)\n", "    vector *= dist.get_world_size()\n    dist.broadcast(vector, src=0)\n"),
+        "mean one-message triangles",
+    ),
     "the assessment's worker whose optimiser never steps": (
         "12_assessment", "worker", (FROZEN, FROZEN + "        optimizer.step = lambda *given: None\n"), "training",
     ),
@@ -247,6 +259,36 @@ def saved_bytes(function):
     return sum(kept.values())
 """,
         "recomputed",
+    ),
+    "a K-FAC that divides by the damping": (
+        "10_kfac", "kfac",
+        """
+class KFAC:
+    def __init__(self, model, damping, **settings):
+        self.model, self.damping = model, damping
+
+    def step(self, lr):
+        for p in self.model.parameters():
+            p.grad /= self.damping
+""",
+        "linear conv average interval clip evaluation",
+    ),
+    "a K-FAC of the gradient's own moments": (
+        "10_kfac", "kfac",
+        """
+class KFAC:
+    def __init__(self, model, damping, **settings):
+        self.model, self.damping = model, damping
+
+    @torch.no_grad()
+    def step(self, lr):
+        for layer in self.model.modules():
+            if isinstance(layer, (nn.Linear, nn.Conv2d)):
+                matrix = layer.weight.grad.flatten(1)
+                inverses = damped_inverses(matrix.T @ matrix, matrix @ matrix.T, self.damping)
+                layer.weight.grad.copy_(precondition(matrix, None, *inverses)[0].view_as(layer.weight))
+""",
+        "linear conv average interval clip evaluation",
     ),
     "bytes of what is returned": (
         "01_single_gpu", "memory",

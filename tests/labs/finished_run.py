@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 # Labs whose curve has the accuracy on validation images; the weights are tried on test images.
 VALIDATION = (
     "01_single_gpu", "02_ddp", "03_batch_size_scaling", "04_momentum_warmup_novograd", "05_resnet_hw", "06_communication",
-    "07_sync_async_sgd",
+    "07_sync_async_sgd", "10_kfac",
 )  # fmt: skip
 SMOKE = {"12_assessment": "cifar10-synthetic"}  # data sets of the smoke profile, where it is another
 FILES = {"learning_curve.csv", "run.json", "model.safetensors", "assessment.out"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.linalg import inv
 from torch.nn import functional as F
 
@@ -157,68 +158,187 @@ conv = Answers((_right,), {
 } | _OF_BOTH)  # fmt: skip
 
 
-def _solved(step, A, G, on_A, on_G):
+def _product(step, A_inverse, G_inverse):
     """By the whole Kronecker matrix."""
-    return torch.linalg.solve(torch.kron(A + on_A, G + on_G), _vec(step)).view(step.T.shape).T
+    return (torch.kron(A_inverse, G_inverse) @ _vec(step)).view(step.T.shape).T
 
 
-def _split(share=lambda pi, root: (pi * root, root / pi), mean=lambda factor: factor.diag().mean(), solved=_solved):
-    """A damped step; `share` is what each factor gets of the damping, `mean` what π compares."""
+def _damped(
+    share=lambda pi, root: (pi * root, root / pi),
+    mean=lambda factor: factor.diag().mean(),
+    inverse=lambda F, on: inv(F + on),
+):
+    """The damped inverses; `share` is what each factor gets of the damping, `mean` what π compares."""
 
-    def precondition(weight, bias, A, G, damping):
-        step = weight if bias is None else torch.column_stack([weight, bias])
+    def damped_inverses(A, G, damping):
         on_A, on_G = share((mean(A) / mean(G)) ** 0.5, damping**0.5)
-        step = solved(step, A, G, on_A * torch.eye(len(A)).double(), on_G * torch.eye(len(G)).double())
+        return tuple(inverse(F, on * torch.eye(len(F)).to(F)) for F, on in ((A, on_A), (G, on_G)))
+
+    return damped_inverses
+
+
+def _applied(product=_product):
+    def precondition(weight, bias, A_inverse, G_inverse):
+        step = product(weight if bias is None else torch.column_stack([weight, bias]), A_inverse, G_inverse)
         return (step, None) if bias is None else (step[:, :-1], step[:, -1])
 
     return precondition
 
 
-_step = _split()
+_inverses, _step = _damped(), _applied()
 
 
 def _at_a_bias(answer):
     return lambda weight, bias, *rest: (_step if bias is None else answer)(weight, bias, *rest)
 
 
-def _apart(step, A, G, on_A, on_G):
-    weight = _solved(step[:, :-1], A[:-1, :-1], G, on_A[:-1, :-1], on_G)
-    return torch.column_stack([weight, _solved(step, A, G, on_A, on_G)[:, -1]])
+def _apart(step, A_inverse, G_inverse):
+    weight = G_inverse @ step[:, :-1] @ A_inverse[:-1, :-1]
+    return torch.column_stack([weight, G_inverse @ step[:, -1] * A_inverse[-1, -1]])
 
 
 _SHARED = "γ is shared between them, π√γ on A, √γ/π on G"
 
-precondition = Answers((_step,), {
-    "A damped": Mistake(f"A is damped, G is not: {_SHARED}", _split(lambda pi, root: (pi * root, 0))),
-    "G damped": Mistake(f"G is damped, A is not: {_SHARED}", _split(lambda pi, root: (0, root / pi))),
-    "undamped": Mistake(f"there is no damping in it: {_SHARED}", _split(lambda pi, root: (0, 0))),
-    "each γ": Mistake(f"each factor got γ: {_SHARED}", _split(lambda pi, root: (root**2, root**2))),
+precondition = Answers((_inverses, _step), {
+    "A damped": Mistake(f"A is damped, G is not: {_SHARED}", _damped(lambda pi, root: (pi * root, 0)), None),
+    "G damped": Mistake(f"G is damped, A is not: {_SHARED}", _damped(lambda pi, root: (0, root / pi)), None),
+    "undamped": Mistake(f"there is no damping in it: {_SHARED}", _damped(lambda pi, root: (0, 0)), None),
+    "each γ": Mistake(f"each factor got γ: {_SHARED}", _damped(lambda pi, root: (root**2, root**2)), None),
     "no root": Mistake(f"each factor got its share of γ, not of √γ: {_SHARED}",
-        _split(lambda pi, root: (pi * root**2, root**2 / pi))),
-    "no π": Mistake(f"the factor π is missing: {_SHARED}", _split(lambda pi, root: (root, root))),
-    "π upside down": Mistake("the shares are swapped: π√γ is A's", _split(lambda pi, root: (root / pi, pi * root))),
-    "π²": Mistake("the square root is missing in π", _split(lambda pi, root: (pi**2 * root, root / pi**2))),
-    "traces": Mistake("the mean eigenvalues give π: divide each trace by its dimension", _split(mean=torch.trace)),
+        _damped(lambda pi, root: (pi * root**2, root**2 / pi)), None),
+    "no π": Mistake(f"the factor π is missing: {_SHARED}", _damped(lambda pi, root: (root, root)), None),
+    "π upside down": Mistake("the shares are swapped: π√γ is A's", _damped(lambda pi, root: (root / pi, pi * root)), None),
+    "π²": Mistake("the square root is missing in π", _damped(lambda pi, root: (pi**2 * root, root / pi**2)), None),
+    "traces": Mistake("the mean eigenvalues give π: divide each trace by its dimension", _damped(mean=torch.trace), None),
     "damped after": Mistake("the damping was added to the inverses; invert the damped matrices",
-        _split(solved=lambda step, A, G, on_A, on_G: (inv(G) + on_G) @ step @ (inv(A) + on_A))),
+        _damped(inverse=lambda F, on: inv(F) + on), None),
     "multiplied": Mistake("that multiplies by the damped factors; multiply by their inverses",
-        _split(solved=lambda step, A, G, on_A, on_G: (G + on_G) @ step @ (A + on_A))),
+        _damped(inverse=lambda F, on: F + on), None),
     "bias as it was": Mistake("the bias's gradient came back as it was; its step is the product's last column",
-        lambda weight, bias, *rest: (_step(weight, bias, *rest)[0], bias)),
-    "the gradient": Mistake("that is the gradient itself", lambda *given: given[:2]),
+        None, lambda weight, bias, *rest: (_step(weight, bias, *rest)[0], bias)),
+    "the gradient": Mistake("that is the gradient itself", None, lambda *given: given[:2]),
     "bias apart": Mistake("weight and bias belong to one matrix [∇W | ∇b]: A has a row and a column for the bias",
-        _at_a_bias(_split(solved=_apart))),
+        None, _at_a_bias(_applied(_apart))),
     "bias first": Mistake("the bias comes first in your matrix; A's last row and column are the bias's",
-        _at_a_bias(_split(solved=lambda step, *given: _solved(step.roll(1, 1), *given).roll(-1, 1)))),
+        None, _at_a_bias(_applied(lambda step, *given: _product(step.roll(1, 1), *given).roll(-1, 1)))),
     "two dimensions": Mistake("a bias has one dimension: [:, -1], not [:, -1:]",
-        _at_a_bias(lambda *given: (_step(*given)[0], _step(*given)[1][:, None]))),
-    "transposed": Mistake("the weight's part is transposed", lambda *given: (_step(*given)[0].T, _step(*given)[1])),
+        None, _at_a_bias(lambda *given: (_step(*given)[0], _step(*given)[1][:, None]))),
+    "transposed": Mistake("the weight's part is transposed",
+        None, lambda *given: (_step(*given)[0].T, _step(*given)[1])),
     "needs a bias": Mistake("it stopped with an error at a layer without bias, where bias_grad is None",
-        lambda weight, bias, *rest: _step(weight, bias + 0, *rest)),
+        None, lambda weight, bias, *rest: _step(weight, bias + 0, *rest)),
     "damps in place": Mistake("the layer still needs its factors and gradients: no +=, *=, add_ on them",
-        lambda *given: (_step(*given), given[2].diagonal().add_(given[4]))[0]),
+        lambda A, G, damping: (_inverses(A, G, damping), A.diagonal().add_(damping))[0], None),
     "no pair": Mistake("it did not return the pair (weight's part, bias's part), or nothing at all",
-        lambda *given: _step(*given)[0]),
+        None, lambda *given: _step(*given)[0]),
 })  # fmt: skip
 
-ANSWERS = {"fisher": fisher, "kron": kron, "factors": factors, "precondition": precondition, "conv-factors": conv}
+
+class Preconditioner:
+    """The right K-FAC; a mistake changes one thing in it."""
+
+    def __init__(self, model, damping, decay=0.95, factor_interval=1, inverse_interval=1, kl_clip=None):
+        self.settings, self.steps = (damping, decay, factor_interval, inverse_interval, kl_clip), 0
+        self.layers = [layer for layer in model.modules() if isinstance(layer, self.kinds)]
+        self.seen, self.averages, self.inverses = {}, {}, {}
+        for layer in self.layers:
+            layer.register_forward_hook(self.watch)
+
+    kinds = (nn.Linear, nn.Conv2d)
+    counts_from, clip_power, first_weight = 0, 0.5, 1.0
+
+    def watch(self, layer, inputs, output):
+        if output.requires_grad:
+            activations = inputs[0].detach().clone()
+            output.register_hook(lambda gradient: self.seen.update({layer: (activations, gradient)}))
+
+    def factors_of(self, layer):
+        settings = () if isinstance(layer, nn.Linear) else (layer.kernel_size[0], layer.stride[0], layer.padding[0])
+        return _right(*self.seen[layer], *settings)
+
+    def moved(self, old, new, decay):
+        return decay * old + (1 - decay) * new
+
+    def scale(self, lr, clip, product):
+        return min(1.0, float(clip / (lr**2 * product)) ** self.clip_power)
+
+    def due(self, interval):
+        return (self.steps + self.counts_from) % interval == 0
+
+    @torch.no_grad()
+    def step(self, lr):
+        damping, decay, factor_interval, inverse_interval, clip = self.settings
+        if self.due(factor_interval) or not self.averages:
+            for layer in self.layers:
+                new = self.factors_of(layer)
+                old = self.averages.get(layer)
+                self.averages[layer] = (
+                    [self.moved(a, b, decay) for a, b in zip(old, new, strict=True)] if old
+                    else [self.first_weight * b for b in new]
+                )  # fmt: skip
+        if self.due(inverse_interval) or not self.inverses:
+            self.inverses = {layer: _inverses(*self.averages[layer], damping) for layer in self.layers}
+        self.steps += 1
+        changes = []
+        for layer in self.layers:
+            bias = None if layer.bias is None else layer.bias.grad
+            weight, bias = _step(layer.weight.grad.flatten(1), bias, *self.inverses[layer])
+            changes.append((layer.weight.grad, weight.reshape(layer.weight.shape)))
+            changes += [] if bias is None else [(layer.bias.grad, bias)]
+        product = sum((gradient * change).sum() for gradient, change in changes)
+        scale = 1.0 if clip is None else self.scale(lr, clip, product)
+        for gradient, change in changes:
+            gradient.copy_(scale * change)
+
+
+def _wrong(diagnosis, **changed):
+    return Mistake(diagnosis, type("Wrong", (Preconditioner,), changed))
+
+
+kfac = Answers((Preconditioner,), {
+    "no convolutions": _wrong("convolutions keep their gradient: K-FAC treats nn.Conv2d, too", kinds=nn.Linear),
+    "no average": _wrong("the factors are the last batch's: there is no running average", moved=lambda self, old, new, decay: new),
+    "the first for ever": _wrong("the factors stay those of the first batch", moved=lambda self, old, new, decay: old),
+    "decay swapped": _wrong("the weights are swapped: decay is what the *old* average keeps",
+        moved=lambda self, old, new, decay: decay * new + (1 - decay) * old),
+    "sums": _wrong("the factors add up: decay · old + new; the new ones count 1 − decay",
+        moved=lambda self, old, new, decay: decay * old + new),
+    "every step": _wrong("the intervals are not used: factors and inverses are renewed in every step",
+        due=lambda self, interval: True),
+    "one late": _wrong("the intervals count from the wrong step: the first step has number 0", counts_from=1),
+    "no clip": _wrong("kl_clip is not used", scale=lambda self, *given: 1.0),
+    "no root": _wrong("the square root is missing in ν", clip_power=1.0),
+    "longer too": _wrong("ν is at most 1: a step below the bound is not made longer",
+        scale=lambda self, lr, clip, product: float(clip / (lr**2 * product)) ** 0.5),
+    "lr not squared": _wrong("the learning rate is squared in ν",
+        scale=lambda self, lr, clip, product: min(1.0, float(clip / (lr * product)) ** 0.5)),
+})  # fmt: skip
+
+
+def _dealt(cost=lambda n, m: n**3 + m**3, order=-1, load=lambda cost: cost):
+    def assign_layers(sizes, world_size):
+        loads, owners = [0] * world_size, [0] * len(sizes)
+        for layer in sorted(range(len(sizes)), key=lambda layer: order * cost(*sizes[layer])):
+            owners[layer] = loads.index(min(loads))
+            loads[owners[layer]] += load(cost(*sizes[layer]))
+        return owners
+
+    return assign_layers
+
+
+assign = Answers((_dealt(),), {
+    "in turn": Mistake("the layers are dealt in turn, whatever they cost",
+        lambda sizes, world_size: [layer % world_size for layer in range(len(sizes))]),
+    "as they come": Mistake("the layers are dealt in the network's order; deal the costliest first", _dealt(order=0)),
+    "smallest first": Mistake("the cheapest layers are dealt first; deal the costliest first", _dealt(order=1)),
+    "squares": Mistake("the cost is n² + m²; an inverse costs n³", _dealt(lambda n, m: n**2 + m**2)),
+    "sums": Mistake("the cost is n + m; an inverse costs n³", _dealt(lambda n, m: n + m)),
+    "one factor": Mistake("only A's cost counts; both factors are inverted", _dealt(lambda n, m: n**3)),
+    "weights": Mistake("the cost is n·m, the layer's weights; an inverse costs n³", _dealt(lambda n, m: n * m)),
+    "by number": Mistake("each rank gets as many layers; balance the cost, not the number", _dealt(load=lambda cost: 1)),
+})  # fmt: skip
+
+ANSWERS = {
+    "fisher": fisher, "kron": kron, "factors": factors, "precondition": precondition, "conv-factors": conv,
+    "kfac": kfac, "assign": assign, "average": Answers(), "strategies": Answers(),
+}  # fmt: skip

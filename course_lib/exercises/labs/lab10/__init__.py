@@ -1,4 +1,4 @@
-"""Lab 10: K-FAC. The Fisher of a layer, Kronecker products, the factors of a layer, the damped step, convolutions."""
+"""Lab 10: K-FAC. A layer's Fisher and factors, Kronecker products, the damped step. `training.py` has the optimiser and the ranks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_lib.exercises.comparing import equal, plain
+from course_lib.exercises.comparing import equal
 from course_lib.exercises.description import Exercise, Part
+from course_lib.exercises.labs.lab10.training import ASSIGN, AVERAGE, KFAC, STRATEGIES, near, pair
 
 __all__ = ["EXERCISES"]
 
@@ -18,17 +19,7 @@ def _normal(random, *shape):
     return torch.from_numpy(random.normal(0, 1, shape))
 
 
-def _near(seen, right):
-    """Tensors are equal to a part in 10⁵ of the largest entry: so tightly for small factors, and in float32 too."""
-    if isinstance(right, list):
-        return all(_near(a, b) for a, b in zip(seen, right, strict=True))
-    if not isinstance(right, torch.Tensor):
-        return equal(seen, right)
-    seen, scale = plain(seen), right.abs().max().clamp(min=1e-12)
-    return isinstance(seen, torch.Tensor) and seen.is_floating_point() and equal(seen / scale, right / scale, 1e-5)
-
-
-_part = partial(Part, same=_near)
+_part = partial(Part, same=near)
 
 # --- softmax_fisher
 
@@ -124,11 +115,6 @@ def _draw_convolutions(random):
     return {"images": [case(3, 1, 1), case(3, 2, 1), case(int(random.integers(1, 4)), 1, 0), case(2, 2, 1)]}
 
 
-def pair(found):
-    """The two that an answer returned; None for each if it is no pair."""
-    return found if isinstance(found, tuple | list) and len(found) == 2 else (None, None)
-
-
 def observe_factors(case, answer):
     inputs, gradients = case[0].clone(), case[1].clone()
     A, G = pair(answer(inputs, gradients, *case[2:]))
@@ -142,7 +128,7 @@ def _inner(seen, right):
     if not isinstance(wanted, torch.Tensor):
         return A is wanted
     blocks = A, A[:-1, :-1], A[1:, 1:]
-    return equal(kept, as_kept) and any(_near(block, wanted[:-1, :-1]) for block in blocks)
+    return equal(kept, as_kept) and any(near(block, wanted[:-1, :-1]) for block in blocks)
 
 
 factors = Exercise(("factors",), _draw_batches, observe_factors, {
@@ -183,10 +169,11 @@ def _draw_steps(random):
     return {"hardly": [case(1e-20)], "damped": [case(each) for each in dampings], "without": [case(1e-20, False)]}
 
 
-def observe_step(case, answer):
+def observe_step(case, damped_inverses, precondition):
     given = [None if each is None else each.clone() for each in case[:4]]
+    inverses = pair(damped_inverses(*given[2:], case[4]))
     try:
-        weight, bias = pair(answer(*given, case[4]))
+        weight, bias = pair(precondition(*given[:2], *inverses))
     except Exception:
         if case[1] is not None:
             raise
@@ -195,7 +182,7 @@ def observe_step(case, answer):
     return {"weight": weight, "bias": bias, "kept": kept}
 
 
-precondition = Exercise(("precondition",), _draw_steps, observe_step, {
+precondition = Exercise(("damped_inverses", "precondition"), _draw_steps, observe_step, {
     "product": _part("The product of inverses and gradient",
         "hardly damped, the weight's step is not that of G⁻¹ [∇W | ∇b] A⁻¹", cases="hardly", keys="weight"),
     "damping": _part("Damping, shared by both factors",
@@ -208,4 +195,7 @@ precondition = Exercise(("precondition",), _draw_steps, observe_step, {
 }, hint="build the damped A ⊗ G with torch.kron for a tiny layer, and solve with it",
     show="weight {0.shape[0]}×{0.shape[1]}, A {2.shape[0]}×{2.shape[0]}, γ = {4:.2g}")  # fmt: skip
 
-EXERCISES = {"fisher": fisher, "kron": kron, "factors": factors, "precondition": precondition, "conv-factors": conv}
+EXERCISES = {
+    "fisher": fisher, "kron": kron, "factors": factors, "precondition": precondition, "conv-factors": conv,
+    "kfac": KFAC, "assign": ASSIGN, "average": AVERAGE, "strategies": STRATEGIES,
+}  # fmt: skip
