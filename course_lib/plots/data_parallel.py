@@ -119,7 +119,9 @@ def epoch_of_a_program() -> Figure:
             axes.text(4.5, y + 0.31, text, ha="center", va="center", fontsize=10)
         for rank, x in enumerate((0.2, 4.7)) if who != "both" else ():
             if rank == 0 or who == "own":
-                axes.add_patch(plt.Rectangle((x, y), 4.1, 0.62, facecolor="white", edgecolor=RANKS[rank], linewidth=1.3))
+                axes.add_patch(
+                    plt.Rectangle((x, y), 4.1, 0.62, facecolor="white", edgecolor=RANKS[rank], linewidth=1.3)
+                )
                 axes.text(x + 2.05, y + 0.31, text, ha="center", va="center", fontsize=9)
         axes.text(9.0, y + 0.31, often, va="center", fontsize=9)
         for x in (2.25, 6.75) if 0 < y < len(rows) - 1 else (2.25,) if y else ():

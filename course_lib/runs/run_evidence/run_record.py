@@ -119,7 +119,9 @@ def parse_run_record(text: str) -> RunRecord:
         ended=None if whole.get("ended", _MISSING) is None else _moment(whole, "ended"),
         stopped_early=_field(whole, "stopped_early", bool, "true or false"),
         program=_field(whole, "program", str, "a string") if "program" in whole else None,
-        train_images=max(0, _field(data, "train_samples", int, "a whole number", "data.")) if "train_samples" in data else 0,
+        train_images=max(0, _field(data, "train_samples", int, "a whole number", "data."))
+        if "train_samples" in data
+        else 0,
     )
     if not 1 <= record.world_size <= LARGEST:
         raise EvidenceError("run.json: world_size is not a number of ranks: run the lab again")

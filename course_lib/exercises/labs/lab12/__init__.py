@@ -6,6 +6,7 @@ The program is observed in `program.py` and judged in `judging.py`.
 from __future__ import annotations
 
 import argparse
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -99,28 +100,38 @@ def _rises(case, seen, right):
     warm, rates = _warm(case), seen["rates"]
     highest = max(rates)
     if not warm:
-        return "" if rates[0] >= 0.98 * highest else "without warm-up the first step does not have the highest learning rate"
+        return (
+            ""
+            if rates[0] >= 0.98 * highest
+            else "without warm-up the first step does not have the highest learning rate"
+        )
     if rates[0] > 0.25 * highest:
         return "with warm-up the first step has more than a quarter of the highest learning rate"
-    if any(after < before for before, after in zip(rates[:warm], rates[1:warm], strict=False)):
+    if any(after < before for before, after in pairwise(rates[:warm])):
         return "during the warm-up the learning rate falls"
     if max(rates[: warm // 2]) > 0.8 * highest:
         return "the warm-up is over before half of it: it counts epochs of steps_per_epoch steps"
     if max(rates[warm - 2 : warm + 3]) < 0.95 * highest:
-        return "at the end of the warm-up, after args.warmup_epochs · steps_per_epoch steps, the rate is not the highest"
+        return (
+            "at the end of the warm-up, after args.warmup_epochs · steps_per_epoch steps, the rate is not the highest"
+        )
     return ""
 
 
 def _falls(case, seen, right):
     rates = seen["rates"][_warm(case) + 1 :]
-    if any(after > before * 1.000001 for before, after in zip(rates, rates[1:], strict=False)):
+    if any(after > before * 1.000001 for before, after in pairwise(rates)):
         return "the learning rate rises again after the warm-up"
     if rates[-1] > 0.05 * max(seen["rates"]):
         return "at the last step the learning rate is above 5 % of the highest"
     if rates[-1] < 0:
         return "a learning rate is negative"
     early = next((n for n, rate in enumerate(rates) if rate <= 0.01 * max(seen["rates"])), len(rates))
-    return "the learning rate is near 0 long before the last step: nothing is learned any more" if early < 0.8 * len(rates) else ""
+    return (
+        "the learning rate is near 0 long before the last step: nothing is learned any more"
+        if early < 0.8 * len(rates)
+        else ""
+    )
 
 
 RECIPE = Exercise(

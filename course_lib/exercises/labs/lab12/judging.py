@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -114,7 +115,10 @@ def _really(case, seen):
     for together in _together(seen):
         if not all(step["gradient"].isfinite().all() and step["gradient"].norm() > 0 for step in together):
             return "a step has no gradient: loss.backward() comes before it"
-    first = [calls[0]["weights"] for calls in ([step for epoch in _steps(calls) for step in epoch] for calls in seen["calls"])]
+    first = [
+        calls[0]["weights"]
+        for calls in ([step for epoch in _steps(calls) for step in epoch] for calls in seen["calls"])
+    ]
     last = [_named(calls, "evaluate")[-1:] for calls in seen["calls"]]
     if any(facts and _near(facts[0]["weights"], start, 1e-6) for start, facts in zip(first, last, strict=True)):
         return "the weights do not move: optimizer.step() after each backward()"
@@ -149,7 +153,7 @@ def _shares(case, seen, right):
 def _order(case, seen, right):
     for calls in seen["calls"]:
         orders = [[index for step in epoch for index in _indices(step)] for epoch in _steps(calls)]
-        if any(one == other for one, other in zip(orders, orders[1:], strict=False)):
+        if any(one == other for one, other in pairwise(orders)):
             return "every epoch has the same images in the same order: sampler.set_epoch(epoch) before the loop"
         shared = len(set(orders[0])) < len(case["labels"][0])
         if shared and any(set(order) == set(orders[0]) for order in orders[1:]):
@@ -158,7 +162,9 @@ def _order(case, seen, right):
 
 
 def _randomness(case, seen, right):
-    batches = [batch for calls in seen["calls"] for epoch in _steps(calls) for step in epoch for batch in step["passed"]]
+    batches = [
+        batch for calls in seen["calls"] for epoch in _steps(calls) for step in epoch for batch in step["passed"]
+    ]
     if not all(batch["marked"] for batch in batches):
         return "training images are not augmented: prepare(images, data, device, AUGMENTATIONS[args.augmentation])"
     seeds = [[epoch[0]["passed"][0]["seed"] for epoch in _steps(calls)] for calls in seen["calls"]]
@@ -201,9 +207,7 @@ def _why(case, together, before):
         return all(_near(each, one, CLOSE * (1 + one.norm())) for each, one in zip(found, wrong, strict=True))
 
     if like(own):
-        return (
-            "each rank steps by its own gradient: wrap the network in DistributedDataParallel, and call the wrapped model"
-        )
+        return "each rank steps by its own gradient: wrap the network in DistributedDataParallel, and call the wrapped model"
     if like([len(own) * mean] * len(own)):
         return "the gradients are summed over the ranks, not averaged"
     if like([mean / len(own)] * len(own)):
@@ -221,7 +225,7 @@ def _moved(case, seen):
     for calls in seen["calls"]:
         steps = [step for epoch in _steps(calls) for step in epoch]
         velocity = torch.zeros_like(steps[0]["weights"])
-        for step, after in zip(steps, steps[1:], strict=False):
+        for step, after in pairwise(steps):
             velocity = case["momentum"] * velocity + step["gradient"]
             if not _near(after["weights"], step["weights"] - step["lr"] * velocity, 1e-4):
                 return "the weights change otherwise than by recipe's optimiser"
@@ -339,11 +343,13 @@ def _true_metrics(case, seen, right):
             if equal(found, wanted, 0.005):
                 continue
             shares = [
-                [_right(case, number, facts["images"]) for facts in _evaluations(calls)[number]] for calls in seen["calls"]
+                [_right(case, number, facts["images"]) for facts in _evaluations(calls)[number]]
+                for calls in seen["calls"]
             ]
             own = [sum(a for a, _ in share) / max(1, sum(n for _, n in share)) for share in shares]
             losses = [
-                _loss(case, number, [facts["images"] for facts in _evaluations(calls)[number]]) for calls in seen["calls"]
+                _loss(case, number, [facts["images"] for facts in _evaluations(calls)[number]])
+                for calls in seen["calls"]
             ]
             if name == "val_loss" and any(equal(found, each, 0.002) for each in losses):
                 return "the validation loss is one rank's own: dist.all_reduce the sums of all ranks"
@@ -384,13 +390,17 @@ def _times(case, seen, right):
             if record[1] > total + 500:
                 return "an epoch's seconds contain those of the evaluation: stop the clock before it"
             if number == 0 and any(equal(record[1], each, CLOSE) for each in took):
-                return "an epoch's seconds are one rank's own: an epoch takes as long as its slowest rank (ReduceOp.MAX)"
+                return (
+                    "an epoch's seconds are one rank's own: an epoch takes as long as its slowest rank (ReduceOp.MAX)"
+                )
             if number and equal(record[1], max(took), CLOSE):
                 return "time is one epoch's seconds; it is the sum of all epochs so far"
             return "time is not the sum of the epochs' training seconds, of the slowest rank"
         if not equal(record[2], images / max(took), CLOSE):
             return "images per second are not the images of all ranks over the seconds of the slowest one"
-        if not equal(record[0], float(number + 1)) or not equal(record[7], _steps(seen["calls"][0])[number][0]["lr"], CLOSE):
+        if not equal(record[0], float(number + 1)) or not equal(
+            record[7], _steps(seen["calls"][0])[number][0]["lr"], CLOSE
+        ):
             return "a record's epoch counts from 1, and its lr is the learning rate of the epoch's first step"
     if not all(equal(one["time"], total, CLOSE) for one in seen["ranks"]):
         return "`time`, which it returns, is not the sum of the epochs' seconds"
@@ -449,7 +459,9 @@ def _stopped(case, seen, right):
         if trained[0] == 1:
             return "training ends at the first epoch that reaches the target: args.patience epochs in a row must"
         sooner = "before" if trained[0] < due else "after"
-        return f"training ends {sooner} the epoch in which the last args.patience accuracies have all reached the target"
+        return (
+            f"training ends {sooner} the epoch in which the last args.patience accuracies have all reached the target"
+        )
     if not all(one["stopped"] is True for one in seen["ranks"]):
         return "`stopped`, which it returns, is not True on every rank where the target has ended the training"
     lines = [facts["text"] for facts in _named(seen["calls"][0], "print")]
@@ -462,7 +474,11 @@ def _resumes(case, seen, right):
     killed, most = case["killed"], case["most"]
     written = [one["files"] for one in seen["ranks"]]
     if written[0] != [True]:
-        return "no rank writes args.checkpoint" if not any([True] == each for each in written) else "rank 0 does not write it"
+        return (
+            "no rank writes args.checkpoint"
+            if not any(each == [True] for each in written)
+            else "rank 0 does not write it"
+        )
     if any(each != [False] for each in written[1:]):
         return "every rank writes the checkpoint, all into the same file: rank 0 alone"
     if seen["saved"] is not True:
@@ -498,7 +514,7 @@ def _resumes(case, seen, right):
         if _named(second, "forward")[0]["seed"] != seeds[-1] or seeds[-1] is None:
             return "a restored epoch draws other crops and dropout masks than without the kill: seed each epoch by its number"
         orders = [[i for step in epoch for i in _indices(step)] for epoch in _steps(second)]
-        if any(_named(first, "forward")) and any(one == other for one, other in zip(orders, orders[1:], strict=False)):
+        if any(one == other for one, other in pairwise(orders)):
             return "the epochs of the second start have one order: sampler.set_epoch with the epoch's own number"
         if _order_of(case, rank, killed) != orders[0]:
             return "the second start shuffles by other epoch numbers than the first: sampler.set_epoch(epoch), counted from 0"

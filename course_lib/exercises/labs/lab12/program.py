@@ -173,7 +173,12 @@ def known_to_ranks(case, rank):
 # --- what is sent beside the student's code
 
 HERE = threading.local()  # the ranks of a test are threads
-SEED, JOIN, COUNT, PRESENT = torch.manual_seed, dist.init_process_group, torch.cuda.device_count, torch.cuda.is_available
+SEED, JOIN, COUNT, PRESENT = (
+    torch.manual_seed,
+    dist.init_process_group,
+    torch.cuda.device_count,
+    torch.cuda.is_available,
+)
 PRETENDING = threading.Lock()
 pretending = 0  # ranks that pretend
 
@@ -355,7 +360,9 @@ class Run:
         ask_grader("save_model", weights=None if layers is None else weights_of(layers))
 
     def restore(self, records, seconds):
-        ask_grader("restore", epochs=[int(record.epoch) for record in records], seconds=[float(each) for each in seconds])
+        ask_grader(
+            "restore", epochs=[int(record.epoch) for record in records], seconds=[float(each) for each in seconds]
+        )
 
 
 def observe_program(case, rank, outside, main):
