@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from autograde.checks.registry import AnswerError, Ask, Findings, HiddenCheck
-from autograde.rubric.criteria import Finding
 from autograde.sandbox.limits import Exceeded
 from course_lib.exercises import Exercise, answers_of, exercises_of, known_labs
 from course_lib.exercises import Finding as Verdict
 from course_lib.exercises.judging import Expectation, Raised, judge
+from course_lib.runs.run_evidence.criteria import Finding
 
 __all__ = ["find_check", "known_checks", "observer_source"]
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from autograde.rubric.criteria import Finding
+from course_lib.runs.run_evidence.criteria import Finding
 
 __all__ = ["AnswerError", "Ask", "Findings", "HiddenCheck"]
 
