@@ -72,11 +72,11 @@ def _indices(step):
 
 def _inputs(case, passed):
     """A batch as the network had it, and its labels."""
-    split = int(passed["tests"])
-    images = case["images"][split][passed["images"]].float() / 255
+    places = list(zip(map(int, passed["tests"]), passed["images"], strict=True))
+    images = torch.stack([case["images"][split][image] for split, image in places]).float() / 255
     if passed["marked"]:
         images[:, 2, 0, 0] = 1.0
-    return images, case["labels"][split][passed["images"]]
+    return images, torch.stack([case["labels"][split][image] for split, image in places])
 
 
 def _gradient(case, weights, batches):
@@ -128,7 +128,7 @@ def _really(case, seen):
 def _shares(case, seen, right):
     count, ranks = len(case["labels"][0]), case["ranks"]
     every = [_steps(calls) for calls in seen["calls"]]
-    if any(step["passed"][0]["tests"] for rank in every for epoch in rank for step in epoch):
+    if any(batch["tests"].any() for rank in every for epoch in rank for step in epoch for batch in step["passed"]):
         return "it trains on test images: data.train alone is for training"
     for epoch in zip(*every, strict=False):
         shares = [[index for step in steps for index in _indices(step)] for steps in epoch]

@@ -279,7 +279,7 @@ class Watched(nn.Module):
             if ask_grader("forward", seed=HERE.seed) == "killed":
                 raise Killed
             HERE.clock += HERE.case["step_seconds"]
-            HERE.passed.append({"images": images, "tests": bool(tests.any()), "marked": marked, "seed": HERE.seed})
+            HERE.passed.append({"images": images, "tests": tests, "marked": marked, "seed": HERE.seed})
         return self.layers(x)
 
 
