@@ -199,7 +199,7 @@ _OF = {
             "    return dict(accuracies=[0.9] * args.epochs, stopped=True, time=9.0, same=True)\n",
             _WHOLE, "does not train"),
         "learning on the test images": (
-            edited("program", "    sampler = DistributedSampler", "    train_set = test_set\n    sampler = DistributedSampler"), "shares resumes", "test images"),
+            edited("program", "    sampler = DistributedSampler", "    train_set = torch.utils.data.ConcatDataset([train_set, test_set])\n    sampler = DistributedSampler"), "shares resumes", "test images"),
         "weights that never move": (edited("program", "            optimizer.step()\n", "            optimizer.step = lambda *given: None\n            optimizer.step()\n"), _WHOLE, "does not train"),
     },
 }  # fmt: skip

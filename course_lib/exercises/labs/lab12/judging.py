@@ -339,8 +339,9 @@ def _true_metrics(case, seen, right):
         return _NOT_APPENDED
     for number, record in enumerate(records):
         truth, _ = _truth(case, seen, number)
+        hard = _truth(case | {"smoothing": 0.0}, seen, number)[0][0]  # what is missing in the gradients is judged there
         for found, wanted, name in zip(record[3:7], truth, _FIELDS, strict=True):
-            if equal(found, wanted, 0.005):
+            if equal(found, wanted, 0.005) or (name == "train_loss" and equal(found, hard, 0.005)):
                 continue
             shares = [
                 [_right(case, number, facts["images"]) for facts in _evaluations(calls)[number]]
