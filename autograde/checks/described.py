@@ -15,25 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from autograde.checks.registry import AnswerError, Ask, Findings, HiddenCheck
-from autograde.rubric.criteria import Finding
 from autograde.sandbox.limits import Exceeded
 from course_lib.exercises import Exercise, answers_of, exercises_of, known_labs
 from course_lib.exercises import Finding as Verdict
 from course_lib.exercises.judging import Expectation, Raised, judge
+from course_lib.runs.run_evidence.criteria import Finding
 
-__all__ = ["described_check", "described_checks", "observer_source"]
+__all__ = ["find_check", "known_checks", "observer_source"]
 
 _HERE = "course_lib.exercises"
 
 
-def described_checks() -> list[str]:
-    """Ids of all exercises that are described."""
-    return [f"{lab}.{name}" for lab in known_labs() for name in exercises_of(lab)]
+def known_checks() -> list[str]:
+    """Ids of all checks, as rubrics name them: ``lab01.train-step``."""
+    return sorted(f"{lab}.{name}" for lab in known_labs() for name in exercises_of(lab))
 
 
 @cache
-def described_check(check: str) -> HiddenCheck | None:
-    """The hidden check of an exercise's id, or None if it is not described."""
+def find_check(check: str) -> HiddenCheck | None:
+    """The check of that id, or None."""
     lab, _, name = check.partition(".")
     exercise = exercises_of(lab).get(name)
     if exercise is None:
@@ -41,9 +41,7 @@ def described_check(check: str) -> HiddenCheck | None:
     if answers_of(lab) is None:
         raise RuntimeError("the installed course_lib has no answers, as students get it: grade from a checkout")
     parts = {part: each.about for part, each in exercise.parts.items() if each.about}
-    return HiddenCheck(
-        partial(_judge, lab, name), parts, exercise.ranks, exercise.process_group, exercise.network, exercise.seconds
-    )
+    return HiddenCheck(partial(_judge, lab, name), parts, exercise.ranks, exercise.network, exercise.seconds)
 
 
 def _judge(lab: str, name: str, ask: Ask) -> Findings:

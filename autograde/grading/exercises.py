@@ -2,7 +2,7 @@
 
 Each exercise gets a separate sandbox. It executes, in the notebook's order, the lab's own cells that the rubric lists,
 every answer, and the definitions in the student's own cells (imports, functions, classes, constants). So a helper in a
-student's cell works, and an experiment there costs no time. Then the check's driver is called. Modules that the rubric
+student's cell works, and an experiment there costs no time. Then the check's observer is called. Modules that the rubric
 withholds are absent. An answer that fails to execute loses only the exercises that need it. A cell that ends the
 execution (it never returns, or it ends its process) is left out of the later exercises.
 """
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autograde.checks.registry import AnswerError, Findings, driver_source, find_check
+from autograde.checks.described import find_check, observer_source
+from autograde.checks.registry import AnswerError, Findings
 from autograde.rubric.criteria import Finding
 from autograde.rubric.form import Execution as ExecutionRules
 from autograde.rubric.form import Exercise
@@ -125,8 +126,6 @@ class ExerciseJudge:
             execution.allow(share * check.seconds)
             ask = _SandboxAsk(exercise.check, execution, outcomes[0], stream, self._left_out)
             try:
-                if check.ranks > 1 and check.process_group:
-                    ask.call("join", [None] * check.ranks)
                 return check.judge(ask)
             except Exceeded as error:
                 if error.kind != "time" and execution.place.disk_used() > 0.98:
@@ -168,15 +167,12 @@ class _SandboxAsk:
     left_out: list[AnswerError]
 
     def call(self, function: str, given: Any, answers: Mapping[str, Callable[..., Any]] | None = None) -> Any:
-        replies = self.execution.call(driver_source(self.check, function), function, given, answers)
+        replies = self.execution.call(observer_source(self.check), function, given, answers)
         for rank, reply in enumerate(replies):
             if reply is not None and "value" not in reply:
                 raise self._failure(reply, f" (on rank {rank})" if len(replies) > 1 else "")
         values = [reply["value"] for reply in replies]
         return values if len(values) > 1 else values[0]
-
-    def bytes_on_loopback(self) -> int | None:
-        return self.execution.bytes_on_loopback()
 
     def _failure(self, reply: dict[str, Any], where: str) -> AnswerError:
         failed = next((outcome for outcome in self.outcomes if isinstance(outcome["error"], dict)), None)

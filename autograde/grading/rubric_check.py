@@ -6,7 +6,7 @@ import ast
 
 from nbformat import NotebookNode
 
-from autograde.checks.registry import find_check, known_checks
+from autograde.checks.described import find_check, known_checks
 from autograde.grading.networks import NETWORKS
 from autograde.rubric.schema import Rubric
 from autograde.sandbox.withheld import WithheldError, withheld_modules

@@ -54,7 +54,7 @@ class Execution(Struct, frozen=True, forbid_unknown_fields=True):
         Staged data sets that the sandbox shows.
     withheld : tuple of str
         Modules of the course's library that are hidden from answers, because they solve an exercise: ``course_lib.MODULE``
-        (see `autograde.sandbox.withheld`). The visible checks are always among them.
+        (see `autograde.sandbox.withheld`).
     seconds, memory_gib : float
         Limits on one exercise, all of its ranks together.
     """

@@ -44,7 +44,6 @@ __all__ = [
 ]
 
 RUBRICS = Path(__file__).resolve().parents[1] / "rubrics"
-_VISIBLE_CHECKS = "course_lib.checks.lab*"  # of all labs: they know answers
 # Of a run, its folder and its program: one component of a path, and never "." or "..".
 _Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")]
 
@@ -162,14 +161,13 @@ def load_rubric(path: Path) -> Rubric:
     exercises = tuple(_exercise(file.lab, name, points, fail) for name, points in file.exercises.items())
     if twice := _twice([*(run.cell for run in runs), *(exercise.cell for exercise in exercises)]):
         raise fail(f"cell {twice!r} is there twice")
-    withheld = (_VISIBLE_CHECKS, *file.execution.withheld)
     return Rubric(
         lab=file.lab,
         title=file.title,
         mode=file.mode,
         runs=runs,
         exercises=exercises,
-        execution=msgspec.structs.replace(file.execution, withheld=withheld),
+        execution=file.execution,
         rerun=file.rerun,
         digest=hashlib.sha256((text + repr(runs)).encode()).hexdigest(),  # criteria may be of another file
     )

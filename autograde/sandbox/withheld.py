@@ -42,7 +42,7 @@ def withheld_modules(entries: tuple[str, ...]) -> tuple[WithheldModule, ...]:
     ----------
     entries : tuple of str
         ``course_lib.distributed.collectives.ring``, a module, or a package with all modules below it;
-        ``course_lib.checks.lab*``, all modules whose names begin like this. ``torchvision.models.resnet`` is a module
+        ``course_lib.training.lo*``, all modules whose names begin like this. ``torchvision.models.resnet`` is a module
         of another package, which need not be installed. `hidden_packages` handles a whole one, such as ``timm``.
 
     Raises

@@ -5,6 +5,7 @@ says what was expected, what came, and the likeliest reason. They compare behavi
 correct answer passes, however it is written.
 """
 
-from course_lib.checks.registry import CheckFailed, check
+from course_lib.checks.registry import check
+from course_lib.exercises.failed import CheckFailed
 
 __all__ = ["CheckFailed", "check"]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
-import textwrap
 import traceback
 import types
 from collections.abc import Callable
@@ -13,21 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from course_lib.exercises.failed import CheckFailed, wrapped
 from course_lib.runs.run_evidence.course import full_name, known_labs, programs_of
 
 __all__ = ["CheckFailed", "check"]
 
 HERE = Path(__file__).parent
 OURS = (HERE, HERE.parent / "exercises")
-COLUMNS = 96  # JupyterLab shows about so many at 1280 pixels
-
-
-class CheckFailed(AssertionError):
-    """The answer is not right yet; the message says what was expected, what came, and the likeliest reason."""
-
-    def _render_traceback_(self) -> list[str]:
-        # IPython calls this instead of rendering the frames: those of the checker's code help nobody.
-        return [f"✗ {line}" if n == 0 else f"  {line}" for n, line in enumerate(_wrapped(str(self)))]
 
 
 def check(exercise: str, answer: Any, **context: Any) -> float | None:
@@ -82,16 +72,14 @@ def check(exercise: str, answer: Any, **context: Any) -> float | None:
 
 
 def _checks_of(lab: str) -> dict[str, Callable[..., Any]]:
-    """A lab's checks by name: of the run folders, of the lab's module here, and what `course_lib.exercises` describes."""
-    from course_lib.checks.run_evidence import check_run
+    """A lab's checks by name: of the run folders, and what `course_lib.exercises` describes."""
+    from course_lib.checks.run_evidence import check_run  # imports what a notebook may need later or never
     from course_lib.exercises import exercises_of
     from course_lib.exercises.visible import check_described
 
     checks: dict[str, Callable[..., Any]] = {"run": partial(check_run, lab=full_name(lab))}
     for program in programs_of(full_name(lab)):
         checks[program.replace("_", "-")] = partial(check_run, lab=full_name(lab), program=program)
-    if importlib.util.find_spec(f"course_lib.checks.{lab}"):
-        checks |= importlib.import_module(f"course_lib.checks.{lab}").CHECKS
     described = exercises_of(lab)
     return checks | {name: partial(check_described, lab, name, each) for name, each in described.items()}
 
@@ -104,15 +92,7 @@ _UNREADABLE = (
     "the check cannot use what your answer returned or left behind ({what}). Compare its type and shape with what the "
     "docstring asks for"
 )
-_OUR_FRAMES = re.compile(
-    r'^ +File "[^"\n]*[/\\]course_lib[/\\].*\n(?: {4}.*\n)*', re.MULTILINE
-)  # in a rank's traceback
 _RAISED_BLANK = re.compile(r"NotImplementedError:?\s*$", re.MULTILINE)  # in a rank's report
-
-
-def _wrapped(text: str) -> list[str]:
-    lines = _OUR_FRAMES.sub("", text).splitlines() or [""]
-    return [part for line in lines for part in textwrap.wrap(line, COLUMNS - 2, replace_whitespace=False) or [""]]
 
 
 def _frames_of(entry: types.TracebackType | None, notebook: dict[str, Any]) -> list[types.TracebackType]:
@@ -133,7 +113,7 @@ def _show_only(error: Exception, frames: list[types.TracebackType]) -> None:
 
     def render() -> list[str]:
         if kept is None:  # raised on a rank, whose own report is in the message
-            return _wrapped("\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]))
+            return wrapped("\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]))
         from IPython import get_ipython
 
         return get_ipython().InteractiveTB.structured_traceback(type(error), error, kept)

@@ -113,8 +113,8 @@ class Exercise:
         ranks the rank is 0. It must have nothing that is to come by messages or from the watch.
     transport : callable, optional
         ``transport(exercise, case, functions) -> observation``: how the visible check observes a case on several ranks.
-    process_group, network : bool
-        Whether the hidden check's ranks find a Gloo group up, and whether they have a network.
+    network : bool
+        Whether the hidden check's ranks have a network.
     seconds : float
         Limit on the hidden check's calls, if less than the rubric's.
     """
@@ -132,7 +132,6 @@ class Exercise:
     world: Callable[[Any], int] | None = None
     share: Callable[[Any, int], Any] = lambda case, rank: case
     transport: Callable[[Exercise, Any, Sequence[Callable[..., Any]]], Any] | None = None
-    process_group: bool = False
     network: bool = False
     seconds: float = math.inf
 

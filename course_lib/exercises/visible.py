@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from course_lib.checks.registry import CheckFailed
 from course_lib.exercises.comparing import contrast, picked
 from course_lib.exercises.description import Exercise, Finding
 from course_lib.exercises.expected import expectation_of
+from course_lib.exercises.failed import CheckFailed
 from course_lib.exercises.judging import Expectation, judge, observe_here
 
 __all__ = ["check_described"]

@@ -1,4 +1,4 @@
-"""Lab 02's figures: copies and shares of data-parallel training, who trains which image, a backward pass and its messages."""
+"""Figures of labs 02 and 12: copies and shares of data-parallel training, who trains which image, a program's epoch, messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from course_lib.plots import style
 from course_lib.plots.style import COLOURS, in_course_style
 
-__all__ = ["backward_timeline", "copies_and_shares", "dealt_images"]
+__all__ = ["backward_timeline", "copies_and_shares", "dealt_images", "epoch_of_a_program", "learning_rates"]
 
 RANKS = [COLOURS["measured"], COLOURS["other"], COLOURS["third"], COLOURS["reference"]]
 
@@ -93,4 +93,54 @@ def backward_timeline(traces: Mapping[str, Mapping[str, Sequence[tuple[float, fl
     panels[-1].set_xlim(0, 1.02 * longest)
     panels[-1].set_xlabel("time since the backward pass began (ms)")
     style.figure_title(figure, title)
+    return figure
+
+
+@in_course_style
+def epoch_of_a_program() -> Figure:
+    """What two ranks do in an epoch of a data-parallel program, and where a collective connects them; time runs down."""
+    rows = (
+        ("own", "the sampler's share of the images", "once per epoch"),
+        ("own", "forward and backward of one batch", "in every step"),
+        ("both", "all-reduce: the mean of the gradients", "in every step"),
+        ("own", "one step of optimiser and schedule", "in every step"),
+        ("both", "broadcast: rank 0's batch-norm statistics", "once per epoch"),
+        ("own", "evaluation of a share of the test images", "once per epoch"),
+        ("both", "all-reduce: sums and counts, longest time", "once per epoch"),
+        ("own", "equal numbers, so an equal decision to stop", "once per epoch"),
+        ("rank 0", "transcript, learning curve, checkpoint", "once per epoch"),
+    )
+    figure, axes = plt.subplots(figsize=(9.2, 5.0))
+    axes.set(xlim=(0, 10.6), ylim=(len(rows) + 0.1, -0.7))
+    axes.axis("off")
+    for y, (who, text, often) in enumerate(rows):
+        if who == "both":
+            axes.add_patch(plt.Rectangle((0.2, y), 8.6, 0.62, facecolor="0.88", edgecolor="0.3", linewidth=1.3))
+            axes.text(4.5, y + 0.31, text, ha="center", va="center", fontsize=10)
+        for rank, x in enumerate((0.2, 4.7)) if who != "both" else ():
+            if rank == 0 or who == "own":
+                axes.add_patch(
+                    plt.Rectangle((x, y), 4.1, 0.62, facecolor="white", edgecolor=RANKS[rank], linewidth=1.3)
+                )
+                axes.text(x + 2.05, y + 0.31, text, ha="center", va="center", fontsize=9)
+        axes.text(9.0, y + 0.31, often, va="center", fontsize=9)
+        for x in (2.25, 6.75) if 0 < y < len(rows) - 1 else (2.25,) if y else ():
+            axes.annotate("", (x, y), (x, y - 0.38), arrowprops={"arrowstyle": "->", "color": "0.3"})
+    for rank, x in enumerate((2.25, 6.75)):
+        axes.text(x, -0.3, f"rank {rank}", ha="center", color=RANKS[rank], fontsize=11)
+    style.figure_title(figure, "An epoch on two ranks: three collectives keep them together (grey)")
+    return figure
+
+
+@in_course_style
+def learning_rates(rates: Mapping[str, Sequence[float]], steps_per_epoch: int) -> Figure:
+    """Learning rate against epochs, a line per label; `rates` are those of every step."""
+    figure, axes = plt.subplots(figsize=(7.2, 3.0))
+    for index, (label, values) in enumerate(rates.items()):
+        epochs = [step / steps_per_epoch for step in range(len(values))]
+        axes.plot(epochs, values, label=label, color=RANKS[index % 4])
+    axes.set(xlabel="epoch", ylabel="learning rate", ylim=(0, None))
+    axes.legend()
+    highest = ", ".join(f"{label} {max(values):g}" for label, values in rates.items())
+    axes.set_title(f"Your recipe; highest learning rate: {highest}", loc="left")
     return figure

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import nbformat
-import pytest
 from fake_runs import REPOSITORY
 
 import autograde.grading.exercises
@@ -78,33 +76,6 @@ class GradedLab:
             {part: result.remedy for part, result in by_part.items()},
             [flag.kind for flag in judge.flags],
         )
-
-
-def loses(lab: GradedLab, exercise: str, answer: str, lost: str, reason: str) -> None:
-    """Assert that an answer loses the parts `lost`, and that `reason` is among their reasons.
-
-    One draw: `test_known_mistakes` compares two, without a sandbox, for the exercises of one process that it names.
-    """
-    first = lab.judge(exercise, answer, 11)
-    assert first.lost == set(lost.split()), first.reasons
-    assert any(reason in first.reasons[part] for part in first.lost), first.reasons
-    assert "grader" not in first.flags
-    for part in first.lost:
-        assert first.remedies[part] or "not answered" in first.reasons[part]
-
-
-def cases(wrong: Mapping[str, tuple], elsewhere: str) -> list:
-    """The names of a table's mistakes as a test's cases: of each exercise in `elsewhere` the first, the others are slow.
-
-    Those are the exercises whose every mistake `test_known_mistakes` judges for several draws, without a sandbox.
-    """
-    exercises = [exercise for exercise, *_ in wrong.values()]
-    return [
-        pytest.param(
-            name, marks=pytest.mark.slow if exercise in elsewhere.split() and exercise in exercises[:at] else ()
-        )
-        for at, (name, (exercise, *_)) in enumerate(wrong.items())
-    ]
 
 
 def with_seconds(monkeypatch, seconds: float) -> None:

@@ -141,7 +141,7 @@ def test_a_rule_is_never_executed(tmp_path):
     assert not canary.exists()
 
 
-@pytest.mark.parametrize("name, value", [("optimizer", "novgrad"), ("batch_size", 4096)])
+@pytest.mark.parametrize("name, value", [("augmentation", "crops"), ("batch_size", 4096)])
 def test_the_notebooks_first_cell_refuses_under_plain_papermill(name, value, repository, tmp_path):
     import nbformat
     import papermill

@@ -21,8 +21,7 @@ import nbformat
 import pytest
 import torch
 
-from autograde.checks.described import observer_source
-from autograde.checks.registry import find_check
+from autograde.checks.described import find_check, observer_source
 from autograde.rubric.schema import find_rubric
 from course_lib.checks import CheckFailed, check
 from course_lib.distributed import launch

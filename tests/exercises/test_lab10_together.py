@@ -36,7 +36,9 @@ def test_the_answers_together_are_the_library_s_step(bias):
 @pytest.mark.parametrize("clip", [None, 1e-3])
 def test_the_answers_class_takes_the_library_s_steps(clip):
     """With intervals, a clip and the first average as it is; from the second on the library weighs the first few alike."""
-    ours, theirs = ([nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, 4)] for _ in range(2))
+    ours, theirs = (
+        [nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, 4)] for _ in range(2)
+    )
     ours, theirs = nn.Sequential(*ours).double(), nn.Sequential(*theirs).double()
     theirs.load_state_dict(ours.state_dict())
     mine = answers_of("lab10")["kfac"].reference[0](ours, 0.05, 0.0, 1, 2, clip)

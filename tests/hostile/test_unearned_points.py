@@ -8,9 +8,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "autograde"))
 
 from graded_lab import GradedLab
-from known_mistakes import lost_over, namespace_of
+from judged_here import lost_over, namespace_of
 
-FROZEN = "        start = time.perf_counter()\n"
 # lab, exercise, edits of the right answer, parts lost
 STEP, FORWARD, WAITS = "        optimizer.step()\n", "model(images)", "    dist.barrier()\n"
 VALIDATED = "evaluate(model.module, batches, loss_fn)"
@@ -112,8 +111,25 @@ OF_SEVERAL_RANKS = {
         ("    dist.all_reduce(vector)\n", "    vector *= dist.get_world_size()\n    dist.broadcast(vector, src=0)\n"),
         "mean one-message triangles",
     ),
-    "the assessment's worker whose optimiser never steps": (
-        "12_assessment", "worker", (FROZEN, FROZEN + "        optimizer.step = lambda *given: None\n"), "training",
+    "an assessment without an optimiser": (
+        "12_assessment", "program", ("            optimizer.step()\n", "            optimizer.step = lambda *given: None\n"),
+        "shares order randomness gradients rates evaluation metrics time transcript sync stop resumes",
+    ),
+    "an assessment that trains on the test images, too": (
+        "12_assessment", "program",
+        ("    sampler = Dist", "    train_set = torch.utils.data.ConcatDataset([train_set, test_set])\n    sampler = Dist"),
+        "shares resumes",
+    ),
+    "an accuracy from nowhere": (
+        "12_assessment", "program", ("accuracies.append(val_correct / val_images)", "accuracies.append(0.9)"), "metrics stop",
+    ),
+    "weights of all ranks that are averaged once per epoch": (
+        "12_assessment", "program",
+        ("logits = model(images)", "logits = model.module(images)",
+         "        for buffer in model.module.buffers():\n",
+         "        for weight in model.module.parameters():\n            dist.all_reduce(weight.data)\n            weight.data /= ranks\n"
+         "        for buffer in model.module.buffers():\n"),
+        "gradients sync",
     ),
 }  # fmt: skip
 

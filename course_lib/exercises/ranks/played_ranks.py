@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from course_lib.checks.registry import CheckFailed
 from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise
+from course_lib.exercises.failed import CheckFailed
 from course_lib.exercises.ranks.message_broker import MessageBroker
 
 __all__ = ["PlayedServer", "PlayedWorkers", "on_played_ranks"]

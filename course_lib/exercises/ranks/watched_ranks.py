@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-from course_lib.checks.registry import CheckFailed
 from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
 from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise, Watch
+from course_lib.exercises.failed import CheckFailed
 from course_lib.exercises.ranks.launched_ranks import until_the_limit
 
 __all__ = ["on_watched_ranks", "watched"]

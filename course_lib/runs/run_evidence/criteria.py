@@ -236,6 +236,41 @@ def final_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
 
 
 @_kind(
+    "Validation accuracy reaches {threshold:.2f} in two epochs in a row, from at most 800,000 training images",
+    "look at the last rows of {run}/learning_curve.csv: a schedule that ends within the budget, augmentation and warm-up "
+    "reach more with the same images",
+    {"threshold": _THRESHOLD, "images": _MINIMUM},
+    {"in_a_row": _MINIMUM},
+)
+def accuracy_within_images(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
+    """So many epochs in a row (2) reach the threshold, before the epochs have used more training images than the budget.
+
+    An epoch uses the training images that ``run.json`` names. The curve's throughput times its seconds must not be more.
+    """
+    curve, record, rows = evidence.curve, evidence.record, settings.get("in_a_row", 2)
+    if not (ordered := monotone(evidence, {})).passed:
+        return ordered
+    if reason := disagreement(evidence.transcript, curve) or more_than_wall_clock(curve, record):
+        return Finding(False, reason)
+    due = stopping_epoch(curve.accuracies, settings["threshold"], rows)
+    if due is None:
+        once = reaches(max(curve.accuracies), settings["threshold"])
+        said = "reached once, and not" if once else "never reached"
+        return Finding(False, f"{settings['threshold']:g} was {said} in {rows} epochs in a row")
+    if not record.train_images:
+        raise EvidenceError("run.json: data.train_samples is missing, a whole number was expected: run the lab again")
+    for before, row in pairwise(curve.rows):
+        images = (row.images_per_sec or 0.0) * (row.time - before.time)
+        if images > 1.01 * record.train_images + record.world_size:
+            said = f"line {row.line} of learning_curve.csv makes {images:,.0f} images of an epoch"
+            return Finding(False, f"{said}, run.json {record.train_images:,}: hand in the files of one run")
+    used = due * record.train_images
+    relation = "at most" if used <= settings["images"] else "more than"
+    summary = f"{settings['threshold']:g} in {rows} epochs in a row after epoch {due}, from {used:,} images"
+    return Finding(used <= settings["images"], f"{summary}: {relation} the {settings['images']:,} allowed")
+
+
+@_kind(
     "The training took at most 15 minutes on a CPU, 10 on a GPU",
     "look at the last row of {run}/learning_curve.csv, and at started and ended in {run}/run.json: fewer epochs, "
     "an earlier stop or a larger learning rate save time",

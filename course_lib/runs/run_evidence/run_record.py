@@ -36,6 +36,8 @@ class RunRecord:
     stopped_early : bool
     program : str or None
         The hand-in program that wrote it; None where the record names none.
+    train_images : int
+        Training images of an epoch; 0 where the record does not say.
     """
 
     lab: str
@@ -49,6 +51,7 @@ class RunRecord:
     ended: datetime | None
     stopped_early: bool
     program: str | None = None
+    train_images: int = 0
 
     def number(self, name: str) -> float:
         """A numeric parameter.
@@ -116,6 +119,9 @@ def parse_run_record(text: str) -> RunRecord:
         ended=None if whole.get("ended", _MISSING) is None else _moment(whole, "ended"),
         stopped_early=_field(whole, "stopped_early", bool, "true or false"),
         program=_field(whole, "program", str, "a string") if "program" in whole else None,
+        train_images=max(0, _field(data, "train_samples", int, "a whole number", "data."))
+        if "train_samples" in data
+        else 0,
     )
     if not 1 <= record.world_size <= LARGEST:
         raise EvidenceError("run.json: world_size is not a number of ranks: run the lab again")
