@@ -106,7 +106,10 @@ def _sparse(factor=lambda margins, labels: margins.sigmoid() - labels, scale=lam
         for event in order.split(", "):
             if event == "gradient":
                 amounts = scale(lr, labels) * factor(weights[indices].sum(1), labels)
-                spread, before = (indices.flatten(), amounts.repeat_interleave(indices.shape[1])), weights[indices.flatten()]
+                spread, before = (
+                    (indices.flatten(), amounts.repeat_interleave(indices.shape[1])),
+                    weights[indices.flatten()],
+                )
             elif event == "lock":
                 lock.__enter__()
             elif event == "unlock":
@@ -253,7 +256,10 @@ network = Answers(
     },
 )  # fmt: skip
 
-def _speedups(middle=statistics.median, baseline=statistics.median, ratio=lambda alone, each: alone / each, spread=None):
+
+def _speedups(
+    middle=statistics.median, baseline=statistics.median, ratio=lambda alone, each: alone / each, spread=None
+):
     def speedups(train_once, counts, runs):
         seconds = {count: [] for count in counts}
         for run in range(runs):

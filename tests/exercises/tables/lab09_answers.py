@@ -176,9 +176,7 @@ _WATCH = """    running = processes
         process.terminate()
 """
 _RETURNED = "(clock[:, 1].max() - clock[:, 0].min()).item()"
-_TIMED = edited(
-    "program", _STARTS, "    began = time.monotonic()\n" + _STARTS, _RETURNED, "time.monotonic() - began"
-)
+_TIMED = edited("program", _STARTS, "    began = time.monotonic()\n" + _STARTS, _RETURNED, "time.monotonic() - began")
 _THREADS = """
 class Threads(threading.Thread):
     exitcode = 0
@@ -305,4 +303,8 @@ WRONG = {
 }  # fmt: skip
 
 # Where a mistake is not named by its diagnosis: words of the reason.
-SAYS = {"dense writing": "far more of the weights", "copied back": "far more of the weights"}
+SAYS = {
+    "sparse writes back": "repeated features got only one",
+    "dense writing": "far more of the weights",
+    "copied back": "far more of the weights",
+}

@@ -42,9 +42,9 @@ SPARSITY = Exercise(
     _draw_texts,
     observe_sparsity,
     {
-        "omega": Part("Ω, the most features of one text", "Ω is wrong for some texts", keys="omega"),
-        "delta": Part("Δ, of the most frequent feature", "Δ is wrong for some texts", keys="delta"),
-        "rho": Part("ρ, of the text that collides with the most texts", "ρ is wrong for some texts", keys="rho"),
+        "omega": Part("The most features of one text, Ω", "Ω is wrong for some texts", keys="omega"),
+        "delta": Part("The most frequent feature, Δ", "Δ is wrong for some texts", keys="delta"),
+        "rho": Part("The text that collides with the most texts, ρ", "ρ is wrong for some texts", keys="rho"),
     },
     "write three texts of three words on paper, one word twice in a text and one word in two texts",
 )

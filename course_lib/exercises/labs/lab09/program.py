@@ -65,7 +65,7 @@ def played_worker(rank, size, model, data, job, lock, barrier, done, clock):
         said["token"] = job["token"]
         if rank == case["who"] and case["when"] == "before":
             os.write(pipe, (json.dumps(said) + "\n").encode())
-            end_badly(case["dies"])
+            end_badly(case["dies"], job["me"])
         weights = model if isinstance(model, torch.Tensor) else next(model.parameters()).data.view(-1)
         time.sleep(0.03 * rank)
         job["present"][rank] = 1
@@ -81,7 +81,7 @@ def played_worker(rank, size, model, data, job, lock, barrier, done, clock):
             with lock:
                 if rank == case["who"]:
                     os.write(pipe, (json.dumps(said) + "\n").encode())
-                    end_badly(case["dies"])
+                    end_badly(case["dies"], job["me"])
         elif case["locked"]:
             said["crowd"] = crowd_inside(lock, job["inside"])
             barrier.wait(PATIENCE)
@@ -97,7 +97,9 @@ def played_worker(rank, size, model, data, job, lock, barrier, done, clock):
     os.write(pipe, (json.dumps(said) + "\n").encode())
 
 
-def end_badly(how):
+def end_badly(how, me):
+    if os.getpid() == me:
+        raise RuntimeError("this process should be one of its own")
     if how == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(3)
@@ -155,7 +157,14 @@ def observe_program(case, train):
     weights.zero_()
     data = torch.rand(8, 3), torch.zeros(8)
     reading, writing = os.pipe()
-    job = {"case": case, "pipe": writing, "token": case["token"], "inside": torch.zeros(()), "present": torch.zeros(size)}
+    job = {
+        "case": case,
+        "pipe": writing,
+        "me": os.getpid(),
+        "token": case["token"],
+        "inside": torch.zeros(()),
+        "present": torch.zeros(size),
+    }
     for name in ("inside", "present"):
         job[name].share_memory_()
     seen = {"raised": "", "late": False, "found": None, "left": 0}
