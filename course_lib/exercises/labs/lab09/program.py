@@ -174,6 +174,8 @@ def observe_program(case, train):
         seen["found"] = [found[0], list(found[1])] if isinstance(found, tuple | list) and len(found) == 2 else None
     except TooLong:
         seen["late"] = True
+    except NotImplementedError:
+        raise
     except Exception as error:
         seen["raised"] = f"{type(error).__name__}: {error}"[:300]
     finally:
