@@ -34,13 +34,13 @@ def _draw_programs(random):
         return {
             "size": size, "locked": locked, "network": network, "when": when, "dies": dies,
             "who": int(random.integers(0, size)), "samples": [int(n) for n in random.integers(50, 500, size)],
-            "clock": [[float(start), float(start + each)] for start, each in zip(begins, random.uniform(3, 9, size), strict=True)],
+            "clock": [[float(start), float(start + each)] for start, each in zip(begins, sorted(random.uniform(3, 9, size)), strict=True)],
             "token": int(random.integers(0, 10**9)), "about": about,
         }  # fmt: skip
 
     return {
-        "free": [case(2, "2 processes without a lock"), case(3, "3 processes without a lock, a network", network=True)],
-        "locked": [case(3, "3 processes with a lock", locked=True)],
+        "free": [case(3, "3 processes without a lock")],
+        "locked": [case(2, "2 processes with a lock, a network", locked=True, network=True)],
         "dead": [
             case(3, "3 processes, one ends with exit code 3 before the barrier", dies="exits", when="before"),
             case(2, "2 processes, one is killed while it holds the lock", locked=True, dies="killed", when="inside"),
