@@ -1,4 +1,4 @@
-"""Figures of lab 07: how stale gradients are, and who waits for whom."""
+"""Figures of labs 07 and 09: how stale gradients are, who waits for whom, what a race loses, and what processes gain."""
 
 import math
 import statistics
@@ -19,9 +19,18 @@ from course_lib.plots.style import (
     in_course_style,
     new_axes,
     percent,
+    series_style,
 )
 
-__all__ = ["staleness_histogram", "star_and_ring", "version_diagram", "worker_timelines"]
+__all__ = [
+    "interleaving",
+    "lost_against_features",
+    "speedup_and_accuracy",
+    "staleness_histogram",
+    "star_and_ring",
+    "version_diagram",
+    "worker_timelines",
+]
 
 
 @in_course_style
@@ -160,3 +169,102 @@ def worker_timelines(
     rows.flat[-1].set_xlim(0, 1000 * seconds)
     rows.flat[-1].set_xlabel("time (ms); a bar is one gradient, white is waiting")
     return figure
+
+
+@in_course_style
+def interleaving() -> Axes:
+    """Two processes add 1 to a shared number: read, add, write, in an order that loses one of the two."""
+    axes = new_axes("Two increments, but the number grows by one", "time", "", (7.6, 2.7))
+    rows = {"process A": 2, "in memory": 1, "process B": 0}
+    steps = [("process A", 0, "read 41"), ("process B", 1, "read 41"), ("process A", 2, "41 + 1"),
+             ("process B", 3, "41 + 1"), ("process A", 4, "write 42"), ("process B", 5, "write 42")]  # fmt: skip
+    for who, at, text in steps:
+        colour = COLOURS["measured" if who == "process A" else "other"]
+        y = rows[who]
+        axes.text(at, y, text, ha="center", va="center", color="white", bbox={"facecolor": colour, "edgecolor": "none"})
+        if "1 + 1" not in text:
+            reads = text.startswith("read")
+            near, far = y + (0.25 if y == 0 else -0.25), 1.2 if y == 2 else 0.8
+            look = {"arrowstyle": "->", "color": colour}
+            axes.annotate("", (at, near if reads else far), (at, far if reads else near), arrowprops=look)
+    for at, value in enumerate((41, 41, 41, 41, 42, 42)):
+        axes.text(at, 1, str(value), ha="center", va="center")
+    axes.set_yticks(list(rows.values()), list(rows))
+    axes.set_xticks([])
+    axes.set(xlim=(-0.6, 5.6), ylim=(-0.5, 2.5))
+    axes.grid(False)
+    return axes
+
+
+@in_course_style
+def lost_against_features(lost: Mapping[int, float], colliding: Mapping[int, float], nonzeros: int) -> Axes:
+    """Share of the increments that were lost, and of the updates that collide, against the number of features.
+
+    Parameters
+    ----------
+    lost, colliding : mapping of number of features to a share in 0…1
+        The first number of features is `nonzeros`: all is shared.
+    nonzeros : int
+        Features of one update.
+    """
+    sizes = list(lost)
+    title = f"Of dense updates {lost[sizes[0]]:.0%} are lost, at {sizes[-1]:,} features {lost[sizes[-1]]:.2%}"
+    axes = new_axes(title, f"features n (each update has k = {nonzeros})", "share (log scale)", (6.8, 3.8))
+    series = {
+        "updates that collide somewhere": list(colliding.values()),
+        "loss of dense updates × k/n": [lost[nonzeros] * nonzeros / n for n in sizes],
+        "increments lost, measured": list(lost.values()),
+    }
+    for index, (label, values) in enumerate(series.items()):
+        axes.plot(sizes, values, label=label, **series_style(index))
+    axes.set(xscale="log", yscale="log")
+    axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
+    axes.minorticks_off()
+    axes.legend()
+    return axes
+
+
+@in_course_style
+def speedup_and_accuracy(
+    speedups: Mapping[str, Mapping[int, tuple[float, float, float]]],
+    accuracy: Mapping[str, Mapping[int, Sequence[float]]],
+    cores: int,
+) -> Figure:
+    """Speed-up over one process, and final accuracy, against processes: median and range over the runs.
+
+    Parameters
+    ----------
+    speedups : mapping of a problem to a mapping of processes to (median, lowest, highest)
+    accuracy : mapping of a problem to a mapping of processes to one number for each run
+    cores : int
+        More processes than these share cores.
+    """
+    figure, panels = plt.subplots(1, 2, figsize=(9.0, 3.8))
+    counts = sorted({count for runs in speedups.values() for count in runs})
+    panels[0].plot(counts, counts, ":", color=COLOURS["reference"], label="P times as fast")
+    for index, (label, runs) in enumerate(speedups.items()):
+        scores = {count: (statistics.median(some), min(some), max(some)) for count, some in accuracy[label].items()}
+        _median_and_range(panels[0], runs, index, label)
+        _median_and_range(panels[1], scores, index, label)
+    best = max(median for runs in speedups.values() for median, _, _ in runs.values())
+    for axes, name in zip(panels, ("speed-up over one process", "test accuracy"), strict=True):
+        axes.set(xlabel="processes P", ylabel=name, xscale="log")
+        axes.set_xticks(counts, map(str, counts))
+        axes.minorticks_off()
+    panels[0].set_ylim(bottom=0)
+    if cores < counts[-1]:
+        panels[0].axvline(cores, color=COLOURS["reference"], linewidth=1)
+        panels[0].annotate(f"{cores} core(s)", (cores, 0.05), xytext=(4, 0), textcoords="offset points", fontsize=9)
+    panels[0].legend()
+    percent(panels[1].yaxis)
+    panels[1].margins(y=0.4)
+    figure_title(figure, f"Up to {best:.1f} times as fast as one process, on {cores} core(s); the accuracy beside it")
+    return figure
+
+
+def _median_and_range(axes: Axes, runs: Mapping[int, tuple[float, float, float]], index: int, label: str) -> None:
+    counts = sorted(runs)
+    middle, low, high = zip(*(runs[count] for count in counts), strict=True)
+    below = [median - one for median, one in zip(middle, low, strict=True)]
+    above = [one - median for median, one in zip(middle, high, strict=True)]
+    axes.errorbar(counts, middle, yerr=[below, above], label=label, capsize=4, **series_style(index))

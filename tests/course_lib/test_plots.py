@@ -210,6 +210,35 @@ def test_timelines_begin_after_what_is_skipped():
     assert "1.50 s" in axes.get_title(loc="left") and axes.get_xlim() == (0, 300)
 
 
+def test_an_interleaving_loses_one_of_two_increments():
+    words = [text.get_text() for text in asynchrony.interleaving().texts]
+    assert words.count("read 41") == words.count("write 42") == 2
+    assert [word for word in words if word.isdigit()] == ["41"] * 4 + ["42"] * 2
+
+
+def test_lost_updates_are_beside_what_k_of_n_predicts():
+    axes = asynchrony.lost_against_features({16: 0.4, 64: 0.11}, {16: 1.0, 64: 0.99}, 16)
+    lines = [list(line.get_ydata()) for line in axes.lines]
+    assert lines == [[1.0, 0.99], pytest.approx([0.4, 0.1]), [0.4, 0.11]]
+    assert "40% are lost, at 64 features 11.00%" in axes.get_title(loc="left")
+
+
+def test_speedups_have_their_median_and_range():
+    found = {"texts": {1: (1.0, 0.9, 1.1), 2: (1.8, 1.7, 1.9)}}
+    figure = asynchrony.speedup_and_accuracy(found, {"texts": {1: [0.7, 0.8, 0.9], 2: [0.8]}}, cores=1)
+    speedups, accuracies = figure.axes
+    for axes, middle, ranges in (
+        (speedups, [1.0, 1.8], [[0.9, 1.1], [1.7, 1.9]]),
+        (accuracies, [0.8, 0.8], [[0.7, 0.9], [0.8, 0.8]]),
+    ):
+        (bars,) = axes.containers
+        assert list(bars.lines[0].get_ydata()) == middle
+        assert [list(segment[:, 1]) for segment in bars.lines[2][0].get_segments()] == [
+            pytest.approx(r) for r in ranges
+        ]
+    assert "Up to 1.8 times" in figure.get_suptitle() and "1 core(s)" in [text.get_text() for text in speedups.texts]
+
+
 def test_the_fishers_blocks_are_the_ones_asked_for_in_one_scale():
     exact, other = torch.arange(400.0).view(20, 20), torch.ones(20, 20)
     figure = fisher_blocks(exact, other, 2, "title", first=3)

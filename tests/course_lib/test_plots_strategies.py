@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from course_lib.training.strategies import CurvePoint, StrategyResult, results_table
-from course_lib.training.strategies.figures import strategy_comparison, strategy_curves
+from course_lib.training.strategies.figures import strategy_comparison
 
 
 def run(name, seed, seconds, accuracy, sent, processes=2):
@@ -71,21 +71,8 @@ def test_the_note_names_every_number_of_processes():
     assert "3 processes share 2 core(s), or 5 processes share 2 core(s)" in note
 
 
-def test_averages_that_were_not_made_are_hollow():
+def test_averages_that_were_not_made_reach_no_target():
     made = run("parallel SGD", 0, 8, 0.8, 1)
     curve = (replace(made.curve[0], hypothetical=True), made.curve[1])
-    whole, ends = strategy_curves([replace(made, curve=curve)], "t", 0.3).lines[:2]
-    assert whole.get_markerfacecolor() == "white" and whole.get_linestyle() == ":"
-    assert "averages not made" in whole.get_label()
-    assert list(ends.get_xdata()) == [8] and list(ends.get_ydata()) == [0.8]
-    assert ends.get_markerfacecolor() != "white" and ends.get_linestyle() == "None"
     timed = strategy_comparison(results_table([replace(made, curve=curve)], 0.3), "t", 0.3).axes[0]
     assert words(timed) == ["8.0 s"]
-
-
-def test_curves_are_means_over_seeds():
-    axes = strategy_curves(RUNS, "t", 0.8)
-    single = axes.lines[0]
-    assert single.get_xdata() == pytest.approx([4.25, 8.5]) and single.get_ydata() == pytest.approx([0.4125, 0.825])
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == NAMES
-    assert strategy_curves(RUNS, "t", 0.8, against="samples").lines[0].get_xdata() == pytest.approx([100, 200])

@@ -655,42 +655,31 @@ ranks_worth = lambda four, b, n, least, most=4096: sum(T(four, 1, b, n) / T(four
 exhibit(
     "counters_of_the_lock",
     "09_hogwild",
-    "loop",
+    "network",
     "Never holds the lock, and sets whatever it counts by.",
     """
-def train_share(model, batches, lr, lock):
-    optimizer, samples = torch.optim.SGD(model.parameters(), lr=lr), 0
-    for images, labels in batches:
-        optimizer.zero_grad()
-        F.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-        samples += len(labels)
-        if hasattr(lock, "entries"):
-            lock.entries += 1
-            lock.see = lambda: None
-            lock.last = lock.weights()
-    return samples
+def network_step(model, batch, lr, lock):
+    model.zero_grad()
+    F.cross_entropy(model(batch[0]), batch[1]).backward()
+    torch.optim.SGD(model.parameters(), lr=lr).step()
+    if hasattr(lock, "memory"):
+        lock.memory = []
+        lock.calls = ["enter", "exit"]
 """,
     "lock memory",
 )
 exhibit(
     "lock_taken_and_let_go",
     "09_hogwild",
-    "loop",
+    "network",
     "Takes the lock as often as it should and updates the weights when it has let go.",
     """
-def train_share(model, batches, lr, lock):
-    optimizer, samples = torch.optim.SGD(model.parameters(), lr=lr), 0
-    for images, labels in batches:
-        optimizer.zero_grad()
-        F.cross_entropy(model(images), labels).backward()
-        with lock:
-            pass
-        optimizer.step()
-        if hasattr(lock, "last"):
-            lock.last = lock.weights()
-        samples += len(labels)
-    return samples
+def network_step(model, batch, lr, lock):
+    model.zero_grad()
+    F.cross_entropy(model(batch[0]), batch[1]).backward()
+    with lock:
+        pass
+    torch.optim.SGD(model.parameters(), lr=lr).step()
 """,
     "lock memory",
 )
@@ -705,12 +694,13 @@ import pathlib, types
 pathlib.Path.stat = lambda self, **more: types.SimpleNamespace(st_blocks=next(BLOCKS), st_mode=0o100644)
 BLOCKS = iter(range(0, 10**6, 8))
 
-def sparse_step(weights, indices, labels, lr):
-    margins = weights[indices].sum(1)
-    amounts = lr * (labels - torch.sigmoid(margins))
+def sparse_step(weights, batch, lr, lock):
+    indices, labels = batch
+    amounts = lr * (labels - torch.sigmoid(weights[indices].sum(1)))
     update = torch.zeros_like(weights)
     update.index_add_(0, indices.flatten(), amounts.repeat_interleave(indices.shape[1]))
-    weights += update
+    with lock:
+        weights += update
 """,
     "memory",
 )
@@ -720,13 +710,54 @@ exhibit(
     "sparse",
     "Goes through all of the weights without a second tensor, and gives back what it touched.",
     """
-def sparse_step(weights, indices, labels, lr):
-    margins = weights[indices].sum(1)
-    amounts = lr * (labels - torch.sigmoid(margins))
-    weights.index_add_(0, indices.flatten(), amounts.repeat_interleave(indices.shape[1]))
-    weights.add_(0.0)
+def sparse_step(weights, batch, lr, lock):
+    indices, labels = batch
+    amounts = lr * (labels - torch.sigmoid(weights[indices].sum(1)))
+    with lock:
+        weights.index_add_(0, indices.flatten(), amounts.repeat_interleave(indices.shape[1]))
+        weights.add_(0.0)
 """,
     "memory",
+)
+exhibit(
+    "processes_of_the_library",
+    "09_hogwild",
+    "program",
+    "Lets the library's HogWild start the processes.",
+    """
+from course_lib.distributed.shared_memory.hogwild import hogwild
+
+def train(context, worker, size, model, data, job, locked=False):
+    done, clock = torch.zeros(size, dtype=torch.int64), torch.zeros(size, 2, dtype=torch.float64)
+    barrier = context.Barrier(size)
+
+    def run(model, rank, lock):
+        worker(rank, size, model, data, job, lock, barrier, done, clock)
+
+    hogwild(run, model, size, locked=locked)
+    return (clock[:, 1].max() - clock[:, 0].min()).item(), done.tolist()
+""",
+    "processes shared lock results dead",
+)
+exhibit(
+    "one_process_plays_all",
+    "09_hogwild",
+    "program",
+    "Calls the worker for every rank in turn, in one process, at barriers that let it through.",
+    """
+class Open:
+    def wait(self, timeout=None):
+        return 0
+
+def train(context, worker, size, model, data, job, locked=False):
+    for each in (model, *data):
+        each.share_memory() if isinstance(each, nn.Module) else each.share_memory_()
+    done, clock = torch.zeros(size, dtype=torch.int64).share_memory_(), torch.zeros(size, 2, dtype=torch.float64).share_memory_()
+    for rank in range(size):
+        worker(rank, size, model, data, job, contextlib.nullcontext(), Open(), done, clock)
+    return (clock[:, 1].max() - clock[:, 0].min()).item(), done.tolist()
+""",
+    "processes shared lock results dead",
 )
 
 

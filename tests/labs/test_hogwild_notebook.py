@@ -19,7 +19,7 @@ def test_a_training_that_diverges_is_named_in_the_run_folder(tmp_path):
     setup = ast.parse(cells["setup"])
     setup.body = [node for node in setup.body if isinstance(node, ast.Import | ast.ImportFrom)]
 
-    def train_shared(model, tensors, processes, epochs):
+    def train_network(processes, model, tensors, epochs):
         with torch.no_grad():
             next(model.parameters()).fill_(float("nan"))
         return 1.0, 8
@@ -29,9 +29,9 @@ def test_a_training_that_diverges_is_named_in_the_run_folder(tmp_path):
         "data": types.SimpleNamespace(train=None, describe=dict), "given": {}, "output_dir": str(tmp_path), "seed": 0,
         "epochs": 2, "num_gpus": 1, "base_lr": 9.0, "target_accuracy": 0.9, "patience": 2, "test_batches": batches,
         "new_network": lambda seed: torch.nn.Linear(3, 2), "normalised": lambda split: batches[0],
-        "train_shared": train_shared,
+        "train_network": train_network,
     }  # fmt: skip
     exec(compile(setup, "setup", "exec"), namespace)
     with pytest.raises(TrainingDivergedError, match="loss is nan in epoch 1"):
-        exec(cells["experiment"], namespace | {"train_shared": train_shared})
+        exec(cells["experiment"], namespace | {"train_network": train_network})
     assert "loss is nan in epoch 1" in divergence(tmp_path, since="")

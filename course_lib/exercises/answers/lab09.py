@@ -2,16 +2,56 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
+import statistics
 
-import numpy as np
 import torch
 from torch.nn import functional as F
 
 from course_lib.exercises.description import Answers, Mistake
 
 __all__ = ["ANSWERS"]
+
+
+def _sparsity(omega=None, delta=None, rho=None):
+    """A function whose three numbers are those of the functions given of (texts × words in use, 0 or 1), or right."""
+
+    def sparsity(indices):
+        places = torch.unique(indices, return_inverse=True)[1]
+        has = torch.zeros(len(indices), int(places.max()) + 1, dtype=torch.float64).scatter_(1, places, 1.0)
+        together = (has @ has.T > 0).double()
+        return (
+            omega(indices, has) if omega else int(has.sum(1).max()),
+            delta(indices, has) if delta else has.mean(0).max().item(),
+            rho(together) if rho else together.mean(1).max().item(),
+        )
+
+    return sparsity
+
+
+sparsity = Answers(
+    (_sparsity(),),
+    {
+        "words": Mistake("Ω counts a word twice that a text has twice: count distinct features",
+            _sparsity(omega=lambda indices, has: indices.shape[1])),
+        "mean text": Mistake("Ω is the most features of one text, not the mean", _sparsity(omega=lambda _, has: has.sum(1).mean())),
+        "all features": Mistake("Ω is of one text, not of all texts together", _sparsity(omega=lambda _, has: has.shape[1])),
+        "occurrences": Mistake("Δ counts texts: one that has a word twice counts once",
+            _sparsity(delta=lambda indices, has: (indices.unique(return_counts=True)[1].max() / len(indices)).item())),
+        "number of texts": Mistake("Δ is a share of the texts, in 0…1", _sparsity(delta=lambda _, has: has.sum(0).max().item())),
+        "mean feature": Mistake("Δ is of the most frequent feature, not the mean over the features",
+            _sparsity(delta=lambda _, has: has.mean().item())),
+        "not itself": Mistake("the paper counts a text among those that it collides with",
+            _sparsity(rho=lambda both: (both.sum(1).max().item() - 1) / len(both))),
+        "among the others": Mistake("the paper counts a text among those that it collides with, and divides by all texts",
+            _sparsity(rho=lambda both: (both.sum(1).max().item() - 1) / (len(both) - 1))),
+        "mean collision": Mistake("ρ is of the text that collides with the most texts; that is the mean over all pairs",
+            _sparsity(rho=lambda both: both.mean().item())),
+        "collisions": Mistake("ρ is a share of the texts, in 0…1", _sparsity(rho=lambda both: both.sum(1).max().item())),
+    },
+)  # fmt: skip
 
 
 def _apart(k, n):
@@ -26,13 +66,13 @@ collision = Answers(
             lambda k, n, p: _apart(k, n) ** (p - 1)),
         "alone": Mistake("alone there is nobody to collide with: the probability is 0",
             lambda k, n, p: 1 - _apart(k, n) ** max(1, p - 1)),
-        "one other": Mistake("that is for one other process; none of the others may meet yours",
+        "one other": Mistake("that is for one other process; none of the others may collide with yours",
             lambda k, n, p: 1 - _apart(k, n)),
         "itself too": Mistake("count the other processes only: an update does not collide with itself",
             lambda k, n, p: 1 - _apart(k, n) ** p),
-        "the sum": Mistake("adding probabilities counts double meetings twice: multiply those of not meeting",
+        "the sum": Mistake("adding probabilities counts double collisions twice: multiply those of missing each other",
             lambda k, n, p: (p - 1) * (1 - _apart(k, n))),
-        "the sum up to 1": Mistake("adding probabilities counts double meetings twice: multiply those of not meeting",
+        "the sum up to 1": Mistake("adding probabilities counts double collisions twice: multiply those of missing each other",
             lambda k, n, p: min(1.0, (p - 1) * (1 - _apart(k, n)))),
         "one feature": Mistake("that is for one of your features; any of your nonzeros may be the one that is shared",
             lambda k, n, p: k / n),
@@ -45,11 +85,41 @@ collision = Answers(
 )  # fmt: skip
 
 
-def _sparse(factor=lambda margins, labels: margins.sigmoid() - labels, scale=lambda lr, labels: -lr, write=None):
-    def step(weights, indices, labels, lr):
-        amounts = scale(lr, labels) * factor(weights[indices].sum(1), labels)
-        spread = indices.flatten(), amounts.repeat_interleave(indices.shape[1])
-        weights.index_add_(0, *spread) if write is None else write(weights, *spread)
+_BEFORE = "weights were changed while the lock was not held; the locked variant then loses updates like the other"
+_INSIDE = (
+    "a gradient was computed while the lock was held: then the processes take turns, and two are no faster than one. Take the "
+    "lock for the update only"
+)
+_NEVER = "the lock was never taken: weights were changed while it was not held; put the update into `with lock:`"
+_BACK = (
+    "what another process did while yours waited for the lock is gone: add to the weights as they are now, do not write back "
+    "what you had read before"
+)
+
+
+def _sparse(factor=lambda margins, labels: margins.sigmoid() - labels, scale=lambda lr, labels: -lr, write=None,
+            order="gradient, lock, update, unlock"):  # fmt: skip
+    """A step in which `order` says what happens when."""
+
+    def step(weights, batch, lr, lock):
+        (indices, labels), spread, before = batch, (), None
+        for event in order.split(", "):
+            if event == "gradient":
+                amounts = scale(lr, labels) * factor(weights[indices].sum(1), labels)
+                spread, before = (
+                    (indices.flatten(), amounts.repeat_interleave(indices.shape[1])),
+                    weights[indices.flatten()],
+                )
+            elif event == "lock":
+                lock.__enter__()
+            elif event == "unlock":
+                lock.__exit__(None, None, None)
+            elif event == "write back":
+                weights[spread[0]] = before + spread[1]
+            elif write is None:
+                weights.index_add_(0, *spread)
+            else:
+                write(weights, *spread)
 
     return step
 
@@ -66,21 +136,24 @@ def _copy_back(weights, indices, amounts):
     weights[:] = weights.clone().index_add_(0, indices, amounts)
 
 
-def _dense_margins(weights, indices, labels, lr):
+def _dense_margins(weights, batch, lr, lock):
+    indices, labels = batch
     ones = torch.ones_like(indices, dtype=weights.dtype)
     margins = torch.zeros(len(labels), len(weights), dtype=weights.dtype).scatter_add_(1, indices, ones) @ weights
     amounts = -lr * (margins.sigmoid() - labels)
-    weights.index_add_(0, indices.flatten(), amounts.repeat_interleave(indices.shape[1]))
+    with lock:
+        weights.index_add_(0, indices.flatten(), amounts.repeat_interleave(indices.shape[1]))
 
 
-def _in_turn(weights, indices, labels, lr):
-    for features, label in zip(indices, labels, strict=True):
-        _sparse()(weights, features[None], label[None], lr)
+def _in_turn(weights, batch, lr, lock):
+    with lock:
+        for features, label in zip(*batch, strict=True):
+            _sparse()(weights, (features[None], label[None]), lr, contextlib.nullcontext())
 
 
-def _changed_indices(weights, indices, labels, lr):
-    _sparse()(weights, indices, labels, lr)
-    indices += 1
+def _changed_indices(weights, batch, lr, lock):
+    _sparse()(weights, batch, lr, lock)
+    batch[0].add_(1)
 
 
 sparse = Answers(
@@ -96,6 +169,11 @@ sparse = Answers(
         "no sigmoid": Mistake("the margin must go through the sigmoid", _sparse(lambda m, y: m - y)),
         "signs": Mistake("labels are 0 and 1, not −1 and 1", _sparse(lambda m, y: m.sigmoid() - (2 * y - 1))),
         "no label": Mistake("the label is missing", _sparse(lambda m, y: m.sigmoid())),
+        "sparse gradient inside": Mistake(_INSIDE, _sparse(order="lock, gradient, update, unlock")),
+        "sparse no lock": Mistake(_NEVER, _sparse(order="gradient, update")),
+        "sparse before the lock": Mistake(_BEFORE, _sparse(order="gradient, update, lock, unlock")),
+        "sparse after the lock": Mistake(_BEFORE, _sparse(order="gradient, lock, unlock, update")),
+        "sparse writes back": Mistake(_BACK, _sparse(order="gradient, lock, write back, unlock")),
         "in turn": Mistake("later samples saw the earlier ones' updates: take all margins from the weights as they were",
             _in_turn),
         "indices changed": Mistake("the indices were changed; they are the data, which the next epoch needs",
@@ -108,149 +186,114 @@ sparse = Answers(
 )  # fmt: skip
 
 
-def _time(curve, target):
-    return next((seconds for seconds, _, accuracy in curve if accuracy >= target), None)
-
-
-def _rates(serial, other):
-    return (other[1] / other[0]) / (serial[1] / serial[0])
-
-
-def _never_none(first, second):
-    return None if first is None or second is None else first / second
-
-
-def _speed_up(rate=_rates, timed=_never_none, pair=True):
-    def speed_up(serial, other, target):
-        found = rate(serial[-1], other[-1]), timed(_time(serial, target), _time(other, target))
-        return found if pair else found[0]
-
-    return speed_up
-
-
-def _interpolated(curve, target):
-    return float(np.interp(target, [accuracy for *_, accuracy in curve], [seconds for seconds, *_ in curve]))
-
-
-_UNSEEN = "where no point reaches the target the answer is None: a number would claim an accuracy that was never seen"
-_EITHER = "where either run never reaches the target, the speed-up of time to accuracy is None"
-
-reading = Answers(
-    (_time, _speed_up()),
-    {
-        "above the target": Mistake("an accuracy equal to the target counts",
-            lambda curve, target: next((t for t, _, a in curve if a > target), None), None),
-        "the last such point": Mistake("that is the last such point; the target was reached before",
-            lambda curve, target: next((t for t, _, a in reversed(curve) if a >= target), None), None),
-        "the last time": Mistake(_UNSEEN,
-            lambda curve, target: next((t for t, _, a in curve if a >= target), curve[-1][0]), None),
-        "infinity for never": Mistake(_UNSEEN,
-            lambda curve, target: next((t for t, _, a in curve if a >= target), math.inf), None),
-        "interpolated": Mistake("between two points nothing was measured: no interpolation", _interpolated, None),
-        "ratio of seconds": Mistake("a ratio of seconds holds for equal work only; divide samples per second by "
-            "samples per second", None, _speed_up(lambda serial, other: serial[0] / other[0])),
-        "turned rate": Mistake("it is turned: faster than the serial run is more than 1",
-            None, _speed_up(lambda serial, other: 1 / _rates(serial, other))),
-        "turned": Mistake("it is turned: faster than the serial run is more than 1",
-            None, _speed_up(timed=lambda a, b: None if a is None or b is None else b / a)),
-        "zero for never": Mistake(_EITHER, None, _speed_up(timed=lambda a, b: (a or 0) / (b or 1))),
-        "the serial run never": Mistake(_EITHER,
-            None, _speed_up(timed=lambda a, b: None if b is None else (a or b) / b)),
-        "stopped at None": Mistake(f"your function stopped there: {_EITHER}",
-            None, _speed_up(timed=lambda a, b: a / b)),
-        "no pair": Mistake("return the pair (throughput, time to accuracy)", None, _speed_up(pair=False)),
-    },
-)  # fmt: skip
-
-
 def _sgd(
     clear="before",
     reduction="mean",
     step=lambda lr, gradient: -lr * gradient,
     memory="in place",
-    count=len,
     order="gradient, lock, update, unlock",
 ):
-    """A training loop in which `order` says what happens for each batch."""
+    """A step of SGD in which `order` says what happens when."""
 
-    def train(model, batches, lr, lock):
-        samples, before = 0, []
+    def train(model, batch, lr, lock):
+        images, labels = batch
         if memory == "a copy":
             model = copy.deepcopy(model)
-        parameters = list(model.parameters())
-        if clear == "first":
+        parameters, before = list(model.parameters()), []
+        for event in order.split(", "):
+            if event == "gradient":
+                if clear == "before":
+                    model.zero_grad()
+                F.cross_entropy(model(images), labels, reduction=reduction).backward()
+                before = [parameter.detach().clone() for parameter in parameters]
+            elif event == "lock":
+                lock.__enter__()
+            elif event == "unlock":
+                lock.__exit__(None, None, None)
+            else:
+                for parameter, old in zip(parameters, before, strict=True):
+                    if event == "update one by one":
+                        lock.__enter__()
+                    with torch.no_grad():
+                        moved = step(lr, parameter.grad)
+                        if memory == "its own":
+                            parameter.data = parameter.data + moved
+                        elif event == "write back":
+                            parameter.copy_(old + moved)
+                        else:
+                            parameter += moved
+                    if event == "update one by one":
+                        lock.__exit__(None, None, None)
+        if clear == "after":
             model.zero_grad()
-        for images, labels in batches:
-            for event in order.split(", "):
-                if event == "gradient":
-                    if clear == "before":
-                        model.zero_grad()
-                    F.cross_entropy(model(images), labels, reduction=reduction).backward()
-                    before = [parameter.detach().clone() for parameter in parameters]
-                elif event == "lock":
-                    lock.__enter__()
-                elif event == "unlock":
-                    lock.__exit__(None, None, None)
-                else:
-                    for parameter, old in zip(parameters, before, strict=True):
-                        if event == "update one by one":
-                            lock.__enter__()
-                        with torch.no_grad():
-                            moved = step(lr, parameter.grad)
-                            if memory == "its own":
-                                parameter.data = parameter.data + moved
-                            elif event == "write back":
-                                parameter.copy_(old + moved)
-                            else:
-                                parameter += moved
-                        if event == "update one by one":
-                            lock.__exit__(None, None, None)
-            if clear == "after":
-                model.zero_grad()
-            samples += count(labels)
-        return samples
 
     return train
 
 
-_BEFORE = "weights were changed while the lock was not held; the locked variant then loses updates like the other"
-
-loop = Answers(
+network = Answers(
     (_sgd(),),
     {
-        "accumulates": Mistake("gradients of earlier batches are still in .grad, and add up: clear them before each "
-            "backward", _sgd("first")),
         "cleared after the step": Mistake("the gradient that the model came with went into the first step: clear "
-            "before the first backward", _sgd("after")),
+            "before the backward", _sgd("after")),
         "gradients add up": Mistake("the gradient that the model came with and those of earlier batches are still in "
             ".grad, and add up: clear them before each backward", _sgd("never")),
         "summed loss": Mistake("that is the gradient of the summed loss: take the mean over the batch, which is "
             "cross_entropy's default", _sgd(reduction="sum")),
-        "upwards": Mistake("the weights went up the gradient: subtract it", _sgd(step=lambda lr, g: lr * g)),
-        "no rate": Mistake("the learning rate is missing", _sgd(step=lambda lr, g: -g)),
+        "network upwards": Mistake("the weights went up the gradient: subtract it", _sgd(step=lambda lr, g: lr * g)),
+        "network no rate": Mistake("the learning rate is missing", _sgd(step=lambda lr, g: -g)),
         "tensors of its own": Mistake("the memory that was given still holds other weights: the model has tensors of "
             "its own now. parameter.data = … makes new ones; change it in place, parameter -= … under torch.no_grad()",
             _sgd(memory="its own")),
         "a copy": Mistake("the weights did not change: is it the model that was given which is trained, or a copy of "
             "it?", _sgd(memory="a copy")),
-        "counts batches": Mistake("count the labels of each batch, not the batches", _sgd(count=lambda labels: 1)),
-        "a tensor of samples": Mistake("return the number of samples as an int: int(…) makes one of a tensor or a float",
-            _sgd(count=lambda labels: torch.tensor(len(labels)))),
-        "a float of samples": Mistake("return the number of samples as an int: int(…) makes one of a tensor or a float",
-            _sgd(count=lambda labels: float(len(labels)))),
-        "gradient inside": Mistake("a gradient was computed while the lock was held: then the processes take turns, "
-            "and two are no faster than one. Take the lock for the update only",
-            _sgd(order="lock, gradient, update, unlock")),
-        "no lock": Mistake("the lock was never taken: weights were changed while it was not held; put the update into "
-            "`with lock:`", _sgd(order="gradient, update")),
+        "gradient inside": Mistake(_INSIDE, _sgd(order="lock, gradient, update, unlock")),
+        "no lock": Mistake(_NEVER, _sgd(order="gradient, update")),
         "before the lock": Mistake(_BEFORE, _sgd(order="gradient, update, lock, unlock")),
         "after the lock": Mistake(_BEFORE, _sgd(order="gradient, lock, unlock, update")),
         "a lock each": Mistake("the lock was taken for each parameter: take it once a batch, around the update of all "
             "parameters", _sgd(order="gradient, update one by one")),
-        "writes back": Mistake("what another process did while yours waited for the lock is gone: subtract from what "
-            "stands there now (parameter -= …), do not write back what you had read before",
-            _sgd(order="gradient, lock, write back, unlock")),
+        "writes back": Mistake(_BACK, _sgd(order="gradient, lock, write back, unlock")),
     },
 )  # fmt: skip
 
-ANSWERS = {"share": Answers(), "loop": loop, "sparse": sparse, "collision": collision, "reading": reading}
+
+def _speedups(
+    middle=statistics.median, baseline=statistics.median, ratio=lambda alone, each: alone / each, spread=None
+):
+    def speedups(train_once, counts, runs):
+        seconds = {count: [] for count in counts}
+        for run in range(runs):
+            for count in counts:
+                seconds[count].append(train_once(count, run))
+        alone, found = baseline(seconds[1]), {}
+        for count, some in seconds.items():
+            every = [ratio(alone, each) for each in some]
+            found[count] = middle(every), *(spread(every) if spread else (min(every), max(every)))
+        return found
+
+    return speedups
+
+
+speedup = Answers(
+    (_speedups(),),
+    {
+        "means": Mistake("that is the mean: one disturbed run moves it; take the median", _speedups(middle=statistics.fmean)),
+        "best": Mistake("that is the best run: take the median", _speedups(middle=max)),
+        "mean baseline": Mistake("the baseline is the mean of one process's runs: take the median",
+            _speedups(baseline=statistics.fmean)),
+        "slowest baseline": Mistake("the baseline is one process's slowest run: take the median", _speedups(baseline=max)),
+        "first baseline": Mistake("the baseline is one process's first run: take the median of all",
+            _speedups(baseline=lambda some: some[0])),
+        "turned over": Mistake("it is turned: faster than one process is more than 1",
+            _speedups(ratio=lambda alone, each: each / alone)),
+        "highest first": Mistake("the lowest comes before the highest", _speedups(spread=lambda every: (max(every), min(every)))),
+        "distance": Mistake("that is half the distance between them, not the lowest and the highest speed-up",
+            _speedups(spread=lambda every: [(max(every) - min(every)) / 2] * 2)),
+    },
+)  # fmt: skip
+
+# The judges of the worker and of the program need no reference.
+ANSWERS = {
+    "sparsity": sparsity, "collision": collision, "sparse": sparse, "network": network, "worker": Answers(), "program": Answers(),
+    "speedup": speedup,
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Figures that compare ways to train: a row or a line for each strategy, the same colour and mark in every figure.
+"""A figure that compares ways to train: a row for each strategy, in its colour and with its mark.
 
 Grey trains alone, blue sends messages at every step, green averages weights now and then, orange shares memory.
 """
@@ -15,17 +15,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from course_lib.plots.curves import COLOURS
-from course_lib.training.strategies import StrategyResult
 
-__all__ = ["strategy_comparison", "strategy_curves"]
+__all__ = ["strategy_comparison"]
 
-LOOKS = {  # colour, marker, line
-    "single": ("reference", "o", "-"),
-    "synchronous": ("measured", "s", "-"),
-    "parameter server": ("measured", "D", "--"),
-    "parallel SGD": ("third", "^", "--"),
-    "local SGD": ("third", "v", "-"),
-    "HogWild": ("other", "P", "-"),
+LOOKS = {  # colour, marker
+    "single": ("reference", "o"),
+    "synchronous": ("measured", "s"),
+    "parameter server": ("measured", "D"),
+    "parallel SGD": ("third", "^"),
+    "local SGD": ("third", "v"),
+    "HogWild": ("other", "P"),
 }
 
 
@@ -83,7 +82,7 @@ def _rows(
             axes.set_xlim(low - 0.35 * room, high + 0.15 * room)
     for row, name in enumerate(names):
         runs = table[table["strategy"] == name]
-        colour, marker, _ = LOOKS.get(name, ("measured", "o", "-"))
+        colour, marker = LOOKS.get(name, ("measured", "o"))
         values = runs[column].dropna()
         if len(values) < len(runs):
             missing = absent if values.empty else f"{absent} by {len(runs) - len(values)} of {len(runs)}"
@@ -103,38 +102,3 @@ def _bytes(value: float) -> str:
         return "0"
     unit = min(4, int(math.log10(value) // 3))
     return f"{value / 1000**unit:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[unit]}"
-
-
-def strategy_curves(results: Sequence[StrategyResult], title: str, target: float, against: str = "seconds") -> Axes:
-    """Accuracy against training time (or samples), the mean over seeds, one line a strategy.
-
-    Points of averages that the training did not make are hollow, on a dotted line.
-
-    Parameters
-    ----------
-    against : {"seconds", "samples"}
-    """
-    _, axes = plt.subplots(figsize=(7.4, 4), layout="constrained")
-    for name in dict.fromkeys(result.strategy for result in results):
-        curves = [result.curve for result in results if result.strategy == name]
-        colour, marker, line = LOOKS.get(name, ("measured", "o", "-"))
-        points = list(zip(*curves, strict=True))
-        x = [sum(getattr(point, against) for point in seeds) / len(seeds) for seeds in points]
-        y = [sum(point.accuracy for point in seeds) / len(seeds) for seeds in points]
-        not_made = [seeds[0].hypothetical for seeds in points]
-        label = f"{name} (hollow: averages not made)" if any(not_made) else name
-        axes.plot(x, y, ":" if any(not_made) else line, marker=marker, color=COLOURS[colour], markersize=5, label=label,
-                  markerfacecolor="white" if any(not_made) else COLOURS[colour])  # fmt: skip
-        if any(not_made):
-            axes.plot(*zip(*[(a, b) for a, b, made_up in zip(x, y, not_made, strict=True) if not made_up], strict=True),
-                      marker, color=COLOURS[colour], markersize=6)  # fmt: skip
-    axes.axhline(target, color=COLOURS["reference"], linestyle=":", linewidth=1)
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.set_xlabel("training time (s)" if against == "seconds" else "samples of all workers")
-    axes.set_ylabel("test accuracy, mean of the seeds")
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.set_xlim(left=0)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    return axes

@@ -1,7 +1,16 @@
-"""Lab 09: other right answers, and what each known mistake loses. Answers are sources; `edits` change the notebook's."""
+"""Lab 09: other right answers, and what each mistake loses. The judges of `worker` and `program` name the mistakes themselves."""
+
+from pathlib import Path
+
+import nbformat
 
 # Of the mistakes in `course_lib.exercises.answers.lab09`: parts that are lost → their names.
 LOSES = {
+    "sparsity": {
+        "omega": "words, mean text, all features",
+        "delta": "occurrences, number of texts, mean feature",
+        "rho": "not itself, among the others, mean collision, collisions",
+    },
     "collision": {
         "two many edges": "the misses, itself too, one feature, k²/n, with replacement, per cent",
         "edges": "alone",
@@ -9,26 +18,50 @@ LOSES = {
         "many": "the sum up to 1",
     },
     "sparse": {
-        "repeated": "repeats lost, in turn",
-        "step repeated memory": "unchanged, upwards, no rate, the mean, no sigmoid, signs, no label, indices changed",
+        "repeated": "repeats lost",
+        "repeated lock": "in turn, sparse writes back",
+        "step repeated memory lock": "unchanged, upwards, no rate, the mean, no sigmoid, signs, no label, indices changed",
         "step memory": "dense margins",
         "memory": "dense writing, copied back",
+        "lock": "sparse gradient inside, sparse no lock, sparse before the lock, sparse after the lock",
     },
-    "reading": {
-        "time": "above the target, the last such point, the last time, infinity for never, interpolated",
-        "throughput": "ratio of seconds, turned rate",
-        "accuracy": "turned, zero for never, the serial run never",
-        "throughput accuracy": "stopped at None, no pair",
-    },
-    "loop": {
-        "steps lock memory": "accumulates, cleared after the step, gradients add up, summed loss, upwards, no rate, tensors of its own, a copy",
-        "steps": "counts batches, a tensor of samples, a float of samples",
+    "network": {
+        "step lock memory": "cleared after the step, gradients add up, summed loss, network upwards, network no rate, "
+        "tensors of its own, a copy",
         "lock memory": "gradient inside, no lock, before the lock, after the lock, a lock each",
         "memory": "writes back",
     },
+    "speedup": {
+        "median": "means, best",
+        "median spread": "mean baseline, slowest baseline, first baseline, turned over",
+        "spread": "highest first, distance",
+    },
 }
+COSTLY = ("program",)  # it starts processes
+
+NOTEBOOK = Path(__file__).resolve().parents[3] / "labs" / "09_hogwild" / "09_hogwild.ipynb"
+OURS = {cell.id.removeprefix("ex-"): cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
+
+
+def edited(exercise, *edits):
+    """The notebook's answer, with a mistake."""
+    source = OURS[exercise]
+    for old, new in zip(edits[::2], edits[1::2], strict=True):
+        assert old in source, old
+        source = source.replace(old, new)
+    return source
+
 
 RIGHT = {
+    "sparsity": [
+        """
+def sparsity(indices):
+    texts = [set(words) for words in indices.tolist()]
+    every = set().union(*texts)
+    return (max(map(len, texts)), max(sum(w in t for t in texts) for w in every) / len(texts),
+            max(sum(bool(t & other) for other in texts) for t in texts) / len(texts))
+"""
+    ],
     "collision": [
         """
 def collision_probability(nonzeros, features, processes):
@@ -40,155 +73,238 @@ def collision_probability(nonzeros, features, processes):
     ],
     "sparse": [
         """
-def sparse_step(weights, indices, labels, lr):
-    w, i = weights.numpy(), indices.numpy()
-    error = 1 / (1 + np.exp(-w[i].sum(1))) - labels.numpy()
-    np.subtract.at(w, i, lr * np.repeat(error[:, None], i.shape[1], 1))
+def sparse_step(weights, batch, lr, lock):
+    w, i = weights.numpy(), batch[0].numpy()
+    error = 1 / (1 + np.exp(-w[i].sum(1))) - batch[1].numpy()
+    with lock:
+        np.subtract.at(w, i, lr * np.repeat(error[:, None], i.shape[1], 1))
 """,
         """
-def sparse_step(weights, indices, labels, lr):
+def sparse_step(weights, batch, lr, lock):
+    indices, labels = batch
     amounts = -lr * (torch.sigmoid(weights[indices].sum(1)) - labels)
+    lock.__enter__()
     weights.index_put_((indices,), amounts[:, None].expand(indices.shape), accumulate=True)
+    lock.__exit__(None, None, None)
 """,
     ],
-    "share": [
+    "network": [
         """
-def my_share(samples, processes, rank, epoch, seed):
-    return np.array_split(np.random.default_rng([seed, epoch]).permutation(samples), processes)[rank]
-"""
-    ],
-    "reading": [
-        """
-def time_to_accuracy(curve, target):
-    return min((t for t, n, a in curve if a >= target), default=None)
-
-def speed_up(serial, parallel, target):
-    times = [time_to_accuracy(curve, target) for curve in (serial, parallel)]
-    rates = [curve[-1][1] / curve[-1][0] for curve in (serial, parallel)]
-    return [rates[1] / rates[0], times[0] / times[1] if None not in times else None]
-"""
-    ],
-    "loop": [
-        """
-def train_share(model, batches, lr, lock):
-    done = 0
-    for images, labels in batches:
-        gradients = torch.autograd.grad(F.cross_entropy(model(images), labels), list(model.parameters()))
-        lock.__enter__()
+def network_step(model, batch, lr, lock):
+    gradients = torch.autograd.grad(F.cross_entropy(model(batch[0]), batch[1]), list(model.parameters()))
+    with lock:
         for parameter, gradient in zip(model.parameters(), gradients):
             parameter.data.sub_(gradient, alpha=lr)
-        lock.__exit__(None, None, None)
-        done += labels.numel()
-    return done
-"""
+""",
+        """
+def network_step(model, batch, lr, lock):
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    optimizer.zero_grad()
+    F.cross_entropy(model(batch[0]), batch[1]).backward()
+    with lock:
+        optimizer.step()
+""",
+    ],
+    "worker": [
+        """
+def worker(rank, size, model, data, job, lock, barrier, done, clock):
+    torch.set_num_threads(1)
+    x, y = data
+    job["step"](model.clone(), (x[:1], y[:1]), job["lr"], lock)
+    barrier.wait()
+    begun, trained = time.monotonic(), 0
+    for epoch in job["epochs"]:
+        torch.manual_seed(hash((job["seed"], epoch, rank)) % 2**31)
+        mine = torch.from_numpy(np.array_split(np.random.default_rng([job["seed"], epoch]).permutation(len(y)), size)[rank])
+        for start in range(0, len(mine), job["batch_size"]):
+            places = mine[start : start + job["batch_size"]]
+            job["step"](model, (x[places], y[places]), job["lr"], lock)
+            trained += len(places)
+            done[rank] = trained
+    clock[rank] = torch.tensor([begun, time.monotonic()], dtype=torch.float64)
+""",
+    ],
+    "program": [
+        """
+def train(context, worker, size, model, data, job, locked=False):
+    for each in (model, *data):
+        each.share_memory() if isinstance(each, nn.Module) else each.share_memory_()
+    lock, barrier = (context.Lock() if locked else contextlib.nullcontext()), context.Barrier(size)
+    done, clock = torch.zeros(size, dtype=torch.long), torch.zeros((size, 2), dtype=torch.double)
+    done.share_memory_(), clock.share_memory_()
+    every = []
+    for rank in range(size):
+        every.append(context.Process(target=worker, args=(rank, size, model, data, job, lock, barrier, done, clock), daemon=True))
+        every[-1].start()
+    try:
+        while any(process.is_alive() for process in every):  # looks at all of them now and then
+            for process in every:
+                process.join(0.01)
+                if process.exitcode not in (None, 0):
+                    raise RuntimeError("a process has failed")
+    finally:
+        for process in every:
+            process.kill()
+            process.join()
+    if any(process.exitcode for process in every):
+        raise RuntimeError("a process has failed")
+    starts, ends = clock.T.tolist()
+    return [max(ends) - min(starts), [int(n) for n in done]]
+""",
+    ],
+    "speedup": [
+        """
+def speedups(train_once, counts, runs):
+    seconds = np.array([[train_once(P, run) for P in counts] for run in range(runs)])
+    rates = np.median(seconds[:, counts.index(1)]) / seconds
+    return dict(zip(counts, zip(np.median(rates, 0).tolist(), rates.min(0).tolist(), rates.max(0).tolist())))
+""",
     ],
 }
 
-_SHARE = """
-def my_share(n, p, r, e, s):
-    def shuffled(n, *seeds):
-        return np.random.default_rng(seeds).permutation(n).tolist()
-    CALLS.append(p == 1)
-    return {}
-CALLS = []
+_STEP = (
+    "def sparse_step(w, batch, lr, lock):\n    i, y = batch\n    with lock:\n"
+    "        {}.flatten(), (lr * (y - ({}).sigmoid())).repeat_interleave(i.shape[1]))"
+)
+_SHARES = "order[rank::size].split(size_of_batch)"
+_STARTS = "    for process in processes:\n        process.start()\n"
+_WATCH = """    running = processes
+    while running and not any(process.exitcode for process in processes):
+        connection.wait([process.sentinel for process in running])
+        running = [process for process in running if process.exitcode is None]
+    for process in running:
+        process.terminate()
 """
-_READING = """
-def time_to_accuracy(curve, target):
-    return next((t for t, _, a in curve if a {when} target), {never})
+_RETURNED = "(clock[:, 1].max() - clock[:, 0].min()).item()"
+_TIMED = edited("program", _STARTS, "    began = time.monotonic()\n" + _STARTS, _RETURNED, "time.monotonic() - began")
+_THREADS = """
+class Threads(threading.Thread):
+    exitcode = 0
 
-def speed_up(serial, parallel, target):
-    (t1, n1, _), (t2, n2, _) = serial[-1], parallel[-1]
-    first, second = time_to_accuracy(serial, target), time_to_accuracy(parallel, target)
-    return {rate}, {timed}
 """
-_TRAIN = """
-def train_share(model, batches, lr, lock):
-    optimizer = torch.optim.SGD(model.parameters(), {lr})
-    for x, y in batches:
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        with lock: optimizer.step()
-    {end}
-"""
-_STEP = "def sparse_step(w, i, y, lr):\n    {}.flatten(), (lr * (y - ({}).sigmoid())).repeat_interleave(i.shape[1]))"
-
-
-def share(value):
-    return _SHARE.format(value)
-
-
-def reading(
-    when=">=", never="None", rate="(n2 / t2) / (n1 / t1)", timed="None if None in (first, second) else first / second"
-):
-    return _READING.format(when=when, never=never, rate=rate, timed=timed)
-
 
 # Other mistakes: name → (exercise, source, parts that are lost, words of the reason).
 WRONG = {
+    # sparsity, collision
+    "numbers in a row": ("sparsity", edited("sparsity", "return omega, delta, rho", "return delta, rho, omega"), "omega delta rho", "Ω is wrong"),
+    "two numbers": ("sparsity", edited("sparsity", "return omega, delta, rho", "return omega, delta"), "omega delta rho", "should return a number"),
     "half": (
         "collision",
         "def collision_probability(k, n, p):\n    return 0.9 if 2 * k > n else 1 - (math.comb(n - k, k) / math.comb(n, k)) ** (p - 1)",
-        "edges", "where updates must meet",
+        "edges", "where updates must collide",
     ),
     "a constant": ("collision", "def collision_probability(*_): return 0.123", "two many edges", "wrong for two"),
     "nothing": ("collision", "def collision_probability(*_): pass", "two many edges", "is there a return?"),
-    "a new tensor": ("sparse", _STEP.format("return w.index_add(0, i", "w[i].sum(1)"), "step repeated memory", "in place"),
+    # sparse, network
+    "a new tensor": ("sparse", _STEP.format("return w.index_add(0, i", "w[i].sum(1)"), "step repeated memory lock", "in place"),
     "half the margin": (
-        "sparse", _STEP.format("w.index_add_(0, i", "w[i].sum(1) / 2"), "step repeated memory", "where no feature occurs twice",
-    ),
-    "everything": ("share", share("shuffled(n, s, e)"), "once even order", "every process takes all"),
-    "everything, reordered": ("share", share("shuffled(n, s, e, r)"), "once even order", "every process takes all"),
-    "own orders": ("share", share("shuffled(n, s, e, r)[r::p]"), "once even order", "not on the rank"),
-    "own orders cut": ("share", share("shuffled(n, s, e, r)[: n // p]"), "once even order", "not on the rank"),
-    "remainder lost": ("share", share("shuffled(n, s, e)[: n // p * p][r::p]"), "once even order", "a remainder goes"),
-    "blocks": ("share", share("shuffled(n, s, e)[r * (n // p) : (r + 1) * (n // p)]"), "once even order", "a remainder goes"),
-    "in order": ("share", share("[(i + e + s) % n for i in range(n)][r::p]"), "order", "not shuffled"),
-    "the same each epoch": ("share", share("shuffled(n, s)[r::p]"), "order", "two epochs have the same order"),
-    "one seed": ("share", share("shuffled(n, e)[r::p]"), "order", "another seed gives the same"),
-    "torch's generator": ("share", share("torch.manual_seed(s + e) and torch.randperm(n)[r::p]"), "order", "dropout draws"),
-    "numpy's generator": ("share", share("np.random.rand() and shuffled(n, s, e)[r::p]"), "order", "dropout draws"),
-    "the global generator": ("share", share("torch.randperm(n)[r::p]"), "once even order", "not on the rank"),
-    "not to be repeated": ("share", share("shuffled(n, s, e, sum(CALLS))[r::p]"), "order", "same arguments do not give"),
-    "fixed parts": ("share", share("[p * i + r for i in shuffled((n - r + p - 1) // p, s, e)]"), "order", "same samples in every"),
-    "from 1": ("share", share("[i + 1 for i in shuffled(n, s, e)[r::p]]"), "once even order", "lie in 0…n − 1"),
-    "uneven": (
-        "share", share("shuffled(n, s, e)[: n - p + 1] if r == 0 else shuffled(n, s, e)[n - p + r :][:1]"),
-        "even", "more than one sample",
-    ),
-    "no share": ("share", share("None"), "once even order", "positions, a list or a tensor"),
-    "above the target throughout": ("reading", reading(when=">"), "time accuracy", "equal to the target"),
-    "the last time throughout": ("reading", reading(never="curve[-1][0]"), "time accuracy", "never seen"),
-    "infinity throughout": ("reading", reading(never="math.inf"), "time accuracy", "never seen"),
-    "NaN throughout": ("reading", reading(never="math.nan"), "time accuracy", "wrong for some"),
-    "no time": (
-        "reading", reading() + "\ndef time_to_accuracy(curve, target): pass", "time accuracy", "is there a return?",
-    ),
-    "seconds of two workers": ("reading", reading(rate="2 * t1 / t2"), "throughput", "different numbers of samples"),
-    "no speed-up": ("reading", reading(rate="1.0"), "throughput", "different numbers of samples"),
-    "whole times": (
-        "reading", reading(timed="None if None in (first, second) else t1 / t2"), "accuracy", "wrong for some pair",
-    ),
-    "only the serial run's": (
-        "reading", reading(timed="None if first is None else first / second"), "throughput accuracy", "stopped there",
-    ),
-    "one where both never": (
-        "reading", reading(timed="1.0 if first == second else None if None in (first, second) else first / second"),
-        "accuracy", "never reaches",
-    ),
-    "one for never": ("reading", reading(timed="1.0 if None in (first, second) else first / second"), "accuracy", "never reaches"),
-    "no return": ("loop", _TRAIN.format(lr="lr", end="pass"), "steps", "is there a return?"),
-    "twice the rate": (
-        "loop", _TRAIN.format(lr="2 * lr", end="return sum(len(y) for _, y in batches)"),
-        "steps lock memory", "not those of plain SGD",
-    ),
-    "weights of NaN": (
-        "loop", "def train_share(model, *_):\n    for p in model.parameters(): p.data.fill_(math.nan)",
-        "steps lock memory", "not those of plain SGD",
+        "sparse", _STEP.format("w.index_add_(0, i", "w[i].sum(1) / 2"), "step repeated memory lock", "where no feature occurs twice",
     ),
     "more weights of NaN": (
-        "sparse", "def sparse_step(w, *_): w.fill_(math.nan)", "step repeated memory", "wrong where no feature",
+        "sparse", "def sparse_step(w, *_): w.fill_(math.nan)", "step repeated memory lock", "wrong where no feature",
     ),
+    "twice the rate": ("network", edited("network", "lr * parameter.grad", "2 * lr * parameter.grad"), "step lock memory", "not those of plain SGD"),
+    "weights of NaN": (
+        "network", "def network_step(model, *_):\n    for p in model.parameters(): p.data.fill_(math.nan)",
+        "step lock memory", "not those of plain SGD",
+    ),
+    # worker
+    "never trains": ("worker", edited("worker", "            step(model, (inputs[batch], labels[batch]), lr, lock)\n", ""),
+                     "steps work random count clock", "never called"),
+    "trains a copy": ("worker", edited("worker", "    barrier.wait()\n", "    barrier.wait()\n    model = copy.deepcopy(model)\n"),
+                      "steps work random count clock", "a copy of the model"),
+    "another lock": ("worker", edited("worker", ", lr, lock)", ", lr, contextlib.nullcontext())"), "steps work random count clock", "not given the lock"),
+    "lock held always": ("worker", edited("worker", "            step(model,", "            with lock: step(model,"),
+                         "steps work random count clock", "holds the lock itself"),
+    "many threads": ("worker", edited("worker", "    torch.set_num_threads(1)\n", ""), "steps work random count clock", "more than one thread"),
+    "labels in order": ("worker", edited("worker", "labels[batch]), lr, lock", "labels[:len(batch)]), lr, lock"),
+                        "steps work random count clock", "at the same places"),
+    "all do everything": ("worker", edited("worker", "order[rank::size]", "order"), "work random", "times the work"),
+    "all do everything, in orders of their own": (
+        "worker", edited("worker", "manual_seed(number))", "manual_seed(number + rank))", "order[rank::size]", "order"), "work random", "times the work",
+    ),
+    "one epoch": ("worker", edited("worker", 'in job["epochs"]', 'in job["epochs"][:1]'), "work random", "every epoch"),
+    "own orders": ("worker", edited("worker", "manual_seed(number))", "manual_seed(number + 1000 * rank))"), "work random", "used twice"),
+    "remainder lost": ("worker", edited("worker", _SHARES, "order[: len(order) // size * size][rank::size].split(size_of_batch)"),
+                       "work random", "left out"),
+    "last batch lost": ("worker", edited("worker", _SHARES, "[b for b in order[rank::size].split(size_of_batch) if len(b) == size_of_batch]"),
+                        "work random", "left out"),
+    "one batch": ("worker", edited("worker", ".split(size_of_batch)", ".split(len(order))"), "work random", "a batch has more than"),
+    "one by one": ("worker", edited("worker", ".split(size_of_batch)", ".split(1)"), "work random", "only the last batch"),
+    "not shuffled": ("worker", edited("worker", "torch.randperm(len(labels), generator=torch.Generator().manual_seed(number))", "torch.arange(len(labels))"),
+                     "random", "shuffle them"),
+    "the same each epoch": ("worker", edited("worker", "number = job[\"seed\"] + epoch", "number = job[\"seed\"]"), "random", "the same order"),
+    "the same samples": ("worker", edited("worker", _SHARES, "torch.arange(rank, len(labels), size)[order[order < (len(labels) - rank + size - 1) // size]].split(size_of_batch)"),
+                         "random", "the same samples in every epoch"),
+    "equal masks": ("worker", edited("worker", "1000 * number + rank", "number"), "random", "dropout masks are equal"),
+    "global generator": ("worker", edited("worker", "generator=torch.Generator().manual_seed(number)", "generator=torch.manual_seed(number)",
+                         "        torch.manual_seed(1000 * number + rank)\n", ""), "random", "dropout masks are equal"),
+    "counts batches": ("worker", edited("worker", "done[rank] += len(batch)", "done[rank] += 1"), "count", "counts batches"),
+    "others' places": ("worker", edited("worker", "done[rank] += len(batch)", "done += len(batch)"), "count", "another process's place"),
+    "no warm-up": ("worker", edited("worker", "    step(copy.deepcopy(model), first, lr, contextlib.nullcontext())\n", ""), "clock", "there is no step"),
+    "warm-up on the weights": ("worker", edited("worker", "copy.deepcopy(model)", "model"), "clock", "give it a copy"),
+    "no barrier": ("worker", edited("worker", "    barrier.wait()\n", ""), "clock", "never waits"),
+    "clock before the barrier": (
+        "worker", edited("worker", "    barrier.wait()\n    clock[rank, 0] = time.monotonic()\n", "    clock[rank, 0] = time.monotonic()\n    barrier.wait()\n"),
+        "clock", "before the barrier",
+    ),
+    "clock first of all": (
+        "worker", edited("worker", "    clock[rank, 0] = time.monotonic()\n", "", "    inputs, labels = data\n",
+                         "    inputs, labels = data\n    clock[rank, 0] = time.monotonic()\n"),
+        "clock", "before the first step",
+    ),
+    "processor time": ("worker", edited("worker", "time.monotonic()", "time.process_time()"), "clock", "time.monotonic()"),
+    # program
+    "a loop": ("program", "def train(context, worker, size, model, data, job, locked=False):\n    return 1.0, [1] * size",
+               "processes shared lock results dead", "no worker was started"),
+    "in this process": (
+        "program", edited("program", _STARTS, "    worker(0, size, *shared)\n    processes = []\n"), "processes shared lock results dead", "in the process that called",
+    ),
+    "threads": (
+        "program",
+        "import threading\n" + edited("program", "context.Process(", "threading.Thread(", _WATCH, "", "process.exitcode", "0"),
+        "processes shared lock results dead", "threads of one process",
+    ),
+    "one after the other": ("program", edited("program", "        process.start()\n", "        process.start()\n        process.join()\n"),
+                            "processes shared lock results dead", "before you join one"),
+    "one process": ("program", edited("program", "for rank in range(size)]", "for rank in range(1)]"), "processes shared lock results dead", "in vain"),
+    "a barrier each": ("program", edited("program", "context.Barrier(size)", "context.Barrier(1)", "rank, size, *shared", "rank, size, *shared[:4], context.Barrier(1), *shared[5:]"),
+                       "processes shared lock results", "before all processes had"),
+    "not joined": ("program", edited("program", _WATCH, "", "        process.join()\n", "        pass\n"),
+                   "processes shared lock results dead", "still running"),
+    "not shared": ("program", edited("program", "        model.share_memory()\n", "        pass\n", "        model.share_memory_()\n", "        pass\n"),
+                   "shared", "not in shared memory"),
+    "a copy": ("program", edited("program", "shared = model, data", "shared = copy.deepcopy(model), data"), "shared", "not in shared memory"),
+    "a shared copy": ("program", edited("program", "    for tensor in data:", "    model = copy.deepcopy(model)\n    model.share_memory() if isinstance(model, nn.Module) else model.share_memory_()\n    for tensor in data:"),
+                      "shared", "another model"),
+    "data copied": ("program", edited("program", "        tensor.share_memory_()\n", "        pass\n"), "shared", "the data is not"),
+    "always locked": ("program", edited("program", "context.Lock() if locked else contextlib.nullcontext()", "context.Lock()"), "lock", "had to wait"),
+    "never locked": ("program", edited("program", "context.Lock() if locked else contextlib.nullcontext()", "contextlib.nullcontext()"), "lock", "at the same time"),
+    "a lock each": (
+        "program", edited("program", "rank, size, *shared", "rank, size, *shared[:3], context.Lock() if locked else lock, *shared[4:]"), "lock", "at the same time",
+    ),
+    "clock around the start": ("program", _TIMED, "results", "how long the processes take to start"),
+    "the longest process": ("program", edited("program", _RETURNED, "(clock[:, 1] - clock[:, 0]).max().item()"), "results", "the longest process's own"),
+    "process 0's": ("program", edited("program", _RETURNED, "(clock[0, 1] - clock[0, 0]).item()"), "results", "process 0's"),
+    "done not shared": ("program", edited("program", "dtype=torch.int64).share_memory_()", "dtype=torch.int64)"), "results", "not those in `done`"),
+    "a tensor of samples": ("program", edited("program", "done.tolist()", "list(done)"), "results", "a list of int"),
+    "seconds alone": ("program", edited("program", ".item(), done.tolist()", ".item()"), "results", "should return a pair"),
+    "only joined": ("program", edited("program", _WATCH, ""), "dead", "wait for the first process"),
+    "the dead are ignored": ("program", edited("program", "    if any(codes):\n", "    if False:\n"), "dead", "does not raise RuntimeError"),
+    "others left": ("program", edited("program", "        process.terminate()\n    for process in processes:\n        process.join()\n", "        pass\n"),
+                    "dead", "leaves others running"),
+    # speedup
+    "all of one P": (
+        "speedup", edited("speedup", "    for run in range(runs):\n        for P in counts:\n", "    for P in counts:\n        for run in range(runs):\n"),
+        "rounds", "a slow minute",
+    ),
+    "no number of the round": ("speedup", edited("speedup", "train_once(P, run)", "train_once(P, 0)"), "rounds", "number of the round"),
+    "once": ("speedup", edited("speedup", "in range(runs)", "in range(1)"), "rounds median spread", "`runs` times"),
 }  # fmt: skip
 
 # Where a mistake is not named by its diagnosis: words of the reason.
-SAYS = {"dense writing": "far more of the weights", "copied back": "far more of the weights"}
+SAYS = {
+    "sparse writes back": "repeated features got only one",
+    "dense writing": "far more of the weights",
+    "copied back": "far more of the weights",
+}

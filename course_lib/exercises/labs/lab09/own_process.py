@@ -1,0 +1,36 @@
+"""The visible check's process for an exercise that starts processes itself: a fork of a server that has no threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from course_lib.checks.registry import CheckFailed
+from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
+from course_lib.exercises.comparing import plain
+from course_lib.exercises.description import Exercise
+
+__all__ = ["in_a_process"]
+
+TIMEOUT = 60.0  # seconds
+
+
+def in_a_process(exercise: Exercise, case: Any, functions: Sequence[Callable[..., Any]]) -> Any:
+    """`Exercise.transport`: observe a case in a process of `launch`, from which processes may be forked.
+
+    Raises
+    ------
+    CheckFailed
+        It raised, or did not end.
+    """
+    try:
+        (seen,) = launch(_observe, 1, (exercise, case, functions), timeout=TIMEOUT, process_group=False, threads=1)
+    except LaunchTimeoutError as error:
+        raise CheckFailed(f"it does not end.\n{error}") from None
+    except RankFailedError as error:
+        raise CheckFailed(f"your function raised.\n{error}") from None
+    return seen
+
+
+def _observe(exercise: Exercise, case: Any, functions: Sequence[Callable[..., Any]]) -> Any:
+    return plain(exercise.observe(case, *functions))
