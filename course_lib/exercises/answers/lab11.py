@@ -180,23 +180,36 @@ def _predict(error=lambda row, covariance: math.sqrt(row @ covariance @ row)):
     return lambda row, parameters, covariance: (row @ parameters, error(row, covariance))
 
 
+def _step_of(error=math.hypot, value=lambda a, b: a + b):
+    def predict_step(batch, compute_fit, sum_fit, sum_seconds):
+        row = np.array([sum_seconds(1.0, 0.0), sum_seconds(0.0, 1.0)])
+        (a, a_error), (b, b_error) = _predict()(np.array([1.0, batch]), *compute_fit), _predict()(row, *sum_fit)
+        return value(a, b), error(a_error, b_error)
+
+    return predict_step
+
+
 fit = Answers(
-    (_least_squares(), _predict()),
+    (_least_squares(), _predict(), _step_of()),
     {
-        "absolute": Mistake("the long times decide your fit", _least_squares(relative=False), None),
+        "absolute": Mistake("the long times decide your fit", _least_squares(relative=False), None, None),
         "no freedom": Mistake("divide the sum of squared residuals by the rows minus the parameters",
-            _least_squares(freedom=False), None),
-        "no variance": Mistake("the covariance is (AᵀA)⁻¹ times the residuals' variance", _least_squares(scaled=False), None),
+            _least_squares(freedom=False), None, None),
+        "no variance": Mistake("the covariance is (AᵀA)⁻¹ times the residuals' variance", _least_squares(scaled=False), None, None),
         "diagonal": Mistake("the errors of the parameters are not independent: the covariance has entries off its diagonal",
-            _least_squares(covariance=lambda found: np.diag(np.diag(found))), None),
+            _least_squares(covariance=lambda found: np.diag(np.diag(found))), None, None),
         "variance": Mistake("the second number is the variance; its square root was asked for",
-            None, _predict(lambda row, covariance: row @ covariance @ row)),
+            None, _predict(lambda row, covariance: row @ covariance @ row), None),
         "sum of errors": Mistake("the errors of the parameters are not independent: use row · C · row",
-            None, _predict(lambda row, covariance: float(np.abs(row) @ np.sqrt(np.diag(covariance))))),
+            None, _predict(lambda row, covariance: float(np.abs(row) @ np.sqrt(np.diag(covariance)))), None),
         "squares alone": Mistake("the errors of the parameters are not independent: use row · C · row",
-            None, _predict(lambda row, covariance: math.sqrt(row**2 @ np.diag(covariance)))),
+            None, _predict(lambda row, covariance: math.sqrt(row**2 @ np.diag(covariance))), None),
         "two errors": Mistake("that is two standard errors; one was asked for",
-            None, _predict(lambda row, covariance: 2 * math.sqrt(row @ covariance @ row))),
+            None, _predict(lambda row, covariance: 2 * math.sqrt(row @ covariance @ row)), None),
+        "errors added": Mistake("independent errors add as √(e₁² + e₂²), not as e₁ + e₂", None, None, _step_of(lambda a, b: a + b)),
+        "computing alone": Mistake("the all-reduce's error is missing", None, None, _step_of(lambda a, b: a)),
+        "sum alone": Mistake("the computing's error is missing", None, None, _step_of(lambda a, b: b)),
+        "computing left out": Mistake("the seconds of the computing are missing", None, None, _step_of(value=lambda a, b: b)),
     },
 )  # fmt: skip
 

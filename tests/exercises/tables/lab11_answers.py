@@ -28,6 +28,7 @@ LOSES = {
     "fit": {
         "noise band": "absolute",
         "band": "no freedom, no variance, diagonal, variance, sum of errors, squares alone, two errors",
+        "step": "errors added, computing alone, sum alone, computing left out",
     },
     "results": {
         "first median order": "first in, last, best, no efficiency, largest",
@@ -113,6 +114,11 @@ def fit(rows, seconds):
 
 def predict(row, parameters, covariance):
     return torch.tensor(float(np.dot(row, parameters)), dtype=torch.float64), np.sqrt(np.einsum("i,ij,j", row, covariance, row))
+
+def predict_step(batch, compute_fit, sum_fit, sum_seconds):
+    (x, C), (y, D) = compute_fit, sum_fit
+    a, b = np.array([1, batch]), np.array([sum_seconds(1, 0), sum_seconds(0, 1)])
+    return [x @ a + sum_seconds(*y), (a @ C @ a + b @ D @ b) ** 0.5]
 """
 _RESULTS = """
 def read_results(folder):
@@ -226,6 +232,7 @@ WRONG = {
     "no bytes": ("bytes", "def busiest_sends(*_): pass", "ring server sharded", "is there a return?"),
     "no sum": ("model", _MODEL + "\ndef all_reduce_seconds(*_): pass", "ring tree hierarchical", "is there a return?"),
     "no step": ("model", _MODEL + "\ndef step_seconds(*_): pass", "separate overlap", "is there a return?"),
+    "no step's prediction": ("fit", _FIT + "\ndef predict_step(*_): return 0.0, 0.0", "step", "both fits' values add"),
     "no prediction": ("fit", _FIT + "\ndef predict(*_): return 0.0, 0.0", "band", "standard error of a prediction"),
     "other parameters": ("fit", _FIT + "\ndef fit(rows, seconds): return np.ones(rows.shape[1]), np.eye(rows.shape[1])", "exact noise band", "does not find the parameters"),
     "no results": ("results", "def read_results(folder): pass", "first median order", "images/s, speed-up, efficiency"),

@@ -193,10 +193,36 @@ def _draw_fits(random):
     return {
         "exact": [case(8, 0.0, "times that the parameters make exactly") for _ in range(3)],
         "noise": [case(10, 0.08, "times that are off by up to 8 %") for _ in range(3)] + [compute()],
+        "step": _draw_predictions(random),
     }
 
 
-def observe_fit(case, fit, predict):
+def _draw_predictions(random):
+    def fitted(low, high):
+        x = 10 ** random.uniform(low, high)
+        half = random.uniform(-0.2, 0.2, (2, 2)) * x
+        return x.tolist(), (half.T @ half).tolist()
+
+    def case():
+        ranks, nbytes = int(random.integers(20, 300)), float(random.integers(10**7, 10**8))
+        return {
+            "batch": int(random.integers(2, 64)), "computing": fitted((-2, -3), (-1, -2)),
+            "link": fitted((-4, -9), (-3, -8.5)), "ranks": ranks, "nbytes": nbytes,
+            "about": f"a ring of {ranks} ranks, {nbytes:,.0f} bytes",
+        }  # fmt: skip
+
+    return [case() for _ in range(4)]
+
+
+def observe_fit(case, fit, predict, predict_step):
+    if "batch" in case:
+
+        def sum_seconds(alpha, beta):
+            return 2 * (case["ranks"] - 1) * (alpha + beta * case["nbytes"] / case["ranks"])
+
+        computing, link = (tuple(map(np.array, case[name])) for name in ("computing", "link"))
+        value, error = predict_step(case["batch"], computing, link, sum_seconds)
+        return {"value": _number(value), "error": _number(error)}
     parameters, covariance = fit(np.array(case["rows"]), np.array(case["seconds"]))
     value, error = predict(np.array(case["far"]), np.array(parameters), np.array(covariance))
     return {
@@ -226,7 +252,7 @@ def _same_band(seen, right):
 
 
 FIT = Exercise(
-    ("fit", "predict"), _draw_fits, observe_fit,
+    ("fit", "predict", "predict_step"), _draw_fits, observe_fit,
     {
         "exact": Part("Finds the parameters that made the times",
             "where the times are exactly the model's, fit does not find the parameters that made them",
@@ -238,6 +264,10 @@ FIT = Exercise(
             "the covariance, or the standard error of a prediction, is wrong: √(row · C · row)",
             "print √ of the diagonal of the covariance: these are the standard errors of the parameters",
             cases="noise", keys="covariance value error", needs="noise", same=_same_band),
+        "step": Part("A step's seconds, with the errors of both fits",
+            "the seconds of a step, or their standard error, are wrong: both fits' values add, their errors as √(e₁² + e₂²)",
+            "give it fits without any error: then the error is 0, and the seconds are t0 + c·b + the sum's",
+            keys="value error"),
     },
     "make times from two parameters of your own, fit them, and compare; then multiply each by 1 ± 0.05",
 )  # fmt: skip
