@@ -53,15 +53,21 @@ def test_the_sequential_program_has_no_process_group_and_ranks_agree():
     assert both[0] == both[1] and list(both[0]) == [4 * 1048, 2**18] and len(both[0][2**18]) == 4
 
 
+def relative_spread(seconds):
+    """The spread of the repeats, relative to their median."""
+    low, median, high = np.percentile(seconds, [25, 50, 75])
+    return (high - low) / median
+
+
 @pytest.mark.slow
 def test_a_held_out_sum_and_step_are_predicted_within_20_per_cent():
     cells = functions(warm_up_steps=2, repeats=8)
-    batches, held_out, mib = [2, 4, 8, 16], 8, [0.004, 0.25, 1.0, 4.0, 16.0, 64.0, 96.0, 32.0]
+    batches, held_out, mib = [2, 4, 8, 16], 8, [0.004, 0.25, 1.0, 4.0, 16.0, 32.0, 64.0, 96.0]
     for _ in range(3):  # a machine that is busy elsewhere disturbs a try
         whole = launch(cells["time_steps"], 2, ("resnet50v2", [held_out], True, 2, 8), threads=1)[0]
         computing = launch(cells["time_steps"], 2, ("resnet50v2", batches, False, 2, 8), threads=1)[0]
         sums = launch(cells["time_sums"], 2, (mib,), threads=1)[0]
-        size = list(sums)[-1]
+        size = 32 * 2**20
         compute_fit = cells["fitted"](computing, held_out, lambda batch: [1.0, batch])
         sum_fit = cells["fitted"](sums, size, cells["sum_row"])
         gradient = 4 * sum(p.numel() for p in models.resnet50v2(10).parameters())
@@ -72,7 +78,9 @@ def test_a_held_out_sum_and_step_are_predicted_within_20_per_cent():
         step, _ = cells["predict_step"](held_out, compute_fit, sum_fit, seconds)
         alone, _ = cells["predict"](cells["sum_row"](size), *sum_fit)
         off = [step / min(whole[held_out]) - 1, alone / min(sums[size]) - 1]
-        print("off:", off)
+        spread = max(relative_spread(whole[held_out]), relative_spread(sums[size]))
         if max(map(abs, off)) <= 0.2:
             break
+    if spread > 0.1:
+        pytest.skip(f"the machine is busy: the repeats differ by {spread:.0%}")
     assert max(map(abs, off)) <= 0.2, off
