@@ -634,6 +634,9 @@ def scaling(sequential, times, kind):
         speedup = float(table.speedup[table.ranks == 2 * ranks].iloc[0]) / 2
         found[ranks] = (speedup, speedup / ranks)
     return found
+
+def studies(sequential, parallel, ranks):
+    return ({b: scaling(t, {ranks: parallel[b]}, "weak")[ranks] for b, t in sequential.items()}, {})
 """,
 )
 

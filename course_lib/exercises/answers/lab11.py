@@ -27,23 +27,45 @@ def _table(
     return scaling
 
 
+def _studies(
+    divided=lambda images, ranks: images % ranks == 0,
+    share=lambda images, ranks: images // ranks,
+    key=lambda images, ranks: images,
+):
+    def studies(sequential, parallel, ranks):
+        weak = {b: _table()(t, {ranks: parallel[b]}, "weak")[ranks] for b, t in sequential.items() if b in parallel}
+        strong = {
+            key(b, ranks): _table()(t, {ranks: parallel[share(b, ranks)]}, "strong")[ranks]
+            for b, t in sequential.items() if divided(b, ranks) and share(b, ranks) in parallel
+        }  # fmt: skip
+        return weak, strong
+
+    return studies
+
+
 scaling = Answers(
-    (_table(),),
+    (_table(), _studies()),
     {
         "parallel on 1": Mistake("you divide by the parallel program's time on 1 rank; the baseline is the sequential "
-            "program", _table(lambda sequential, times: times.get(1, sequential))),
+            "program", _table(lambda sequential, times: times.get(1, sequential)), None),
         "smallest": Mistake("the baseline is the sequential program, not the smallest number of ranks",
-            _table(lambda sequential, times: times[min(times)])),
+            _table(lambda sequential, times: times[min(times)]), None),
         "no efficiency": Mistake("the efficiency is the speed-up again; divide it by the ranks",
-            _table(efficiency=lambda gain, n: gain)),
+            _table(efficiency=lambda gain, n: gain), None),
         "upside down": Mistake("upside down: the speed-up has the sequential time over the parallel one",
-            _table(ratio=lambda base, seconds: seconds / base)),
+            _table(ratio=lambda base, seconds: seconds / base), None),
         "strong as weak": Mistake("in strong scaling the work is the same, so N is not in the speed-up",
-            _table(work=lambda n, kind: n)),
+            _table(work=lambda n, kind: n), None),
         "weak as strong": Mistake("in weak scaling each rank has done as much as the sequential program, N times the "
-            "work in all", _table(work=lambda n, kind: 1)),
+            "work in all", _table(work=lambda n, kind: 1), None),
         "without 1 rank": Mistake("1 rank is missing: the keys of the table are those of `times`, all of them",
-            _table(ranks=lambda times: [n for n in times if n > 1])),
+            _table(ranks=lambda times: [n for n in times if n > 1]), None),
+        "odd batches": Mistake("a batch that the ranks cannot divide has no strong counterpart",
+            None, _studies(divided=lambda images, ranks: True)),
+        "same batch": Mistake("strong scaling compares B images in sequence with B/N images per rank",
+            None, _studies(lambda images, ranks: True, lambda images, ranks: images)),
+        "per rank": Mistake("the strong table's keys are the images in all, not per rank",
+            None, _studies(key=lambda images, ranks: images // ranks)),
     },
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ LOSES = {
         "strong weak baseline": "smallest, no efficiency, upside down",
         "strong baseline": "strong as weak",
         "weak baseline": "weak as strong",
+        "studies": "odd batches, same batch, per rank",
     },
     "serial": {
         "faster": "cut off",
@@ -45,6 +46,11 @@ _SCALING = """
 def scaling(sequential, times, kind):
     gains = {n: (n if kind == "weak" else 1) * sequential / times[n] for n in map(np.int64, reversed(times))}
     return {n: [gain, np.float64(gain / n)] for n, gain in gains.items()}
+
+def studies(sequential, parallel, ranks):
+    weak = {b: (ranks * t / parallel[b], t / parallel[b]) for b, t in sequential.items() if b in parallel}
+    strong = {ranks * b: (sequential[ranks * b] / t, sequential[ranks * b] / t / ranks) for b, t in parallel.items() if ranks * b in sequential}
+    return [weak, strong]
 """
 _MEASURE = """
 def measure_step(step, device, clock, synchronize, warm_up, repeats):
@@ -225,9 +231,10 @@ WRONG = {
     "deviation": ("measure", _MEASURE + "\ndef summarise(seconds): return np.median(seconds), np.std(seconds)", "summary", "standard deviation"),
     "mean": ("measure", _MEASURE + "\ndef summarise(seconds): return np.mean(seconds), np.subtract(*np.percentile(seconds, [75, 25]))", "summary", "is the mean"),
     "range": ("measure", _MEASURE + "\ndef summarise(seconds): return np.median(seconds), np.ptp(seconds)", "summary", "is the range"),
-    "no table": ("scaling", "def scaling(*_): pass", "strong weak baseline", "{ranks: (speed-up, efficiency)}"),
-    "other keys": ("scaling", "def scaling(*_): return {1: (1.0, 1.0)}", "strong weak baseline", "{ranks: (speed-up, efficiency)}"),
-    "no numbers": ("scaling", "def scaling(s, t, k): return {n: (1.0, None) for n in t}", "strong weak baseline", "{ranks: (speed-up, efficiency)}"),
+    "no studies": ("scaling", _SCALING + "\ndef studies(*_): return {}, {}", "studies", "from measured steps"),
+    "no table": ("scaling", _SCALING + "\ndef scaling(*_): pass", "strong weak baseline", "{ranks: (speed-up, efficiency)}"),
+    "other keys": ("scaling", _SCALING + "\ndef scaling(*_): return {1: (1.0, 1.0)}", "strong weak baseline", "{ranks: (speed-up, efficiency)}"),
+    "no numbers": ("scaling", _SCALING + "\ndef scaling(s, t, k): return {n: (1.0, None) for n in t}", "strong weak baseline", "{ranks: (speed-up, efficiency)}"),
     "no fraction": ("serial", "def serial_fraction(*_): pass", "slower faster", "is there a return?"),
     "no bytes": ("bytes", "def busiest_sends(*_): pass", "ring server sharded", "is there a return?"),
     "no sum": ("model", _MODEL + "\ndef all_reduce_seconds(*_): pass", "ring tree hierarchical", "is there a return?"),

@@ -25,17 +25,33 @@ def _draw_times(random):
         return sequential, times, kind
 
     cases = {kind: [case(kind, 2, 4), case(kind, 3, 8, 16)] for kind in ("strong", "weak")}
-    return cases | {"baseline": [case(kind, *ranks) for kind in cases for ranks in ((1, 2, 8), (1, 5))]}
+
+    def steps(ranks):
+        """Steps of some batches; a batch that the ranks cannot divide has no strong counterpart."""
+        small = ranks * int(random.integers(1, 4))
+        batches = [small, small * ranks + 1, small * ranks, small * ranks**2]
+
+        def seconds(extra):
+            return {b: round(0.05 + extra + 0.01 * b * float(random.uniform(0.9, 1.1)), 4) for b in batches}
+
+        return seconds(0.0), {**seconds(0.03), 10_000: 99.0}, ranks
+
+    cases |= {"baseline": [case(kind, *ranks) for kind in cases for ranks in ((1, 2, 8), (1, 5))]}
+    return cases | {"studies": [steps(2), steps(3), steps(4)]}
 
 
-def observe_table(case, scaling):
+def observe_table(case, scaling, studies):
+    if isinstance(case[2], int):
+        sequential, parallel, ranks = case
+        tables = studies(dict(sequential), dict(parallel), ranks)
+        return [{f"{images:d} images": pair for images, pair in table.items()} for table in tables]
     sequential, times, kind = case
     table = scaling(sequential, dict(times), kind)
     return {f"{ranks:d} rank(s)": pair for ranks, pair in table.items()} if isinstance(table, dict) else table
 
 
 SCALING = Exercise(
-    ("scaling",), _draw_times, observe_table,
+    ("scaling", "studies"), _draw_times, observe_table,
     {
         "strong": Part("Strong scaling",
             "for the same work, the table {ranks: (speed-up, efficiency)} is wrong: T_seq / T(N), and that per rank"),
@@ -44,9 +60,12 @@ SCALING = Exercise(
         "baseline": Part("Against the sequential program",
             "where the parallel program was run on 1 rank too, the table is not against the sequential program",
             needs="strong weak"),
+        "studies": Part("Both studies from measured steps",
+            "from measured steps, the tables ({images per rank: …}, {images in all: …}) are wrong",
+            "with steps of 2, 4 and 5 images on 2 ranks: 4 in all are 2 per rank; 5 cannot be divided"),
     },
     "take 10 s in sequence, {1: 11.0, 2: 6.0} in parallel, and write the table down by hand",
-    "{2} scaling, {0} s in sequence, {1} in parallel",
+    "({2}) {0} s in sequence, {1} s in parallel",
 )  # fmt: skip
 
 # --- the serial fraction
