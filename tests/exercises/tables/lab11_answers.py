@@ -151,6 +151,7 @@ RIGHT = {
     "bytes": ["busiest_sends = lambda way, size, n, k=1: size * 2 * (1 - 1 / n) if way == 'ring' else size * (1 + (n - 2) / k)"],
     "model": [_MODEL],
     "fit": [_FIT],
+    "results": [_RESULTS],
     "memory": [_MEMORY],
 }  # fmt: skip
 
@@ -213,7 +214,7 @@ def combined(by):
 WRONG = {
     "no warm-up": ("measure", harness(warm=""), "warm-up", "first steps are slow"),
     "warm-up kept": ("measure", harness(warm="repeats += warm_up"), "warm-up", "are among the seconds"),
-    "warm-up of one": ("measure", harness(warm="step()"), "warm-up synchronise barrier slowest", ""),
+    "warm-up of one": ("measure", harness(warm="step()"), "warm-up synchronise alone barrier slowest", ""),
     "never synchronised": ("measure", harness(first="", after=""), "synchronise", "only launched"),
     "not after": ("measure", harness(before="synchronize()", after=""), "synchronise", "only launched"),
     "not before": ("measure", harness(first=""), "synchronise", "had not finished"),
@@ -221,11 +222,11 @@ WRONG = {
     "one barrier": ("measure", harness(barrier=False, first="synchronize()\n    if dist.is_initialized(): dist.barrier()"), "barrier", "is not enough"),
     "always a group": ("measure", harness(barrier=False, before="dist.barrier()"), "alone", "is_initialized"),
     "own seconds": ("measure", harness(end="pass"), "slowest", "its own seconds"),
-    "mean of ranks": ("measure", harness(end=combined("dist.all_reduce(found); found /= dist.get_world_size()")), "slowest barrier", ""),
-    "sum of ranks": ("measure", harness(end=combined("dist.all_reduce(found)")), "slowest barrier", ""),
-    "fastest": ("measure", harness(end=combined("dist.all_reduce(found, op=dist.ReduceOp.MIN)")), "slowest barrier", ""),
+    "mean of ranks": ("measure", harness(end=combined("dist.all_reduce(found); found /= dist.get_world_size()")), "slowest", ""),
+    "sum of ranks": ("measure", harness(end=combined("dist.all_reduce(found)")), "slowest", ""),
+    "fastest": ("measure", harness(end=combined("dist.all_reduce(found, op=dist.ReduceOp.MIN)")), "slowest", ""),
     "rank 0 alone": ("measure", harness(end=combined("dist.reduce(found, 0, op=dist.ReduceOp.MAX)")), "slowest", "only some ranks"),
-    "barrier inside": ("measure", harness(after="synchronize()\n        if dist.is_initialized(): dist.barrier()"), "slowest barrier", ""),
+    "barrier inside": ("measure", harness(after="synchronize()\n        if dist.is_initialized(): dist.barrier()"), "slowest", ""),
     "no seconds": ("measure", harness(end="found = None"), "warm-up synchronise alone slowest barrier", "a list with the seconds"),
     "total": ("measure", harness(end="found = sum(found)"), "warm-up synchronise alone slowest barrier", "a list with the seconds"),
     "deviation": ("measure", _MEASURE + "\ndef summarise(seconds): return np.median(seconds), np.std(seconds)", "summary", "standard deviation"),

@@ -295,15 +295,18 @@ FIT = Exercise(
 
 
 def _draw_files(random):
-    def run(ranks, epochs, *, batch=256, first=3.0, disturbed=False):
+    def run(ranks, *, batch=256, first=4.0, disturbed=False):
         rate = float(random.uniform(500, 900)) * ranks ** float(random.uniform(0.7, 0.95))
-        rates = (rate * random.uniform(0.95, 1.05, epochs)).round(2)
-        rates[0] /= first
+        apart = float(random.uniform(0.02, 0.05))
+        rates = rate * np.array([1.0, 1 + apart, 1.0, 1 - apart])  # but for the first, the mean is the median
         if disturbed:
-            rates[1 + int(random.integers(0, epochs - 1))] /= 20
+            rates = rate * random.uniform(0.95, 1.05, 6)
+            rates[1 + int(random.integers(0, 5))] /= 20
+        rates[0] /= first
+        rates = rates.round(2)
         steps = int(random.integers(20, 60))
         rows = [
-            {"number": n + 1, "epochs": epochs, "steps": steps, "images_per_sec": float(r),
+            {"number": n + 1, "epochs": len(rates), "steps": steps, "images_per_sec": float(r),
              "seconds": round(steps * batch * ranks / float(r), 4), "loss": 2.0, "accuracy": 0.3}
             for n, r in enumerate(rates.tolist())
         ]  # fmt: skip
@@ -313,9 +316,9 @@ def _draw_files(random):
         return {"files": {f"ranks-{one['ranks']}.json": one for one in runs}, "about": about}
 
     return {
-        "first": [folder("1, 2 and 4 ranks", *(run(n, 3, first=4.0) for n in (1, 2, 4)))],
-        "median": [folder("a disturbed epoch", *(run(n, 6, first=1.0, disturbed=True) for n in (1, 2)))],
-        "order": [folder("2, 16 and 128 ranks", *(run(n, 3, first=1.0) for n in (128, 2, 16)))],
+        "first": [folder("1, 2 and 4 ranks", *(run(n) for n in (1, 2, 4)))],
+        "median": [folder("a disturbed epoch", *(run(n, first=1.0, disturbed=True) for n in (1, 2)))],
+        "order": [folder("2, 16 and 128 ranks", *(run(n) for n in (128, 2, 16)))],
     }
 
 
