@@ -1,16 +1,20 @@
-"""The figures of lab 11: what more ranks bring here, and what the fitted model says of 2,048."""
+"""The figures of lab 11: what more ranks bring, what a step is made of, and what the fitted model predicts."""
 
 from collections.abc import Mapping, Sequence
 
+import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from course_lib.metrics.published_runs import PublishedRun
-from course_lib.metrics.scaling_model import Measurement, StepModel
 from course_lib.plots import style
 from course_lib.plots.style import COLOURS, in_course_style, new_axes
 
-__all__ = ["efficiencies", "epoch_seconds", "extrapolated_speedups", "fitted_steps", "published_runs"]
+__all__ = [
+    "efficiencies", "epoch_seconds", "extrapolated_speedups", "fitted_sums", "memory_per_rank", "published_runs",
+    "step_timelines", "strong_and_weak", "who_sends",
+]  # fmt: skip
 
 
 def _thinned(ticks: Sequence[int]) -> Sequence[int]:
@@ -60,39 +64,149 @@ def efficiencies(series: Mapping[str, Mapping[int, float]], title: str) -> Axes:
 
 
 @in_course_style
-def fitted_steps(
-    model: StepModel, fitted: Sequence[Measurement], held_out: Sequence[Measurement], nbytes: float, title: str
+def fitted_sums(
+    measured: Mapping[int, float], held_out: int, line: Mapping[int, tuple[float, float]], title: str
 ) -> Axes:
-    """Measured steps against the batch per rank, one colour for each number of ranks, with the model and its errors.
+    """Seconds of an all-reduce against its bytes, both logarithmic, and the fitted line with two standard errors.
 
     Parameters
     ----------
-    fitted, held_out : sequences of Measurement
-        Filled marks and open ones; those of another gradient than `nbytes` bytes are left out.
+    measured : mapping of bytes to seconds
+    held_out : int
+        The bytes of the open mark.
+    line : mapping of bytes to (seconds, standard error)
     """
-    axes = new_axes(title, "images per rank and step", "step (ms)")
-    shown = [m for m in (*fitted, *held_out) if m.nbytes == nbytes and m.batch]
-    batches = sorted({m.batch for m in shown})
-    grid = np.geomspace(batches[0], batches[-1], 60)
-    for index, ranks in enumerate(sorted({m.ranks for m in shown})):
-        times = 1000 * np.array([model.seconds(ranks, b, nbytes) for b in grid])
-        errors = 1000 * np.array([model.seconds_error(ranks, b, nbytes) for b in grid])
-        colour = style.PALETTE[index % 4]
-        label = f"model, {ranks} rank{'s' if ranks > 1 else ''}"
-        axes.plot(grid, times, color=colour, linestyle=style.LINES[index % 4], label=label)
-        low = np.maximum(times - 2 * errors, times / 100)
-        axes.fill_between(grid, low, times + 2 * errors, color=colour, alpha=0.2)
-        for points, face in ((fitted, colour), (held_out, "white")):
-            kept = [m for m in points if m in shown and m.ranks == ranks]
-            axes.plot(
-                [m.batch for m in kept], [1000 * m.seconds for m in kept], style.MARKERS[index % 4], color=colour,
-                markerfacecolor=face, markersize=8,
-            )  # fmt: skip
-    axes.plot([], [], "o", color=COLOURS["reference"], label="measured, fitted")
-    axes.plot([], [], "o", color=COLOURS["reference"], markerfacecolor="white", label="measured, held out")
+    axes = new_axes(title, "all-reduce (MiB)", "milliseconds")
+    value, error = 1000 * np.array(list(line.values())).T
+    sizes = np.array(list(line)) / 2**20
+    axes.plot(sizes, value, color=COLOURS["other"], linestyle="--", label="fit, ± 2 standard errors")
+    axes.fill_between(
+        sizes, np.maximum(value - 2 * error, value / 100), value + 2 * error, color=COLOURS["other"], alpha=0.2
+    )
+    for name, kept, face in (
+        ("fitted", [n for n in measured if n != held_out], COLOURS["measured"]),
+        ("held out", [held_out], "white"),
+    ):
+        axes.plot(
+            [n / 2**20 for n in kept], [1000 * measured[n] for n in kept], "o", color=COLOURS["measured"],
+            markerfacecolor=face, markersize=8, label=f"measured, {name}",
+        )  # fmt: skip
+    axes.set_xscale("log")
+    style.plain_numbers(axes.xaxis)
     _log_scale(axes)
-    style.powers_of_two(axes, _thinned(batches))
     axes.legend()
+    return axes
+
+
+@in_course_style
+def strong_and_weak() -> Figure:
+    """Images per rank on 1, 2 and 4 ranks, in strong and in weak scaling: a sketch."""
+    figure, panels = plt.subplots(1, 2, figsize=(6.8, 2.2), sharey=True)
+    for axes, title, share in zip(
+        panels,
+        ("strong: the same 64 images", "weak: 64 images per rank"),
+        (lambda n: 64 // n, lambda n: 64),
+        strict=True,
+    ):
+        place = 0.0
+        ticks = []
+        for ranks in (1, 2, 4):
+            places = place + np.arange(ranks)
+            axes.bar(places, share(ranks), 0.9, color=style.PALETTE[:ranks])
+            ticks.append((places.mean(), f"N = {ranks}"))
+            place += ranks + 1
+        axes.set_xticks(*zip(*ticks, strict=True))
+        axes.set_title(title)
+    panels[0].set_ylabel("images per rank")
+    return figure
+
+
+@in_course_style
+def who_sends(sent: Mapping[str, Sequence[int]]) -> Figure:
+    """Ranks as circles with the megabytes that each sent, and arrows to whom: one server, a ring, servers on all ranks.
+
+    Parameters
+    ----------
+    sent : mapping of label to bytes of each rank
+        In this order: one server, ring, a server on every rank.
+    """
+    figure, panels = plt.subplots(1, 3, figsize=(8.4, 2.9))
+    count = len(next(iter(sent.values())))
+    angles = np.pi / 2 - 2 * np.pi * np.arange(count) / count
+    places = np.stack([np.cos(angles), np.sin(angles)], 1)
+    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
+    arrows = [
+        [(a, b) for a, b in pairs if 0 in (a, b)], [(a, (a + 1) % count) for a in range(count)], pairs,
+    ]  # fmt: skip
+    for axes, (label, values), some in zip(panels, sent.items(), arrows, strict=True):
+        for a, b in some:
+            axes.annotate(
+                "", places[b], places[a],
+                arrowprops={"arrowstyle": "->", "color": COLOURS["reference"], "shrinkA": 17, "shrinkB": 17,
+                            "connectionstyle": "arc3,rad=0.12"},
+            )  # fmt: skip
+        most = max(values)
+        for place, value in zip(places, values, strict=True):
+            colour = COLOURS["other"] if value > 1.01 * min(values) else COLOURS["measured"]
+            axes.plot(*place, "o", markersize=30, color=colour, alpha=0.9)
+            axes.text(*place, f"{value / 1e6:.1f}", color="white", ha="center", va="center", fontsize=9)
+        axes.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal")
+        axes.set_axis_off()
+        axes.set_title(f"{label}: at most {most / 1e6:.1f} MB")
+    return figure
+
+
+@in_course_style
+def step_timelines(steps: Mapping[str, tuple[float, float, Sequence[float], bool, float]], title: str) -> Axes:
+    """Time-lines of steps: forward, the parts of backward, and each bucket's sum in a second row.
+
+    Parameters
+    ----------
+    steps : mapping of label to (forward, backward, seconds of each bucket, overlap, end of the step)
+    """
+    axes = new_axes(title, "seconds", "", (7.6, 3.4))
+    labels = []
+    for row, (label, (forward, backward, buckets, overlap, end)) in enumerate(steps.items()):
+        part, summed = backward / len(buckets), 0.0 if overlap else forward + backward
+        axes.barh(
+            -row, forward, 0.34, color=COLOURS["reference"], edgecolor="white", label="forward" if not row else None
+        )
+        for number, seconds in enumerate(buckets):
+            start = forward + number * part
+            axes.barh(-row, part, 0.34, left=start, color=COLOURS["measured"], edgecolor="white",
+                      label="backward, in parts" if not row + number else None)  # fmt: skip
+            begins = max(start + part, summed)
+            axes.barh(-row - 0.34, seconds, 0.3, left=begins, color=COLOURS["other"], edgecolor="white",
+                      label="sum of a bucket" if not row + number else None)  # fmt: skip
+            summed = begins + seconds
+        axes.text(end + 0.05, -row - 0.17, f"{end:.1f} s", va="center", fontsize=9)
+        labels.append(label)
+    axes.set_yticks([-row - 0.17 for row in range(len(labels))], labels)
+    axes.set_xlim(0, 1.12 * max(end for *_, end in steps.values()))
+    axes.legend(fontsize=8, loc="upper right")
+    return axes
+
+
+@in_course_style
+def memory_per_rank(stages: Mapping[int, Mapping[int, float]], device: float, title: str) -> Axes:
+    """Gigabytes per rank against ranks, both logarithmic, a line for each stage; a device's memory is drawn.
+
+    Parameters
+    ----------
+    stages : mapping of stage to mapping of ranks to gigabytes
+        At most four.
+    device : float
+        Gigabytes.
+    """
+    axes = new_axes(title, "ranks", "GB per rank, without activations")
+    names = ["0: data parallelism", "1: optimizer sharded", "2: gradients, too", "3: parameters, too (FSDP)"]
+    for index, (stage, values) in enumerate(stages.items()):
+        axes.plot(list(values), list(values.values()), **style.series_style(index), label=f"stage {names[stage]}")
+    axes.axhline(device, **style.REFERENCE)
+    style.label_line(axes, f"{device:g} GB", device)
+    _log_scale(axes)
+    style.powers_of_two(axes, _thinned(sorted(next(iter(stages.values())))))
+    axes.legend(fontsize=9, loc="lower left")
     return axes
 
 

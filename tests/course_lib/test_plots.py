@@ -12,7 +12,6 @@ from course_lib import plots
 from course_lib.distributed.messages import owned_blocks
 from course_lib.distributed.parameter_server import staleness_of_order
 from course_lib.metrics.published_runs import PUBLISHED_RUNS
-from course_lib.metrics.scaling_model import Measurement, StepModel
 from course_lib.plots import (
     asynchrony,
     communication,
@@ -153,20 +152,45 @@ def test_efficiencies_are_lines_over_the_batch():
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["16", "64"]
 
 
-def test_the_fit_is_drawn_with_its_errors_and_held_out_points_are_open():
-    covariance = [[0.0] * 4 for _ in range(4)]
-    covariance[0][0] = 1e-8
-    model = StepModel(1e-3, 1e-5, 2e-4, 0.0, tuple(map(tuple, covariance)))
-    fitted = [Measurement(1, 16, 100, 1.2e-3), Measurement(2, 16, 100, 1.6e-3), Measurement(2, 16, 900, 9.0)]
-    held_out = [Measurement(2, 64, 100, 2.1e-3)]
-    axes = scaling_study.fitted_steps(model, fitted, held_out, 100, "t")
-    one, two = (line for line in axes.lines if len(line.get_xdata()) == 60)
-    assert one.get_ydata()[0] == pytest.approx(1.16) and two.get_ydata()[-1] == pytest.approx(2.04)
-    assert bands(axes)[0][:, 1].min() == pytest.approx(1.16 - 0.2)
-    assert bands(axes)[0][:, 1].max() == pytest.approx(1.64 + 0.2)
-    points = {(line.get_xdata()[0], round(line.get_ydata()[0], 6), line.get_markerfacecolor() == "white")
-              for line in axes.lines if len(line.get_xdata()) == 1}  # fmt: skip
-    assert points == {(16, 1.2, False), (16, 1.6, False), (64, 2.1, True)}
+def test_the_fit_is_drawn_with_its_errors_and_the_held_out_point_is_open():
+    mib = 2**20
+    line = {mib: (1e-3, 1e-4), 4 * mib: (4e-3, 2e-4)}
+    axes = scaling_study.fitted_sums({mib: 1.1e-3, 2 * mib: 2.5e-3, 4 * mib: 4.1e-3}, 2 * mib, line, "t")
+    fit, fitted, held_out = axes.lines
+    assert list(fit.get_ydata()) == pytest.approx([1, 4]) and list(fit.get_xdata()) == [1, 4]
+    assert bands(axes)[0][:, 1].min() == pytest.approx(0.8) and bands(axes)[0][:, 1].max() == pytest.approx(4.4)
+    assert list(fitted.get_ydata()) == pytest.approx([1.1, 4.1]) and fitted.get_markerfacecolor() != "white"
+    assert list(held_out.get_ydata()) == pytest.approx([2.5]) and held_out.get_markerfacecolor() == "white"
+
+
+def test_strong_scaling_divides_the_images_and_weak_does_not():
+    strong, weak = scaling_study.strong_and_weak().axes
+    assert [bar.get_height() for bar in strong.patches] == [64, 32, 32, 16, 16, 16, 16]
+    assert [bar.get_height() for bar in weak.patches] == [64] * 7
+    assert [tick.get_text() for tick in weak.get_xticklabels()] == ["N = 1", "N = 2", "N = 4"]
+
+
+def test_each_rank_has_the_megabytes_that_it_sent_and_an_arrow_for_each_message():
+    sent = {"1 server": [3_000_000, 1_000_000, 1_000_000], "ring": [2_000_000] * 3, "3 servers": [2_000_000] * 3}
+    panels = scaling_study.who_sends(sent).axes
+    texts = [[text.get_text() for text in axes.texts if text.get_text()] for axes in panels]
+    assert texts == [["3.0", "1.0", "1.0"], ["2.0"] * 3, ["2.0"] * 3]
+    assert [sum(not text.get_text() for text in axes.texts) for axes in panels] == [4, 3, 6]
+
+
+def test_a_bucket_starts_when_it_is_ready_and_the_one_before_has_ended():
+    steps = {"apart": (1.0, 2.0, [0.5, 0.5], False, 4.0), "overlap": (1.0, 2.0, [1.5, 0.5], True, 4.0)}
+    axes = scaling_study.step_timelines(steps, "t")
+    bars = [(bar.get_x(), bar.get_width()) for bar in axes.patches]
+    assert bars[:5] == [(0, 1), (1, 1), (3, 0.5), (2, 1), (3.5, 0.5)]
+    assert bars[5:] == [(0, 1), (1, 1), (2, 1.5), (2, 1), (3.5, 0.5)]
+    assert [text.get_text() for text in axes.texts] == ["4.0 s", "4.0 s"]
+
+
+def test_memory_is_a_line_for_each_stage_and_one_for_the_device():
+    axes = scaling_study.memory_per_rank({0: {1: 112, 2: 112}, 3: {1: 112, 2: 56}}, 80, "t")
+    assert [list(line.get_ydata()) for line in axes.lines] == [[112, 112], [112, 56], [80, 80]]
+    assert axes.texts[0].get_text() == "80 GB"
 
 
 def test_extrapolations_have_their_bands_and_the_ideal_beside_them():

@@ -634,6 +634,9 @@ def scaling(sequential, times, kind):
         speedup = float(table.speedup[table.ranks == 2 * ranks].iloc[0]) / 2
         found[ranks] = (speedup, speedup / ranks)
     return found
+
+def studies(sequential, parallel, ranks):
+    return ({b: scaling(t, {ranks: parallel[b]}, "weak")[ranks] for b, t in sequential.items()}, {})
 """,
 )
 
@@ -643,9 +646,24 @@ from course_lib.metrics.communication_cost import ALL_REDUCE_COSTS
 busiest_sends = lambda way, nbytes, ranks, servers=1: ALL_REDUCE_COSTS[way](nbytes, ranks)[1]
 """,
     "model": """
-fit_step = lambda rows: tuple(vars(fit_step_model([Measurement(*row) for row in rows])).values())[:4]
-T = lambda four, *size: StepModel(*four).seconds(*size)
-ranks_worth = lambda four, b, n, least, most=4096: sum(T(four, 1, b, n) / T(four, N, b, n) >= least for N in range(1, most + 1))
+from course_lib.metrics.communication_cost import ALL_REDUCE_COSTS
+
+def all_reduce_seconds(algorithm, nbytes, ranks, alpha, beta, per_node=1):
+    messages, sent = ALL_REDUCE_COSTS["ring" if algorithm == "hierarchical" else algorithm](nbytes, ranks)
+    return alpha * messages + beta * sent
+
+step_seconds = lambda forward, backward, buckets, overlap: forward + backward + sum(buckets)
+""",
+    "measure": """
+import time
+from unittest import mock
+from course_lib.metrics import least_seconds
+
+def measure_step(step, device, clock, synchronize, warm_up, repeats):
+    with mock.patch.object(least_seconds.time, "perf_counter", clock):
+        return [least_seconds.least_seconds(step, 1) for _ in range(repeats)]
+
+summarise = lambda seconds: (least_seconds.least_seconds(lambda: None, 1), 0.0)
 """,
 }.items():
     exhibit(f"library_of_{solved}", "11_scaling_study", solved, "What the library has of it.", by_library)

@@ -1,59 +1,86 @@
-"""Lab 11's own measurement: the model fitted on one rank and two predicts a step that it has not seen within 20 %."""
+"""Lab 11's own measurement: a model fitted on two ranks predicts a sum and a step that it has not seen."""
 
 import ast
+import json
 import linecache
+import math
+import statistics
 import sys
 import time
 from pathlib import Path
 
 import cloudpickle
 import nbformat
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from course_lib import models
 from course_lib.distributed import launch, rank_device
-from course_lib.metrics.scaling_model import Measurement, fit_step_model
-from course_lib.models import SmallCNN
+from course_lib.distributed.data_parallel.flat_gradients import flat_gradients
+from course_lib.training.precision import accelerate_model
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LAB = Path(__file__).resolve().parents[2] / "labs" / "11_scaling_study" / "11_scaling_study.ipynb"
+CELLS = ["ex-measure", "program", "ex-model", "ex-fit", "held-out"]
 
 
-@pytest.fixture(scope="module")
-def cell():
-    """The functions of the notebook's measuring cell."""
-    source = next(cell.source for cell in nbformat.read(LAB, as_version=4).cells if cell.id == "steps")
-    tree = ast.parse(source)
-    tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    linecache.cache["<steps>"] = (len(source), None, source.splitlines(True), "<steps>")
-    names = {"SmallCNN": SmallCNN, "data_channels": 3, "dist": dist, "nn": nn, "rank_device": rank_device, "time": time,
-             "torch": torch, "__name__": "steps"}  # fmt: skip
-    exec(compile(tree, "<steps>", "exec"), names)
+def functions(**more):
+    """The notebook's own functions for the measurement, with small parameters."""
+    names = {
+        "__name__": "scaling_cells", "accelerate_model": accelerate_model, "dist": dist, "flat_gradients": flat_gradients,
+        "json": json, "math": math, "models": models, "nn": nn, "np": np, "rank_device": rank_device, "time": time,
+        "torch": torch, "statistics": statistics, "synchronize": lambda: None, "seed": 0, "image_size": 32,
+        "warm_up_steps": 1, "repeats": 2, "most": 2, **more,
+    }  # fmt: skip
+    for cell in nbformat.read(LAB, as_version=4).cells:
+        if cell.id in CELLS:
+            tree = ast.parse(cell.source)
+            tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+            linecache.cache[f"<{cell.id}>"] = (len(cell.source), None, cell.source.splitlines(True), f"<{cell.id}>")
+            exec(compile(tree, f"<{cell.id}>", "exec"), names)
     return names
 
 
-def test_a_sequential_step_and_a_parallel_one_are_timed_alike(cell):
-    alone = cell["shortest"](launch(cell["timed_steps"], 1, ([4, 8], [0], 2, False), threads=1))
-    gradient = 4 * sum(p.numel() for p in cell["make_network"]().parameters())
-    assert list(alone) == [(4, gradient), (8, gradient)] and min(alone.values()) > 0
-    by_rank = [{(4, 10): [3.0, 1.0, 5.0]}, {(4, 10): [2.0, 4.0, 6.0]}]
-    assert cell["shortest"](by_rank) == {(4, 10): 3.0}  # of the rounds' slowest ranks
+def test_the_sequential_program_has_no_process_group_and_ranks_agree():
+    cells = functions(image_size=32)
+    (alone,) = launch(cells["time_steps"], 1, ("resnet50v2", [2], False, 0, 2), process_group=False, threads=1)
+    both = launch(cells["time_sums"], 2, ([0.004, 0.25],), threads=1)
+    assert list(alone) == [2] and len(alone[2]) == 2 and min(alone[2]) > 0
+    assert both[0] == both[1] and list(both[0]) == [4 * 1048, 2**18] and len(both[0][2**18]) == 4
+
+
+def relative_spread(seconds):
+    """The spread of the repeats, relative to their median."""
+    low, median, high = np.percentile(seconds, [25, 50, 75])
+    return (high - low) / median
 
 
 @pytest.mark.slow
-def test_a_held_out_step_is_predicted_within_20_per_cent(cell):
-    batches, ballast = [16, 32, 64, 128, 256], 4 * 2**20
+def test_a_held_out_sum_and_step_are_predicted_within_20_per_cent():
+    cells = functions(warm_up_steps=2, repeats=8)
+    batches, held_out, mib = [2, 4, 8, 16], 8, [0.004, 0.25, 1.0, 4.0, 16.0, 32.0, 64.0, 96.0]
     for _ in range(3):  # a machine that is busy elsewhere disturbs a try
-        alone = cell["shortest"](launch(cell["timed_steps"], 1, (batches, [0], 30, False), threads=1))
-        both = cell["shortest"](launch(cell["timed_steps"], 2, (batches, [0, ballast], 30, True), threads=1))
-        found = [Measurement(1, *point, seconds) for point, seconds in alone.items()]
-        found += [Measurement(2, *point, seconds) for point, seconds in both.items()]
-        model = fit_step_model([m for m in found if m.batch != 128])
-        held_out = [m for m in found if m.batch == 128 and m.ranks == 2]
-        off = [model.seconds(m.ranks, m.batch, m.nbytes) / m.seconds - 1 for m in held_out]
+        whole = launch(cells["time_steps"], 2, ("resnet50v2", [held_out], True, 2, 8), threads=1)[0]
+        computing = launch(cells["time_steps"], 2, ("resnet50v2", batches, False, 2, 8), threads=1)[0]
+        sums = launch(cells["time_sums"], 2, (mib,), threads=1)[0]
+        size = 32 * 2**20
+        compute_fit = cells["fitted"](computing, held_out, lambda batch: [1.0, batch])
+        sum_fit = cells["fitted"](sums, size, cells["sum_row"])
+        gradient = 4 * sum(p.numel() for p in models.resnet50v2(10).parameters())
+
+        def seconds(alpha, beta, gradient=gradient):
+            return cells["all_reduce_seconds"]("ring", gradient, 2, alpha, beta)
+
+        step, _ = cells["predict_step"](held_out, compute_fit, sum_fit, seconds)
+        alone, _ = cells["predict"](cells["sum_row"](size), *sum_fit)
+        off = [step / min(whole[held_out]) - 1, alone / min(sums[size]) - 1]
+        spread = max(relative_spread(whole[held_out]), relative_spread(sums[size]))
         if max(map(abs, off)) <= 0.2:
             break
-    assert len(off) == 2 and max(map(abs, off)) <= 0.2
+    if spread > 0.1:
+        pytest.skip(f"the machine is busy: the repeats differ by {spread:.0%}")
+    assert max(map(abs, off)) <= 0.2, off
