@@ -126,7 +126,7 @@ _OF = {
             "        same = same and torch.equal(first, value)\n"
             "    return same\n",
             "weights buffers", "same answer"),
-        "always equal": ("def same_on_all_ranks(model):\n    return True\n", "weights buffers", "does not notice"),
+        "always equal": ("def same_on_all_ranks(model):\n    return True\n", "equal weights buffers", "does not notice"),
         "never equal": ("def same_on_all_ranks(model):\n    return False\n", "equal weights buffers", "equal models differ"),
         "the model is the sum": (edited("same", "lowest, highest = value.detach().double(), value.detach().double()", "lowest, highest = value.detach(), value.detach().clone()",
                                         "dist.all_reduce(lowest, op=dist.ReduceOp.MIN)", "dist.all_reduce(lowest)", "(lowest != highest)", "(lowest != 3 * highest)"),

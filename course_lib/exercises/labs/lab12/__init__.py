@@ -167,6 +167,7 @@ def _draw_models(random):
     buffer[14] += 0.5
     nan[3] = torch.nan
     return {
+        "far": [case("3 ranks; rank 1 has another model", False, one, state(), one)],
         "equal": [case("3 ranks with equal models", True, one, one, one)],
         "weights": [
             case("3 ranks; one weight of rank 2 differs by the last bit", False, one, one, bit),
@@ -209,6 +210,10 @@ def _says(case, seen, right):
     return "some ranks say True, others False: every rank must get the same answer" if any(found) else ""
 
 
+def _notices(case, seen, right):
+    return _says(case, seen, right) if all(one["same"] is True for one in seen["ranks"]) else ""
+
+
 _SAME = "should return a bool"
 
 SAME = Exercise(
@@ -216,7 +221,8 @@ SAME = Exercise(
     _draw_models,
     observe_same,
     {
-        "equal": Part("True for equal models", _SAME, judge=_says),
+        "notices": Part("", _SAME, cases="far", judge=_notices),
+        "equal": Part("True for equal models", _SAME, needs="notices", judge=_says),
         "weights": Part("False on every rank where weights differ", _SAME, needs="equal", judge=_says),
         "buffers": Part("False on every rank where buffers differ", _SAME, needs="equal", judge=_says),
     },
