@@ -44,7 +44,7 @@ class Ask(Protocol):
             Plain data: numbers, strings, lists, dicts, arrays, tensors. With several ranks, a list of one item each.
         answers : mapping of str to callable
             What it may ask by ``outside(name, *args)``; called in the grader as ``answer(rank, *args)``. It
-            must not wait, which would hold up all ranks: the sandbox's `DelayedReply` is an answer that comes later.
+            must not wait, which would hold up all ranks.
 
         Returns
         -------

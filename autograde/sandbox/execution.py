@@ -21,7 +21,7 @@ from autograde.sandbox.bubblewrap import Sandbox, SandboxError
 from autograde.sandbox.cgroup import ControlGroup
 from autograde.sandbox.inside import wire
 from autograde.sandbox.limits import WALL, Exceeded, Limits, Watch, out_of_memory
-from autograde.sandbox.rank_channel import DelayedReply, RankChannel
+from autograde.sandbox.rank_channel import RankChannel
 from data_prep.root import data_root
 
 __all__ = ["Execution", "NoSandbox"]
@@ -94,7 +94,6 @@ class Execution:
         self.ranks: list[RankChannel] = []
         self.output = bytearray()
         self._grace_ends: float | None = None
-        self._later: list[tuple[float, RankChannel, bytes]] = []
         self._watch = Watch(place.pid, limits, group) if place.pidfd >= 0 else None
         self._next_look = 0.0
         self._allowances: list[_Allowance] = []
@@ -169,7 +168,7 @@ class Execution:
             Plain data. If it is a list with one item per rank, and ranks > 1, each rank gets its own item.
         answers : mapping of str to callable
             The questions that the driver may ask, answered here by ``answer(rank, *args)`` with plain data. An answer
-            must not wait, which would stop all ranks: it returns a `DelayedReply` instead.
+            must not wait, which would stop all ranks.
 
         Returns
         -------
@@ -192,10 +191,7 @@ class Execution:
                     reply = answers[name](rank, *arguments)
                 except (TypeError, ValueError, AttributeError, IndexError, KeyError):
                     raise Exceeded("protocol", "the answer is not in the format") from None
-                if isinstance(reply, DelayedReply):
-                    self._later.append((time.monotonic() + reply.seconds, self.ranks[rank], wire.encode(reply.value)))
-                else:
-                    self.ranks[rank].queue(wire.encode(reply))
+                self.ranks[rank].queue(wire.encode(reply))
                 return False
             results[rank] = message if isinstance(message, dict) else {}
             if "value" not in results[rank] and self._grace_ends is None:
@@ -293,13 +289,10 @@ class Execution:
         clocks = self._clocks()
         for each in self._allowances:
             each.check(clocks, self.limits.processors)
-        for due in [entry for entry in self._later if entry[0] <= now]:
-            self._later.remove(due)
-            due[1].queue(due[2])
         readers = [end for rank in self.ranks if not rank.ended for end in (rank.socket, rank.process)]
         readers += [rank.output for rank in self.ranks if rank.output >= 0]
         writers = [rank.socket for rank in self.ranks if rank.unsent and not rank.ended]
-        wait = min([max(0.0, self.seconds_left), _WATCH_INTERVAL, *(max(0.0, entry[0] - now) for entry in self._later)])
+        wait = min(max(0.0, self.seconds_left), _WATCH_INTERVAL)
         readable, writable, _ = select.select(readers, writers, [], wait)
         for rank in self.ranks:
             if rank.socket in writable:

@@ -5,24 +5,15 @@ from __future__ import annotations
 import os
 import select
 import socket
-from dataclasses import dataclass
 from typing import Any
 
 from autograde.sandbox.inside import wire
 from autograde.sandbox.limits import Exceeded
 from course_lib.system.prefork import ForkedProcess
 
-__all__ = ["DelayedReply", "RankChannel"]
+__all__ = ["RankChannel"]
 
 CONFINED_SECONDS = 300.0  # a machine may be busy; a process that fails ends at once
-
-
-@dataclass(frozen=True)
-class DelayedReply:
-    """A reply that is sent after `seconds`, while the other ranks continue."""
-
-    seconds: float
-    value: Any = None
 
 
 class RankChannel:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from course_lib.checks.registry import CheckFailed
 from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
 from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise
+from course_lib.exercises.failed import CheckFailed
 
 __all__ = ["in_a_process"]
 
