@@ -59,7 +59,7 @@ def test_each_dependency_is_pinned_within_its_range(wanted, pinned):
 def test_so_is_what_the_extras_want(repository, pinned):
     extras = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     needs = {canonicalize_name(need.name): need for texts in extras.values() for need in map(Requirement, texts)}
-    assert {"playwright", "accelerate"} <= needs.keys()
+    assert {"playwright", "ruff"} <= needs.keys()
     assert {name for name, need in needs.items() if not need.specifier.contains(pinned[name])} == set()
 
 
