@@ -151,6 +151,28 @@ def train(context, worker, size, model, data, job, locked=False):
     starts, ends = clock.T.tolist()
     return [max(ends) - min(starts), [int(n) for n in done]]
 """,
+        """
+def train(context, worker, size, model, data, job, locked=False):
+    for each in (model, *data):
+        each.share_memory() if isinstance(each, nn.Module) else each.share_memory_()
+    lock, barrier = (context.Lock() if locked else contextlib.nullcontext()), context.Barrier(size)
+    done = torch.zeros(size, dtype=torch.int64).share_memory_()
+    clock = torch.zeros(size, 2, dtype=torch.float64).share_memory_()
+    processes = [context.Process(target=worker, args=(rank, size, model, data, job, lock, barrier, done, clock)) for rank in range(size)]
+    for process in processes:
+        process.start()
+    running = list(processes)
+    while running and not any(process.exitcode for process in processes):
+        ready = connection.wait([process.sentinel for process in running])
+        running = [process for process in running if process.sentinel not in ready]  # reads each exit code once, at once
+    for process in running:
+        process.terminate()
+    for process in processes:
+        process.join()
+    if any(process.exitcode for process in processes):
+        raise RuntimeError("a process has failed")
+    return float(clock[:, 1].max() - clock[:, 0].min()), done.tolist()
+""",
     ],
     "speedup": [
         """

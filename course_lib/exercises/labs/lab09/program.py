@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing.context
 import os
 import select
 import signal
 import threading
 import time
+from multiprocessing import connection
 
 import torch
 import torch.multiprocessing as mp
@@ -118,6 +120,24 @@ def crowd_inside(lock, inside):
     return most
 
 
+class Forked(multiprocessing.context.ForkProcess):
+    """A process whose exit code is known as soon as its sentinel is ready, as with forkserver and spawn.
+
+    A fork's sentinel is ready when the kernel closes its files, some microseconds before its exit code can be read. A `train`
+    that reads the code in between finds None, takes the dead process for a living one, and waits for ever.
+    """
+
+    @property
+    def exitcode(self):
+        if super().exitcode is None and self.pid is not None and connection.wait([self.sentinel], 0):
+            self.join(1.0)
+        return super().exitcode
+
+
+class Forking(multiprocessing.context.ForkContext):
+    Process = Forked
+
+
 class TooLong(Exception):
     pass
 
@@ -150,7 +170,7 @@ def lines_of(pipe):
 
 def observe_program(case, train):
     size = case["size"]
-    context = mp.get_context("fork")
+    context = Forking()
     torch.manual_seed(1)
     model = nn.Linear(size, 2) if case["network"] else torch.zeros(size + 3, dtype=torch.float64)
     weights = model.weight.data.view(-1) if case["network"] else model
