@@ -32,9 +32,10 @@ LOSES = {
     },
     "kfac": {
         "conv": "no convolutions",
+        "linear conv average interval clip evaluation": "not written, bias not written",
         "average interval": "no average, the first for ever, decay swapped, sums",
         "interval": "every step, one late",
-        "clip": "no clip, no root, longer too, lr not squared",
+        "clip": "no clip, no root, longer too, no lr, weights only, lr not squared",
     },
     "assign": {
         "deal edges": "in turn, as they come, smallest first, squares, sums, one factor, weights, by number",
