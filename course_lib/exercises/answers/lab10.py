@@ -245,7 +245,7 @@ class Preconditioner:
             layer.register_forward_hook(self.watch)
 
     kinds = (nn.Linear, nn.Conv2d)
-    counts_from, clip_power, first_weight = 0, 0.5, 1.0
+    counts_from, clip_power, first_weight, least_dimensions = 0, 0.5, 1.0, 1
 
     def watch(self, layer, inputs, output):
         if output.requires_grad:
@@ -261,6 +261,9 @@ class Preconditioner:
 
     def scale(self, lr, clip, product):
         return min(1.0, float(clip / (lr**2 * product)) ** self.clip_power)
+
+    def write(self, gradient, change):
+        gradient.copy_(change)
 
     def due(self, interval):
         return (self.steps + self.counts_from) % interval == 0
@@ -285,10 +288,11 @@ class Preconditioner:
             weight, bias = _step(layer.weight.grad.flatten(1), bias, *self.inverses[layer])
             changes.append((layer.weight.grad, weight.reshape(layer.weight.shape)))
             changes += [] if bias is None else [(layer.bias.grad, bias)]
-        product = sum((gradient * change).sum() for gradient, change in changes)
+        counted = [each for each in changes if each[0].dim() >= self.least_dimensions]
+        product = sum((gradient * change).sum() for gradient, change in counted)
         scale = 1.0 if clip is None else self.scale(lr, clip, product)
         for gradient, change in changes:
-            gradient.copy_(scale * change)
+            self.write(gradient, scale * change)
 
 
 def _wrong(diagnosis, **changed):
@@ -296,6 +300,10 @@ def _wrong(diagnosis, **changed):
 
 
 kfac = Answers((Preconditioner,), {
+    "not written": _wrong(".grad is as backward left it: step has to overwrite it, p.grad.copy_(…)",
+        write=lambda self, gradient, change: None),
+    "bias not written": _wrong("the biases' gradients are as backward left them: overwrite bias.grad, too",
+        write=lambda self, gradient, change: gradient.copy_(change) if gradient.dim() > 1 else None),
     "no convolutions": _wrong("convolutions keep their gradient: K-FAC treats nn.Conv2d, too", kinds=nn.Linear),
     "no average": _wrong("the factors are the last batch's: there is no running average", moved=lambda self, old, new, decay: new),
     "the first for ever": _wrong("the factors stay those of the first batch", moved=lambda self, old, new, decay: old),
@@ -310,6 +318,9 @@ kfac = Answers((Preconditioner,), {
     "no root": _wrong("the square root is missing in ν", clip_power=1.0),
     "longer too": _wrong("ν is at most 1: a step below the bound is not made longer",
         scale=lambda self, lr, clip, product: float(clip / (lr**2 * product)) ** 0.5),
+    "no lr": _wrong("the learning rate is missing in ν: its square multiplies the sum",
+        scale=lambda self, lr, clip, product: min(1.0, float(clip / product) ** 0.5)),
+    "weights only": _wrong("the biases are missing in ν's sum: it goes over weights and biases", least_dimensions=2),
     "lr not squared": _wrong("the learning rate is squared in ν",
         scale=lambda self, lr, clip, product: min(1.0, float(clip / (lr * product)) ** 0.5)),
 })  # fmt: skip

@@ -32,9 +32,10 @@ LOSES = {
     },
     "kfac": {
         "conv": "no convolutions",
+        "linear conv average interval clip evaluation": "not written, bias not written",
         "average interval": "no average, the first for ever, decay swapped, sums",
         "interval": "every step, one late",
-        "clip": "no clip, no root, longer too, lr not squared",
+        "clip": "no clip, no root, longer too, no lr, weights only, lr not squared",
     },
     "assign": {
         "deal edges": "in turn, as they come, smallest first, squares, sums, one factor, weights, by number",
@@ -260,7 +261,7 @@ WRONG = {
         "linear conv average interval clip evaluation", "not those that your factors",
     ),
     "nothing is done": ("kfac", instead("kfac", "class KFAC:\n    def __init__(self, *args, **options):\n        pass\n\n    def step(self, lr):\n        pass\n"),
-                        "linear conv average interval clip evaluation", "not those that your factors"),
+                        "linear conv average interval clip evaluation", "as backward left it"),
     "one rank": ("assign", "def assign_layers(sizes, world_size): return [0] * len(sizes)", "deal edges", "greedy rule"),
     "later first": (
         "assign", edited("assign", "sorted(range(len(sizes)), key", "sorted(reversed(range(len(sizes))), key"), "edges", "earlier layer",
