@@ -11,7 +11,7 @@ from course_lib.exercises.comparing import contrast, picked
 from course_lib.exercises.description import Exercise, Finding
 from course_lib.exercises.expected import expectation_of
 from course_lib.exercises.failed import CheckFailed
-from course_lib.exercises.judging import Expectation, judge, observe_here
+from course_lib.exercises.judging import Expectation, Raised, judge, observe_here
 
 __all__ = ["check_described"]
 
@@ -37,12 +37,21 @@ def check_described(lab: str, name: str, exercise: Exercise, answer: Any) -> Non
         raise CheckFailed(f"give the check {both}: ({', '.join(exercise.functions)})")
     expected = expectation_of(lab, name)
 
+    raised: list[Exception] = []  # the first that was raised; the cases after it are not tried
+
     @cache
-    def found(kind: str) -> list[Any]:
-        return [_observed(exercise, case, functions) for case in expected.cases[kind]]
+    def found(kind: str) -> list[Any] | Raised:
+        if not raised:
+            try:
+                return [_observed(exercise, case, functions) for case in expected.cases[kind]]
+            except Exception as error:
+                raised.append(error)
+        return Raised(raised[0])
 
     for part, finding in judge(exercise, expected, found).items():
         if not finding.passed:
+            if isinstance(found(finding.kind), Raised):
+                raise raised[0]
             raise CheckFailed(_message(exercise, expected, part, finding, found))
     right = "; ".join(part.about[:1].lower() + part.about[1:] for part in exercise.parts.values() if part.about)
     print(f"{', '.join(exercise.functions)}: right ({right})")

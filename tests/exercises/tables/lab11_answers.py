@@ -37,7 +37,7 @@ LOSES = {
         "order": "of one rank, by name",
     },
     "memory": {
-        "optimizer sharded": "float32, one stage on, one stage behind",
+        "optimizer sharded": "float32, everything, one stage on, one stage behind",
         "whole optimizer sharded": "no copy",
     },
 }

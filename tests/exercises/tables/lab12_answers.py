@@ -149,7 +149,7 @@ _OF = {
         "divided twice": (edited("program", _STEP, _STEP.replace("            optimizer.step()", "            for parameter in model.parameters():\n                parameter.grad /= ranks\n            optimizer.step()")), "gradients sync", "twice"),
         "no zero_grad": (edited("program", "            optimizer.zero_grad()\n", ""), "gradients sync", "zero_grad"),
         "no label smoothing": (edited("program", "label_smoothing=args.label_smoothing", "label_smoothing=0.0"), "gradients sync", "label smoothing"),
-        "smoothed validation": (edited("program", "evaluate(model.module, batches, nn.CrossEntropyLoss())", "evaluate(model.module, batches, train_loss_fn)"), "metrics", "val_loss"),
+        "smoothed validation": (edited("program", "evaluate(model.module, batches, nn.CrossEntropyLoss())", "evaluate(model.module, batches, train_loss_fn)"), "metrics", "val_loss has label smoothing"),
         "an unscaled rate": (edited("program", "recipe(model, args, ranks, len(train_loader))", "recipe(model, args, 1, len(train_loader))"), "rates", "number of ranks"),
         "steps of all ranks": (edited("program", "len(train_loader))\n    train_loss", "len(train_set) // args.batch_size)\n    train_loss"), "rates", "len(train_loader)"),
         "a schedule of epochs": (edited("program", "            scheduler.step()\n", "", "        trained = sums.tolist()", "        scheduler.step()\n        trained = sums.tolist()"), "rates resumes", "for each batch"),

@@ -290,6 +290,8 @@ def _evaluated(case, seen, right):
             if all(sorted(share) == tests for share in shares) and len(shares) > 1:
                 return "every rank evaluates all test images, so each counts several times: each rank takes its share"
             if set(images) == set(tests):
+                if any(len(set(share)) < len(share) for share in shares):
+                    return "a rank evaluates the same test images twice in an epoch: call evaluate once"
                 return (
                     "some test images count twice: a DistributedSampler repeats images where they do not divide by the ranks. "
                     "Subset(test_set, range(rank, len(test_set), ranks)) repeats none"
@@ -352,6 +354,8 @@ def _true_metrics(case, seen, right):
                 _loss(case, number, [facts["images"] for facts in _evaluations(calls)[number]])
                 for calls in seen["calls"]
             ]
+            if name == "val_loss" and equal(found, _loss(case, number, [], case["smoothing"]), 0.002):
+                return "val_loss has label smoothing: only the training loss has it"
             if name == "val_loss" and any(equal(found, each, 0.002) for each in losses):
                 return "the validation loss is one rank's own: dist.all_reduce the sums of all ranks"
             if name == "val_accuracy" and equal(found, sum(own) / len(own), 0.005):
@@ -372,9 +376,11 @@ def _right(case, number, images):
     return (case["outputs"][number][images].argmax(1) == case["labels"][1][images]).sum().item(), len(images)
 
 
-def _loss(case, number, batches):
-    images = torch.cat(batches) if batches else torch.tensor([0])
-    return nn.functional.cross_entropy(case["outputs"][number][images], case["labels"][1][images]).item()
+def _loss(case, number, batches, smoothing=0.0):
+    """Of the test images in the batches, or of all."""
+    images = torch.cat(batches) if batches else torch.arange(len(case["labels"][1]))
+    outputs, labels = case["outputs"][number][images], case["labels"][1][images]
+    return nn.functional.cross_entropy(outputs, labels, label_smoothing=smoothing).item()
 
 
 def _times(case, seen, right):
@@ -399,10 +405,10 @@ def _times(case, seen, right):
             return "time is not the sum of the epochs' training seconds, of the slowest rank"
         if not equal(record[2], images / max(took), CLOSE):
             return "images per second are not the images of all ranks over the seconds of the slowest one"
-        if not equal(record[0], float(number + 1)) or not equal(
-            record[7], _steps(seen["calls"][0])[number][0]["lr"], CLOSE
-        ):
-            return "a record's epoch counts from 1, and its lr is the learning rate of the epoch's first step"
+        if not equal(record[0], float(number + 1)):
+            return "a record's epoch does not count from 1"
+        if not equal(record[7], _steps(seen["calls"][0])[number][0]["lr"], CLOSE):
+            return "a record's lr is not that of the epoch's first step: read it before the loop over the batches"
     if not all(equal(one["time"], total, CLOSE) for one in seen["ranks"]):
         return "`time`, which it returns, is not the sum of the epochs' seconds"
     return ""
@@ -517,7 +523,7 @@ def _resumes(case, seen, right):
         orders = [[i for step in epoch for i in _indices(step)] for epoch in _steps(second)]
         if any(one == other for one, other in pairwise(orders)):
             return "the epochs of the second start have one order: sampler.set_epoch with the epoch's own number"
-        if _order_of(case, rank, killed) != orders[0]:
+        if orders[0] not in [_order_of(case, rank, killed, seed) for seed in (case["seed"], 0)]:  # 0: the sampler's default
             return "the second start shuffles by other epoch numbers than the first: sampler.set_epoch(epoch), counted from 0"
         if rank == 0 and [facts["epochs"] for facts in _named(second, "restore")] != [list(range(1, killed + 1))]:
             return "the run folder does not get the restored epochs: on rank 0, run.restore(records, seconds)"
@@ -528,24 +534,28 @@ def _resumes(case, seen, right):
     return ""
 
 
-def _order_of(case, rank, number):
+def _order_of(case, rank, number, seed):
     from torch.utils.data import DistributedSampler
 
-    sampler = DistributedSampler(range(len(case["labels"][0])), case["ranks"], rank, seed=case["seed"])
+    sampler = DistributedSampler(range(len(case["labels"][0])), case["ranks"], rank, seed=seed)
     sampler.set_epoch(number)
     return list(sampler)
 
 
 def _shown(case, seen):
-    """The case, and what the ranks did in the first epoch."""
+    """The case; and how many images each rank trained in its first epoch, if that is wrong."""
     if not isinstance(seen, dict) or not any(seen.get("calls", ())):
         return case["about"]
-    done = []
-    for rank, calls in enumerate(seen["calls"]):
+    trained = []
+    for calls in seen["calls"]:
         steps = _steps(calls)
-        images = sum(len(_indices(step)) for step in steps[0]) if steps else 0
-        done.append(f"rank {rank} trained {images} images in {len(steps[0]) if steps else 0} steps of its first epoch")
-    return f"{case['about']}; {', '.join(done)}"
+        trained.append(sum(len(_indices(step)) for step in steps[0]) if steps else 0)
+    share = -(-len(case["labels"][0]) // case["ranks"])
+    if all(images == share for images in trained):
+        return case["about"]
+    return f"{case['about']}; images trained in the first epoch: " + ", ".join(
+        f"{images} on rank {rank}" for rank, images in enumerate(trained)
+    )
 
 
 def _whole(about, judge, points_to="", cases="whole"):
@@ -562,22 +572,22 @@ PROGRAM = Exercise(
                          "print the indices of each rank's sampler for 14 images on 3 ranks"),
         "order": _whole("Every epoch has an order of its own", _order, "print the first labels of two epochs"),
         "randomness": _whole("Crops and masks differ between ranks and epochs, and can be repeated", _randomness,
-                             "print torch.initial_seed() on each rank, in each epoch"),
+                             "print torch.initial_seed() and some pixels on each rank, in each epoch"),
         "gradients": _whole("All ranks step by the mean of their gradients", _averaged,
-                            "on two ranks, print a weight after each step: it must be the same on both"),
+                            "on two ranks, print the loss, and the gradient of one weight, in each step"),
         "rates": _whole("Uses recipe's learning rates, step by step", _rates, "print scheduler.get_last_lr() in the loop"),
         "evaluation": _whole("All ranks evaluate one network, each test image once", _evaluated,
-                             "count by hand: 7 images on 3 ranks"),
+                             "print the indices of the test images that each rank evaluates, for 7 images on 3 ranks"),
         "metrics": _whole("Losses and accuracies of all images", _true_metrics, "write down two ranks' sums, and divide them by hand"),
-        "time": _whole("Seconds and throughput of the whole job", _times, "let rank 1 sleep for a second in each epoch"),
-        "transcript": _whole("Rank 0 reports, in the format", _transcript, "compare your line with EPOCH_LINE, word by word"),
+        "time": _whole("Seconds and throughput of the whole job", _times, "print the record of each epoch, and let rank 1 sleep for a second in each"),
+        "transcript": _whole("Rank 0 reports, in the format", _transcript, "compare what each rank prints and writes with the docstring and EPOCH_LINE"),
         "sync": _whole("Synchronised batch norm where it is asked for", _synchronised, "print(model) after wrapping it", "sync"),
         "stop": _whole("All ranks stop in the right epoch", _stopped,
                        "write down the accuracies of seven images on three ranks, epoch by epoch", "stopping"),
         "resumes": _whole("Continues from rank 0's checkpoint as if nothing had happened", _resumes,
                           "run it twice with the same args.checkpoint, and stop the first run after an epoch", "resumed"),
     },
-    "run it in a notebook on two ranks: launch(main, 2, (args,))",
+    "run it on two ranks: launch(main, 2, (parse_arguments(few),), backend=\"gloo\")",
     _shown,
     guarded="sync stopping resumed",
     share=known_to_ranks,
