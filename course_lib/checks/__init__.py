@@ -6,6 +6,6 @@ correct answer passes, however it is written.
 """
 
 from course_lib.checks.registry import check
-from course_lib.exercises.failed import CheckFailed
+from course_lib.live_view.check_failed import CheckFailed
 
 __all__ = ["CheckFailed", "check"]

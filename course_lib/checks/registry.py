@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from course_lib.exercises.failed import CheckFailed, wrapped
+from course_lib.live_view.check_failed import CheckFailed, wrapped
 from course_lib.runs.run_evidence.course import full_name, known_labs, programs_of
 
 __all__ = ["CheckFailed", "check"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from course_lib.exercises.failed import CheckFailed
+from course_lib.live_view.check_failed import CheckFailed
 from course_lib.runs.run_evidence.course import course_criteria
 from course_lib.runs.run_evidence.criteria import KINDS, NEEDS_MODEL
 from course_lib.runs.run_evidence.errors import EvidenceError

@@ -10,8 +10,8 @@ from typing import Any
 from course_lib.exercises.comparing import contrast, picked
 from course_lib.exercises.description import Exercise, Finding
 from course_lib.exercises.expected import expectation_of
-from course_lib.exercises.failed import CheckFailed
 from course_lib.exercises.judging import Expectation, Raised, judge, observe_here
+from course_lib.live_view.check_failed import CheckFailed
 
 __all__ = ["check_described"]
 

@@ -1,1 +1,1 @@
-"""Display of a training and of ranks in a notebook. Training code imports only the listener's interface."""
+"""Display of a training, of ranks and of a failed check in a notebook. Training code imports only the listener's interface."""

@@ -1,6 +1,5 @@
 """Collectives built from messages: values as torch.distributed's own, bytes and rounds as the closed forms say."""
 
-
 import cloudpickle
 import pytest
 import torch
@@ -146,7 +145,9 @@ def test_any_layout_is_summed_in_place_and_sparse_ones_are_refused():
 
 
 def wrong_roots():
-    return [error_of(call, torch.zeros(1), root) for call in (ours.linear_broadcast, ours.linear_reduce) for root in (2, -1)]
+    return [
+        error_of(call, torch.zeros(1), root) for call in (ours.linear_broadcast, ours.linear_reduce) for root in (2, -1)
+    ]
 
 
 def test_a_root_that_does_not_exist_is_refused_in_one_line():

@@ -40,7 +40,9 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2}
 
 def test_the_average_is_weighted_covers_the_buffers_and_is_one_all_reduce():
     weights = [1.0, 5.0, 2.0]
-    for dtype, ranks in zip(TOLERANCE, zip(*on_ranks(averaged, 3, weights, tuple(TOLERANCE)), strict=True), strict=True):
+    for dtype, ranks in zip(
+        TOLERANCE, zip(*on_ranks(averaged, 3, weights, tuple(TOLERANCE)), strict=True), strict=True
+    ):
         before, after, messages = zip(*ranks, strict=True)
         assert messages == (["all_reduce"],) * 3
         for name, first in after[0].items():

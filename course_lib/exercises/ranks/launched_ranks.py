@@ -15,7 +15,7 @@ from course_lib.distributed import LaunchTimeoutError, MessageTrace, RankFailedE
 from course_lib.distributed.messages.message_rounds import message_rounds
 from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise
-from course_lib.exercises.failed import CheckFailed
+from course_lib.live_view.check_failed import CheckFailed
 
 __all__ = ["on_launched_ranks", "until_the_limit"]
 

@@ -13,8 +13,8 @@ import torch
 
 from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise
-from course_lib.exercises.failed import CheckFailed
 from course_lib.exercises.ranks.message_broker import MessageBroker
+from course_lib.live_view.check_failed import CheckFailed
 
 __all__ = ["PlayedServer", "PlayedWorkers", "on_played_ranks"]
 

@@ -17,8 +17,8 @@ from typing import Any
 from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
 from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise, Watch
-from course_lib.exercises.failed import CheckFailed
 from course_lib.exercises.ranks.launched_ranks import until_the_limit
+from course_lib.live_view.check_failed import CheckFailed
 
 __all__ = ["on_watched_ranks", "watched"]
 

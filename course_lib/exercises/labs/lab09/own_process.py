@@ -8,7 +8,7 @@ from typing import Any
 from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
 from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise
-from course_lib.exercises.failed import CheckFailed
+from course_lib.live_view.check_failed import CheckFailed
 
 __all__ = ["in_a_process"]
 

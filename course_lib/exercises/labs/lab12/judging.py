@@ -523,7 +523,9 @@ def _resumes(case, seen, right):
         orders = [[i for step in epoch for i in _indices(step)] for epoch in _steps(second)]
         if any(one == other for one, other in pairwise(orders)):
             return "the epochs of the second start have one order: sampler.set_epoch with the epoch's own number"
-        if orders[0] not in [_order_of(case, rank, killed, seed) for seed in (case["seed"], 0)]:  # 0: the sampler's default
+        if orders[0] not in [
+            _order_of(case, rank, killed, seed) for seed in (case["seed"], 0)
+        ]:  # 0: the sampler's default
             return "the second start shuffles by other epoch numbers than the first: sampler.set_epoch(epoch), counted from 0"
         if rank == 0 and [facts["epochs"] for facts in _named(second, "restore")] != [list(range(1, killed + 1))]:
             return "the run folder does not get the restored epochs: on rank 0, run.restore(records, seconds)"
