@@ -290,7 +290,7 @@ def _memory(whole=16, kept=None, state=12):
 memory = Answers(
     (_memory(),),
     {
-        "float32": Mistake("that is plain float32 with Adam; here parameters and gradients have 2 bytes, the optimiser 12",
+        "float32": Mistake("that is plain float32 with Adam; here parameters and gradients have 2 bytes, the optimizer 12",
             _memory(16, {1: 8, 2: 4, 3: 0})),
         "no copy": Mistake("the float32 copy of the parameters is missing: the optimiser has 4 + 4 + 4 bytes",
             _memory(12, state=8)),

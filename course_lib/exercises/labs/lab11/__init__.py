@@ -86,7 +86,7 @@ def observe_fraction(case, serial_fraction):
 SERIAL = Exercise(
     ("serial_fraction",), _draw_speedups, observe_fraction,
     {
-        "slower": Part("Karp and Flatt's fraction", "the serial fraction is not (1/S − 1/N) / (1 − 1/N)"),
+        "slower": Part("The fraction of Karp and Flatt", "the serial fraction is not (1/S − 1/N) / (1 − 1/N)"),
         "faster": Part("A negative one where the speed-up exceeds the ranks",
             "where the speed-up is above the number of ranks, the fraction is wrong"),
     },
@@ -379,7 +379,7 @@ MEMORY = Exercise(
     {
         "whole": Part("Data parallelism: 16 bytes for each parameter", "stage 0 is not 16 bytes for each parameter",
             same=_bytes),
-        "optimizer": Part("Stage 1: the optimiser's state is sharded", "with stage 1 the bytes are wrong", same=_bytes),
+        "optimizer": Part("Stage 1: the optimizer's state is sharded", "with stage 1 the bytes are wrong", same=_bytes),
         "sharded": Part("Stages 2 and 3: gradients and parameters, too", "with stage 2 or 3 the bytes are wrong",
             same=_bytes),
     },
