@@ -61,7 +61,7 @@ def with_seeds(names, rows, exercise_of=lambda lab, name, *_: (lab, name), soon=
         lab, name = exercise_of(*row)
         thorough, slow = pytest.mark.thorough, pytest.mark.slow
         classes = [(FEW, ())] * soon(*row) + (
-            [(range(6), thorough), (range(20), slow)] if costly(lab, name) else [(range(20), thorough)]
+            [(range(3), thorough), (range(20), slow)] if costly(lab, name) else [(range(20), thorough)]
         )
         for seeds, marks in classes:
             params.append(pytest.param(*row, seeds, marks=marks, id=f"{'-'.join(map(str, row))}-{len(seeds)} seeds"))

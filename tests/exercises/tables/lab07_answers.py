@@ -1,5 +1,7 @@
 """Lab 07: other right answers, and what each mistake loses. The judges of what ranks do together name their mistakes."""
 
+COSTLY = ("worker", "server", "backup")  # processes that wait for each other
+
 # Of the mistakes in `course_lib.exercises.answers.lab07`: parts that are lost → their names.
 LOSES = {
     "worker": {

@@ -248,4 +248,3 @@ WRONG = {
 }  # fmt: skip
 
 SAYS = {}
-COSTLY = ()
