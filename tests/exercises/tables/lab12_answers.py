@@ -168,7 +168,7 @@ _OF = {
             "metrics stop", "mean of the ranks' accuracies"),
         "rank 0's own accuracy": (edited("program", _REDUCED, "        own = sums.clone()\n" + _REDUCED + "        dist.broadcast(own, src=0)\n        sums[3:] = own[3:]\n"), "metrics stop", "one rank's own"),
         "its own seconds": (edited("program", "        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n", "        dist.broadcast(slowest, src=0)\n"), "time", "one rank's own"),
-        "validation in the time": (edited("program", "        slowest = torch", "        evaluate(model.module, ((prepare(x, data, device), y) for x, y in test_loader), nn.CrossEntropyLoss())\n        slowest = torch"), "evaluation time", "contain those of the evaluation"),
+        "validation in the time": (edited("program", "        slowest = torch", "        evaluate(model.module, ((prepare(x, data, device), y) for x, y in test_loader), nn.CrossEntropyLoss())\n        slowest = torch"), "evaluation time", "call evaluate once"),
         "images of one rank": (edited("program", "images / times[-1], loss_sum", "trained[2] / times[-1], loss_sum"), "time", "of all ranks"),
         "everybody prints": (edited("program", "        if rank == 0:\n            if checkpoint:", "        if True:\n            if checkpoint and rank == 0:", "            if run is not None:\n                run.append", "            if run is not None and rank == 0:\n                run.append"), "transcript", "every rank prints"),
         "another format": (edited("program", "assessment_print(EPOCH_LINE.format", "assessment_print('*' + EPOCH_LINE.format"), "transcript", "format EPOCH_LINE"),
