@@ -50,6 +50,7 @@ def _judge(lab: str, name: str, ask: Ask) -> Findings:
     if exercise.in_sandbox is not None:
         cases = exercise.in_sandbox(cases)
     found: dict[str, Any] = {}
+    blank: AnswerError | None = None
     for kind in sorted(cases, key=exercise.guarded.split().__contains__):
         try:
             found[kind] = _observed(ask, exercise, cases[kind])
@@ -58,8 +59,12 @@ def _judge(lab: str, name: str, ask: Ask) -> Findings:
                 raise
             if getattr(error, "flag", None) == "crash":
                 found[kind] = Raised(error)
+            elif getattr(error, "flag", None) == "missing":
+                blank = error
             if isinstance(error, Exceeded):
                 break  # nothing runs in that sandbox any more
+    if blank is not None and not found:
+        raise blank
     expected = Expectation.of(exercise, answers_of(lab)[name], cases)
     findings = judge(exercise, expected, found.get)
     return {part: _finding(findings[part]) for part, each in exercise.parts.items() if each.about}
