@@ -1,19 +1,9 @@
 """Lab 02: other right answers, and what each mistake loses. Its judges name the mistakes, so there is no table of known ones."""
 
-from pathlib import Path
-
-import nbformat
+from answer_sources import Notebook, edited
 
 LOSES = {}
 SAYS = {}
-
-
-def edited(source, *edits):
-    """A right answer, with a mistake."""
-    for old, new in zip(edits[::2], edits[1::2], strict=True):
-        assert old in source, old
-        source = source.replace(old, new)
-    return source
 
 
 SET_UP = """
@@ -121,8 +111,7 @@ def stop_together(wish, device):
     dist.broadcast(decision, src=0)
     return bool(decision.item())
 """
-NOTEBOOK = Path(__file__).resolve().parents[3] / "labs" / "02_ddp" / "02_ddp.ipynb"
-PROGRAM = next(cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.id == "ex-program")
+PROGRAM = Notebook("02_ddp")["program"]
 
 RIGHT = {
     "set-up": [

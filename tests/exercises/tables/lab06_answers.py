@@ -1,8 +1,6 @@
 """Lab 06: other right answers, and what each mistake loses. Only the cost model has a table of known mistakes."""
 
-from pathlib import Path
-
-import nbformat
+from answer_sources import Notebook
 
 # Of the mistakes in `course_lib.exercises.answers.lab06`: parts that are lost → their names.
 LOSES = {
@@ -12,22 +10,8 @@ LOSES = {
 }  # fmt: skip
 SAYS = {}
 
-NOTEBOOK = Path(__file__).resolve().parents[3] / "labs" / "06_communication" / "06_communication.ipynb"
-OURS = {cell.id: cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
-
-
-def edited(name, *edits):
-    """The notebook's answer, with a mistake."""
-    source = OURS[f"ex-{name}"]
-    for old, new in zip(edits[::2], edits[1::2], strict=True):
-        assert old in source, old
-        source = source.replace(old, new)
-    return source
-
-
-def instead(name, source):
-    """The notebook's answer, with a function of it, or several, defined anew."""
-    return OURS[f"ex-{name}"] + "\n\n" + source
+OURS = Notebook("06_communication")
+edited, instead = OURS.edited, OURS.instead
 
 
 def exchange(send="outgoing, to", receive="incoming, source", when="if True", end=""):

@@ -1,5 +1,7 @@
 """Lab 07: other right answers, and what each mistake loses. The judges of what ranks do together name their mistakes."""
 
+from answer_sources import edited
+
 COSTLY = ("worker", "server", "backup")  # processes that wait for each other
 
 # Of the mistakes in `course_lib.exercises.answers.lab07`: parts that are lost → their names.
@@ -165,14 +167,6 @@ def serve_first(model, optimizer, workers, needed):
         kept = kept if late else []
     return dropped
 """
-
-
-def edited(source, *edits):
-    """A right answer, with a mistake."""
-    for old, new in zip(edits[::2], edits[1::2], strict=True):
-        assert old in source, old
-        source = source.replace(old, new)
-    return source
 
 
 def beginning(tensors="model.state_dict().values()", send="dist.broadcast(tensor, src=0)"):

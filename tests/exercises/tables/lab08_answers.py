@@ -1,8 +1,6 @@
 """Lab 08: other right answers, and what each mistake loses. Most of its judges name the mistakes themselves."""
 
-from pathlib import Path
-
-import nbformat
+from answer_sources import Notebook
 
 LOSES = {
     "speedup-table": {
@@ -12,18 +10,8 @@ LOSES = {
 }  # fmt: skip
 SAYS = {}
 
-NOTEBOOK = Path(__file__).resolve().parents[3] / "labs" / "08_parallel_sgd_mpi" / "08_parallel_sgd_mpi.ipynb"
-OURS = {cell.id.removeprefix("ex-"): cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
-
-
-def edited(exercise, *edits):
-    """The notebook's answer, with a mistake."""
-    source = OURS[exercise]
-    for old, new in zip(edits[::2], edits[1::2], strict=True):
-        assert old in source, old
-        source = source.replace(old, new)
-    return source
-
+OURS = Notebook("08_parallel_sgd_mpi")
+edited = OURS.edited
 
 RIGHT = {
     "partition": [

@@ -1,8 +1,6 @@
 """Lab 09: other right answers, and what each mistake loses. The judges of `worker` and `program` name the mistakes themselves."""
 
-from pathlib import Path
-
-import nbformat
+from answer_sources import Notebook
 
 # Of the mistakes in `course_lib.exercises.answers.lab09`: parts that are lost → their names.
 LOSES = {
@@ -38,20 +36,10 @@ LOSES = {
     },
 }
 COSTLY = ("program",)  # it starts processes
-VARYING = ("dead",)
+VARYING = ("dead",)  # which process is the first to fail
 
-NOTEBOOK = Path(__file__).resolve().parents[3] / "labs" / "09_hogwild" / "09_hogwild.ipynb"
-OURS = {cell.id.removeprefix("ex-"): cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
-
-
-def edited(exercise, *edits):
-    """The notebook's answer, with a mistake."""
-    source = OURS[exercise]
-    for old, new in zip(edits[::2], edits[1::2], strict=True):
-        assert old in source, old
-        source = source.replace(old, new)
-    return source
-
+OURS = Notebook("09_hogwild")
+edited = OURS.edited
 
 RIGHT = {
     "sparsity": [

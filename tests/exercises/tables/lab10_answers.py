@@ -1,8 +1,6 @@
 """Lab 10: other right answers, and what each known mistake loses. Answers are sources."""
 
-from pathlib import Path
-
-import nbformat
+from answer_sources import Notebook
 
 # Of the mistakes in `course_lib.exercises.answers.lab10`: parts that are lost → their names.
 LOSES = {
@@ -96,23 +94,8 @@ def precondition(w, b, A_inverse, G_inverse):
 """
 
 
-NOTEBOOK = Path(__file__).resolve().parents[3] / "labs" / "10_kfac" / "10_kfac.ipynb"
-OURS = {cell.id: cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
-
-
-def edited(name, *edits):
-    """The notebook's answer, with a mistake."""
-    source = OURS[f"ex-{name}"]
-    for old, new in zip(edits[::2], edits[1::2], strict=True):
-        assert old in source, old
-        source = source.replace(old, new)
-    return source
-
-
-def instead(name, source):
-    """The notebook's answer, with a function of it defined anew."""
-    return OURS[f"ex-{name}"] + "\n\n" + source
-
+OURS = Notebook("10_kfac")
+edited, instead = OURS.edited, OURS.instead
 
 _KFAC = """
 class KFAC:

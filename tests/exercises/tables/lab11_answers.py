@@ -156,14 +156,6 @@ RIGHT = {
 }  # fmt: skip
 
 
-def edited(source, *edits):
-    """An answer with a mistake."""
-    for old, new in zip(edits[::2], edits[1::2], strict=True):
-        assert old in source, old
-        source = source.replace(old, new)
-    return source
-
-
 _TIMED = """
     found = []
     for _ in range(repeats):

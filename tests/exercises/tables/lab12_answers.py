@@ -1,24 +1,12 @@
 """Lab 12: other right answers, and what each mistake loses. Its judges name the mistakes, so there is no table of known ones."""
 
-from pathlib import Path
-
-import nbformat
+from answer_sources import Notebook
 
 LOSES = {}
 SAYS = {}
 
-NOTEBOOK = Path(__file__).resolve().parents[3] / "labs" / "12_assessment" / "12_assessment.ipynb"
-OURS = {cell.id.removeprefix("ex-"): cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
-
-
-def edited(exercise, *edits):
-    """The notebook's answer, with a mistake."""
-    source = OURS[exercise]
-    for old, new in zip(edits[::2], edits[1::2], strict=True):
-        assert old in source, old
-        source = source.replace(old, new)
-    return source
-
+OURS = Notebook("12_assessment")
+edited = OURS.edited
 
 RIGHT = {
     "recipe": [
