@@ -47,6 +47,7 @@ def test_a_function_of_a_notebook_returns_by_value_in_order_of_rank(capsys, tmp_
 
     (tmp_path / "beside_the_notebook.py").write_text("def twice(x):\n    return 2 * x\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("LOCAL_RANK", "5")  # a kernel that was a rank of something else
     from beside_the_notebook import twice
 
     def worker(comm, base, power=1):

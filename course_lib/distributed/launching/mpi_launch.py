@@ -33,6 +33,7 @@ EXITS = (
     (r"Process name: \[.*?,\s*(?P<rank>\d+)\]\s+Exit code:\s+(\d+)", lambda match: int(match[2])),
     (r"due to process rank (?P<rank>\d+) with PID.*?exiting\s+improperly", lambda match: 0),
 )
+TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")  # of a surrounding job: no rank of this one has them
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -127,7 +128,8 @@ class _MpiRanks(Ranks):
             raise MPINotFoundError(f"{self._mpi.words[0]} does not start: {error.strerror}") from None
 
     def _environment(self) -> dict[str, str]:
-        environment = self._mpi.child_environment(os.environ)
+        inherited = {name: value for name, value in os.environ.items() if name not in TORCHRUN}
+        environment = self._mpi.child_environment(inherited)
         environment |= dict.fromkeys(THREADS, str(self._threads))  # before PyTorch starts its threads
         environment["TMPDIR"] = str(self._folder.path)
         for shared in self._folder.scratch[1:]:
