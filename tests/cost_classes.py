@@ -60,7 +60,6 @@ RULES = {
         "autograde/test_late_penalties.py::test_penalties_are_those_of_stock_nbgrader",
         "autograde/test_rerun.py",
         "autograde/test_worker.py::test_a_warm_interpreter_that_was_ended_*",
-        "course_lib/test_asynchronous_accuracy.py",
         "course_lib/test_backend_support.py::test_wrong_values_refusals_and_deaths_*",
         "course_lib/test_checkpoint.py::test_two_ranks_resume_to_the_bit",
         "course_lib/test_collectives.py::test_values_bytes_and_rounds",

@@ -167,10 +167,10 @@ def test_the_parameter_servers_messages():
     server, *workers = records_of("parameter server")
     assert [point.samples for point in server.snapshots] == [96, 192, 288, 384]
     assert not any(worker.snapshots for worker in workers)
-    pushes, message, header = STEPS, 4 * PARAMETERS + 48, 48
-    for worker in workers:  # hello (a header), pull, pushes, goodbye
-        assert worker.messages == pushes + 3
-        assert header + pushes * message <= worker.bytes_sent <= header + (pushes + 2) * message
+    pushes, message, header = STEPS, 4 * PARAMETERS + 24, 24
+    for worker in workers:  # hello (a header), pushes, goodbye
+        assert worker.messages == pushes + 2
+        assert header + pushes * message <= worker.bytes_sent <= header + (pushes + 1) * message
     assert server.messages == 2 * (pushes + 2)
     assert server.bytes_sent == 2 * ((pushes + 1) * message + header)
     assert server.updates == 2 * STEPS and len(server.staleness) == 2 * STEPS and max(server.staleness) <= 2 * STEPS
