@@ -144,7 +144,10 @@ def wrong_side():
 
 
 def test_calls_of_the_wrong_rank_are_refused_at_once():
-    assert on_ranks(wrong_side, 2) == ["rank 0 is the server: it calls serve()", "rank 1 is a worker: rank 0 calls serve()"]
+    assert on_ranks(wrong_side, 2) == [
+        "rank 0 is the server: it calls serve()",
+        "rank 1 is a worker: rank 0 calls serve()",
+    ]
     assert "at least one worker" in on_ranks(lambda: error_of(serve, nn.Linear(1, 1), None), 1)[0]
 
 

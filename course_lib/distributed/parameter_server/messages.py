@@ -47,7 +47,9 @@ class SentTensors:
         self.buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
         for tensor in (*self.parameters, *self.buffers):
             if tensor.dtype is not torch.float32:
-                raise ValueError(f"a parameter server sends float32, and the model has {tensor.dtype}: use model.float()")
+                raise ValueError(
+                    f"a parameter server sends float32, and the model has {tensor.dtype}: use model.float()"
+                )
 
     @property
     def fingerprint(self) -> int:
