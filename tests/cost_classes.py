@@ -63,7 +63,6 @@ RULES = {
         "course_lib/test_backend_support.py::test_wrong_values_refusals_and_deaths_*",
         "course_lib/test_checkpoint.py::test_two_ranks_resume_to_the_bit",
         "course_lib/test_collectives.py::test_values_bytes_and_rounds",
-        "course_lib/test_hogwild.py::test_it_learns_what_one_process_learns",
         "course_lib/test_interrupt_notebook.py",
         "course_lib/test_lab_command.py::test_an_interrupt_of_a_notebook_*",
         "course_lib/test_lab_command.py::test_the_installed_command_lists_*",
