@@ -11,7 +11,7 @@ from course_lib.distributed.data_parallel.sync_batchnorm import (
     convert_sync_batchnorm,
     synchronise_batchnorm_on_cpu,
 )
-from course_lib.distributed.data_parallel.synchronous_sgd import average_gradients, synchronise_initial_state
+from course_lib.distributed.data_parallel.synchronous_sgd import average_gradients
 from course_lib.distributed.launching.errors import LaunchStoppedError, LaunchTimeoutError, RankFailedError
 from course_lib.distributed.launching.launch import default_backend, launch, threads_per_rank, warm_up
 from course_lib.distributed.launching.mpi_launch import mpi_launch, mpi_run
@@ -90,7 +90,6 @@ __all__ = [
     "shard_indices",
     "share_memory",
     "synchronise_batchnorm_on_cpu",
-    "synchronise_initial_state",
     "threads_per_rank",
     "trace_messages",
     "train_hogwild",
