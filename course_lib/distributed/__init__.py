@@ -11,13 +11,13 @@ from course_lib.distributed.data_parallel.sync_batchnorm import (
     convert_sync_batchnorm,
     synchronise_batchnorm_on_cpu,
 )
-from course_lib.distributed.data_parallel.synchronous_sgd import average_gradients, synchronise_initial_state
+from course_lib.distributed.data_parallel.synchronous_sgd import average_gradients
 from course_lib.distributed.launching.errors import LaunchStoppedError, LaunchTimeoutError, RankFailedError
 from course_lib.distributed.launching.launch import default_backend, launch, threads_per_rank, warm_up
 from course_lib.distributed.launching.mpi_launch import mpi_launch, mpi_run
 from course_lib.distributed.launching.rank import leave_process_group, rank_device, world_size
 from course_lib.distributed.local_sgd.neuron_matching import best_matching
-from course_lib.distributed.local_sgd.parameter_averaging import TorchPeers, average_parameters
+from course_lib.distributed.local_sgd.parameter_averaging import average_parameters
 from course_lib.distributed.messages.agreement import CollectiveMismatchError, check_agreement
 from course_lib.distributed.messages.message_trace import Message, MessageTrace, trace_messages
 from course_lib.distributed.parameter_server import (
@@ -67,7 +67,6 @@ __all__ = [
     "ShardedDataParallel",
     "ShardedOptimizer",
     "SharedRun",
-    "TorchPeers",
     "WorkerLostError",
     "average_gradients",
     "average_parameters",
@@ -91,7 +90,6 @@ __all__ = [
     "shard_indices",
     "share_memory",
     "synchronise_batchnorm_on_cpu",
-    "synchronise_initial_state",
     "threads_per_rank",
     "trace_messages",
     "train_hogwild",

@@ -8,7 +8,7 @@ Pauloski et al. 2020 (arXiv 2007.00784; the TACC slides) for many ranks. `kronec
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,15 +59,13 @@ class KFAC:
         The optimiser's learning rate, or what returns it; `kl_clip` needs it, nothing else does.
     distribution : {"comm-opt", "mem-opt"}
         What ranks send each other; see `kfac_distribution`. The gradients are the same.
-    skip_layers : iterable of str
-        Names of layers to leave alone, or of modules, with all that is in them.
 
     Attributes
     ----------
     layers : dict of str to KroneckerFactors
         By the module's name in the bare model.
     skipped : dict of str to str
-        Modules with parameters of their own that keep their plain gradient, and why; `describe` prints both.
+        Modules with parameters of their own that keep their plain gradient, and why.
     damping : float
         May be changed between steps (``cholesky``: it counts from the next inverses on).
     owners : dict of (str, str) to int
@@ -80,16 +78,15 @@ class KFAC:
     Raises
     ------
     ValueError
-        A setting outside its range; no layer that K-FAC can work on; an unknown name in `skip_layers`.
+        A setting outside its range; no layer that K-FAC can work on.
 
     Notes
     -----
     *Factors* come from the passes that train: forward with the layer in training mode and with gradients, then
     backward. What runs in eval mode or without gradients changes nothing. They are the empirical Fisher matrix's, from the
-    labels as they are; `sample_fisher` draws them from the model instead, as the Fisher matrix proper has it.
+    labels as they are.
 
-    *Accumulation.* All backward passes between two steps are one batch. Divide each loss by their number, or say
-    ``step(loss_scale=number)``.
+    *Accumulation.* All backward passes between two steps are one batch. Divide each loss by their number.
 
     *A layer that the batch did not use* keeps its factors; one that no batch has used yet keeps its gradient. One that
     a forward uses several times has the uses as places, like a convolution's. A parameter that two modules share
@@ -114,20 +111,18 @@ class KFAC:
         kl_clip: float | None = None,
         lr: float | Callable[[], float] | None = None,
         distribution: str = "comm-opt",
-        skip_layers: Iterable[str] = (),
     ) -> None:
         self.damping, self.factor_decay, self.kl_clip, self.lr = damping, factor_decay, kl_clip, lr
         self.factor_update_steps, self.inverse_update_steps = factor_update_steps, inverse_update_steps
         self._check_settings()
         wrappers = (nn.parallel.DistributedDataParallel, Replica)
         self._model = model.module if isinstance(model, wrappers) else model
-        self.layers, self.skipped = find_layers(self._model, tuple(skip_layers))
+        self.layers, self.skipped = find_layers(self._model)
         self.steps, self.clip_factor = 0, 1.0
         self._ranks = world_size()
         self._inverses = LayerInverses(self.layers, inverse, distribution, self._ranks)
         self.owners = self._inverses.owners
         self._pass: object | None = None
-        self._sampled = False  # the batch's factors are there: backward of its loss adds none
         self._hooks = self._add_hooks()
 
     def _check_settings(self) -> None:
@@ -178,7 +173,7 @@ class KFAC:
             step, forward_pass = self.steps, self._pass or object()
 
             def on_backward(gradients: Tensor) -> None:
-                if self.steps == step and not self._sampled:
+                if self.steps == step:
                     layer.add(moment, gradients, forward_pass)
 
             # Of the tensor and not of the module, whose backward hooks refuse an in-place ReLU behind the layer.
@@ -190,43 +185,13 @@ class KFAC:
     def _factors_due(self) -> bool:
         return self.steps % self.factor_update_steps == 0
 
-    def sample_fisher(self, logits: Tensor, loss_scale: float = 1.0, generator: torch.Generator | None = None) -> None:
-        """Take this step's factors from labels drawn from the model, which makes them the Fisher matrix's own.
-
-        Between forward and ``backward``, at every step or never. It costs another backward pass in the steps that update
-        the factors, and nothing in the others; no ``.grad`` changes. With it the factors do not fade as the
-        training loss does (Martens and Grosse 2015, section 5; Kunstner et al. 2019, arXiv 1905.12558).
-
-        Parameters
-        ----------
-        logits : Tensor ``(samples, classes)``
-            What the model returned, with its graph.
-        loss_scale : float
-            What this batch's mean loss is multiplied by: 1/k for one of k micro-batches.
-        """
-        if not self._factors_due:
-            return
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        labels = torch.multinomial(logits.detach().softmax(1), 1, generator=generator)[:, 0]
-        loss = nn.functional.cross_entropy(logits, labels) * loss_scale
-        weights = [layer.module.weight for layer in self.layers.values()]
-        self._sampled = False
-        torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
-        self._sampled = True
-
     # The step
 
     @torch.no_grad()
-    def step(self, loss_scale: float = 1.0) -> None:
+    def step(self) -> None:
         """Replace the layers' gradients by the preconditioned ones; between ``backward`` and the optimiser's step.
 
-        The gradients are averaged over the ranks and unscaled already; clip their norm before or after.
-
-        Parameters
-        ----------
-        loss_scale : float
-            What the mean loss was multiplied by before ``backward``: ``GradScaler.get_scale()``, or the number of samples
-            for a loss that is a sum.
+        The gradients are averaged over the ranks already; clip their norm before or after.
 
         Raises
         ------
@@ -235,12 +200,12 @@ class KFAC:
         """
         self._check_ready()
         if self._factors_due:
-            self._update_factors(loss_scale)
+            self._update_factors()
         if self.steps % self.inverse_update_steps == 0:
             self._inverses.update(self.damping)
         self._precondition()
         self.steps += 1
-        self._pass, self._sampled = None, False
+        self._pass = None
         for layer in self.layers.values():
             layer.forget_batch()
 
@@ -255,9 +220,9 @@ class KFAC:
                 "build it after the process group is up"
             )
 
-    def _update_factors(self, loss_scale: float) -> None:
+    def _update_factors(self) -> None:
         layers = list(self.layers.values())
-        batch = [layer.batch_factors(loss_scale) for layer in layers]
+        batch = [layer.batch_factors() for layer in layers]
         if self._ranks > 1:
             matrices = [
                 factors
@@ -289,76 +254,9 @@ class KFAC:
         change = lr**2 * sum((done[name] * gradients[name]).sum() for name in done).item()
         return min(1.0, (self.kl_clip / change) ** 0.5) if change > 0 else 1.0
 
-    # What can be asked of it
-
-    def describe(self) -> str:
-        """A line for each layer with its factors' sizes and owners, and one for each reason to skip modules, with these."""
-        lines = [
-            f"K-FAC on {len(self.layers)} layers, {self._inverses.method}, {self._inverses.distribution} on {self._ranks} rank(s)"
-        ]
-        for name, layer in self.layers.items():
-            a, g = layer.shape
-            owners = self.owners[name, "A"], self.owners[name, "G"]
-            lines.append(f"  {name or 'model'}: A {a}×{a} on rank {owners[0]}, G {g}×{g} on rank {owners[1]}")
-        for reason in dict.fromkeys(self.skipped.values()):
-            names = ", ".join(name or "model" for name, why in self.skipped.items() if why == reason)
-            lines.append(f"  skipped, since {reason}: {names}")
-        return "\n".join(lines)
-
     def message_bytes(self) -> dict[str, int]:
         """Payload of the collectives in bytes: of each update of the ``factors``, of the ``inverses``, of each ``step``.
 
         All 0 on one rank. Counted once a layer has been used.
         """
         return self._inverses.message_bytes()
-
-    def memory_bytes(self) -> dict[str, int]:
-        """What this rank keeps between steps, in bytes: ``factors`` and ``inverses``."""
-        factors = [factor for layer in self.layers.values() for factor in (layer.A, layer.G) if factor is not None]
-        return {
-            "factors": sum(factor.nbytes for factor in factors),
-            "inverses": sum(inverse.nbytes for inverse in self._inverses.held.values()),
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Steps, factors, and the inverses that this rank has; between two steps. Tensors are not copied.
-
-        Under ``comm-opt`` any rank's suits all of them. Under ``mem-opt`` each rank has its own.
-        """
-        return {
-            "steps": self.steps,
-            "factors": {
-                name: {"A": layer.A, "G": layer.G, "updates": layer.updates}
-                for name, layer in self.layers.items()
-                if layer.updates
-            },
-            "inverses": self._inverses.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`; the settings are the constructor's.
-
-        Inverses that this rank needs and the state lacks (another `inverse`, another rank's ``mem-opt``) are computed
-        from the factors, which may be newer than the inverses were. Else the run continues to the bit.
-
-        Raises
-        ------
-        ValueError
-            The state is of other layers.
-        """
-        for name, factors in state["factors"].items():
-            shape = tuple(len(factors[side]) for side in "AG")
-            if name not in self.layers or self.layers[name].shape != shape:
-                raise ValueError(
-                    f"the K-FAC state has a layer {name!r} with factors of sizes {shape}, "
-                    f"this model {self.layers[name].shape if name in self.layers else 'no such layer'}"
-                )
-        for name, layer in self.layers.items():
-            saved = state["factors"].get(name, {"A": None, "G": None, "updates": 0})
-            device = layer.module.weight.device
-            for side in "AG":
-                setattr(layer, side, None if saved[side] is None else saved[side].to(device, layer.dtype, copy=True))
-            layer.updates = saved["updates"]
-            layer.forget_batch()
-        self.steps = state["steps"]
-        self._inverses.load_state_dict(state["inverses"], self.damping)

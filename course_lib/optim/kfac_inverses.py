@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,7 +18,7 @@ from course_lib.optim.kronecker_inverse import (
     precondition_by_inverse,
 )
 
-__all__ = ["INVERSES", "LayerInverses"]
+__all__ = ["LayerInverses"]
 
 INVERSES = ("eigen", "cholesky")
 DISTRIBUTIONS = ("comm-opt", "mem-opt")
@@ -139,21 +138,3 @@ class LayerInverses:
         }
         numbers["step" if self.distribution == "comm-opt" else "inverses"] = 0
         return {what: count * self._like.element_size() for what, count in numbers.items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The method, the layers that have inverses, and the inverses that this rank has."""
-        held = {f"{name}.{side}": inverse for (name, side), inverse in self.held.items()}
-        return {"method": self.method, "inverted": sorted(self.inverted), "held": held}
-
-    def load_state_dict(self, state: dict[str, Any], damping: float) -> None:
-        """Take what suits this rank; what it needs and the state lacks is computed from the factors."""
-        self.inverted, self.held = set(state["inverted"]), {}
-        for (name, side), owner in self.owners.items():
-            if name in self.inverted and (self.distribution == "comm-opt" or owner == self._rank):
-                saved = state["held"].get(f"{name}.{side}") if state["method"] == self.method else None
-                layer = self.layers[name]
-                self.held[name, side] = (
-                    self._invert(name, side, damping)
-                    if saved is None
-                    else saved.to(layer.module.weight.device, layer.dtype, copy=True)
-                )

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["KroneckerFactors", "find_layers", "gradient_rows", "input_rows", "unsupported"]
+__all__ = ["KroneckerFactors", "find_layers"]
 
 
-def unsupported(module: nn.Module) -> str | None:
+def _unsupported(module: nn.Module) -> str | None:
     """Why K-FAC leaves this layer's gradient alone, in a few words; None where it does not.
 
     Supported are ``nn.Linear``, and ``nn.Conv2d`` with any stride, padding, padding mode and dilation and one group.
@@ -39,7 +39,7 @@ def unsupported(module: nn.Module) -> str | None:
     return None
 
 
-def input_rows(module: nn.Linear | nn.Conv2d, inputs: Tensor) -> Tensor:
+def _input_rows(module: nn.Linear | nn.Conv2d, inputs: Tensor) -> Tensor:
     """What the weights are multiplied with.
 
     Returns
@@ -57,8 +57,8 @@ def input_rows(module: nn.Linear | nn.Conv2d, inputs: Tensor) -> Tensor:
     return nn.functional.unfold(padded, module.kernel_size, dilation=module.dilation, stride=module.stride)
 
 
-def gradient_rows(module: nn.Linear | nn.Conv2d, gradients: Tensor) -> Tensor:
-    """The gradients at the layer's outputs as ``(samples, fan_out, places)``, the places in the order of `input_rows`."""
+def _gradient_rows(module: nn.Linear | nn.Conv2d, gradients: Tensor) -> Tensor:
+    """The gradients at the layer's outputs as ``(samples, fan_out, places)``, the places in the order of `_input_rows`."""
     if isinstance(module, nn.Linear):
         gradients = gradients.reshape(1 if gradients.dim() == 1 else gradients.shape[0], -1, module.out_features)
         return gradients.transpose(1, 2)
@@ -82,7 +82,7 @@ class KroneckerFactors:
     ----------
     name : str
     module : nn.Linear or nn.Conv2d
-        One for which `unsupported` is None. A frozen bias is no variable, and A has no column for it.
+        One for which `_unsupported` is None. A frozen bias is no variable, and A has no column for it.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class KroneckerFactors:
     def input_moment(self, inputs: Tensor) -> tuple[Tensor, int, int]:
         """Σ ā āᵀ over a call's samples and places, the number of these columns, and the samples."""
         with torch.autocast(inputs.device.type, enabled=False):
-            columns = input_rows(self.module, inputs.to(self.dtype))
+            columns = _input_rows(self.module, inputs.to(self.dtype))
             samples, fan_in, places = columns.shape
             moment = columns.new_zeros(self.shape[0], self.shape[0])
             moment[:fan_in, :fan_in] = _second_moment(columns)
@@ -132,7 +132,7 @@ class KroneckerFactors:
         """
         moment, columns, samples = inputs
         with torch.autocast(gradients.device.type, enabled=False):
-            gradient_moment = _second_moment(gradient_rows(self.module, gradients.to(self.dtype)))
+            gradient_moment = _second_moment(_gradient_rows(self.module, gradients.to(self.dtype)))
         self._inputs = moment if self._inputs is None else self._inputs + moment
         self._gradients = gradient_moment if self._gradients is None else self._gradients + gradient_moment
         self._columns += columns
@@ -140,7 +140,7 @@ class KroneckerFactors:
             self._passes.add(forward_pass)
             self._samples += samples
 
-    def batch_factors(self, loss_scale: float = 1.0) -> tuple[Tensor, Tensor] | None:
+    def batch_factors(self) -> tuple[Tensor, Tensor] | None:
         """A and G of the batch, or None where it did not use the layer.
 
         With a loss that is the mean over n samples, backward delivers g/n. So G = (1/n) Σ g gᵀ is n times the sum of
@@ -149,7 +149,7 @@ class KroneckerFactors:
         """
         if self._inputs is None:
             return None
-        return self._inputs / self._columns, self._gradients * (self._samples / loss_scale**2)
+        return self._inputs / self._columns, self._gradients * self._samples
 
     def update(self, A: Tensor, G: Tensor, decay: float) -> None:
         """Move the running averages: decay · old + (1 − decay) · new, the k-th time with min(decay, 1 − 1/k).
@@ -178,22 +178,15 @@ class KroneckerFactors:
         weight.copy_(matrix.reshape(weight.shape))
 
 
-def find_layers(model: nn.Module, skip: tuple[str, ...]) -> tuple[dict[str, KroneckerFactors], dict[str, str]]:
+def find_layers(model: nn.Module) -> tuple[dict[str, KroneckerFactors], dict[str, str]]:
     """The layers of a model by name, and for each other module with parameters of its own the reason why it is left alone.
-
-    Parameters
-    ----------
-    skip : names of modules to leave alone, with all that is in them
 
     Raises
     ------
     ValueError
-        There is no such module, or no layer remains.
+        No layer remains.
     """
     modules = dict(model.named_modules())
-    for name in skip:
-        if name not in modules:
-            raise ValueError(f"skip_layers: the model has no module {name!r}")
     users: dict[nn.Parameter, list[str]] = {}
     for name, module in modules.items():
         for parameter in module._parameters.values():
@@ -203,12 +196,10 @@ def find_layers(model: nn.Module, skip: tuple[str, ...]) -> tuple[dict[str, Kron
     for name, module in modules.items():
         parameters = [parameter for parameter in module._parameters.values() if parameter is not None]
         others = [other for parameter in parameters for other in users[parameter] if other != name]
-        reason = unsupported(module)
+        reason = _unsupported(module)
         if not any(parameter.requires_grad for parameter in parameters):
             continue
-        if any(name == one or name.startswith(f"{one}.") for one in skip):
-            reason = "it is named in skip_layers"
-        elif reason is None and others:
+        if reason is None and others:
             reason = f"it shares a parameter with {others[0]}"
         if reason is None:
             layers[name] = KroneckerFactors(name, module)

@@ -13,7 +13,7 @@ Conventions, timm's where not said otherwise
 - Ours: every tensor is adapted unless its group says ``always_adapt=False`` (timm skips those without weight decay,
   so that LARS without decay would quietly be plain SGD). `no_decay_groups` says so for biases and norm parameters, as
   both papers' experiments do.
-- Ours: LAMB does not clip the global gradient norm unless asked (timm clips at 1, as NVIDIA's LAMB does).
+- Ours: LAMB does not clip the global gradient norm (timm clips at 1, as NVIDIA's LAMB does).
 - LAMB corrects the bias of both moments (algorithm 2), and φ is the identity: the weights' norm is not clipped. The
   steps are counted per group, not per tensor.
 """
@@ -39,7 +39,6 @@ def LARS(
     momentum: float = 0.9,
     weight_decay: float = 0.0,
     trust_coefficient: float = 0.001,
-    nesterov: bool = False,
 ) -> torch.optim.Optimizer:
     """Layer-wise adaptive rate scaling (You et al. 2017, arXiv 1708.03888, algorithm 1).
 
@@ -71,7 +70,6 @@ def LARS(
         momentum=momentum,
         weight_decay=weight_decay,
         trust_coeff=trust_coefficient,
-        nesterov=nesterov,
         always_adapt=True,
     )
 
@@ -83,7 +81,6 @@ def LAMB(
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-6,
     weight_decay: float = 0.0,
-    max_grad_norm: float | None = None,
 ) -> torch.optim.Optimizer:
     """Adam whose step each layer scales to its own weights (You et al. 2019, arXiv 1904.00962, algorithm 2).
 
@@ -96,8 +93,6 @@ def LAMB(
     ----------
     params : iterable of Tensor or of dicts
         `no_decay_groups` makes groups that leave biases and norm parameters to plain Adam.
-    max_grad_norm : float, optional
-        Clip the norm of all gradients together at this.
 
     Returns
     -------
@@ -114,7 +109,7 @@ def LAMB(
         betas=betas,
         eps=eps,
         weight_decay=weight_decay,
-        max_grad_norm=max_grad_norm,
+        max_grad_norm=None,
         always_adapt=True,
     )
 

@@ -134,19 +134,13 @@ class NovoGrad(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` gave; state follows the parameters' dtype and device."""
-        loaded = []
-        # Runs after any other hook, so it sees what is really loaded.
-        handle = self.register_load_state_dict_pre_hook(lambda _, seen: loaded.append(seen))
-        try:
-            super().load_state_dict(state_dict)
-        finally:
-            handle.remove()
+        super().load_state_dict(state_dict)
         # PyTorch casts all state to the parameter's dtype, and a running norm in 16 bits would be another number.
-        saved = [number for group in loaded[0]["param_groups"] for number in group["params"]]
+        saved = [number for group in state_dict["param_groups"] for number in group["params"]]
         params = [param for group in self.param_groups for param in group["params"]]
         for number, param in zip(saved, params, strict=True):
-            if number in loaded[0]["state"]:
-                second = loaded[0]["state"][number]["second_moment"]
+            if number in state_dict["state"]:
+                second = state_dict["state"][number]["second_moment"]
                 self.state[param]["second_moment"] = second.to(param.device, _norm_dtype(param))
 
 

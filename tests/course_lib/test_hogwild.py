@@ -17,8 +17,7 @@ from gloo_ranks import error_of
 from rank_processes import note_pid, noted_pids, survivors
 from torch import nn
 
-from course_lib.data.batches import Batches, load
-from course_lib.distributed import LaunchStoppedError, LaunchTimeoutError, RankFailedError, launch
+from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
 from course_lib.distributed.shared_memory import hogwild_sgd
 from course_lib.distributed.shared_memory.hogwild import barrier, hogwild, shard_indices
 from course_lib.distributed.shared_memory.hogwild_sgd import train_hogwild, train_serial
@@ -135,11 +134,11 @@ def tiny_model():
     return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
 
 
-@pytest.mark.parametrize("momentum, decay", [(0.0, False), (0.9, True)])
-def test_one_process_is_plain_sgd(momentum, decay):
+@pytest.mark.parametrize("decay", [False, True])
+def test_one_process_is_plain_sgd(decay):
     images, labels = tiny_problem()
     truth = tiny_model()
-    optimizer = torch.optim.SGD(truth.parameters(), lr=0.1, momentum=momentum)
+    optimizer = torch.optim.SGD(truth.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0 if decay else 1.0, total_iters=3 * 5)
     for epoch in range(3):
         for batch in shard_indices(37, 1, 0, epoch, seed=5).split(8):
@@ -147,8 +146,7 @@ def test_one_process_is_plain_sgd(momentum, decay):
             nn.functional.cross_entropy(truth(images[batch]), labels[batch]).backward()
             optimizer.step()
             schedule.step()
-    options = {"epochs": 3, "batch_size": 8, "lr": 0.1, "momentum": momentum, "decay": decay, "seed": 5}
-    options["count_lost"] = True
+    options = {"epochs": 3, "batch_size": 8, "lr": 0.1, "decay": decay, "seed": 5, "count_lost": True}
     serial, shared = tiny_model(), tiny_model()
     runs = [
         train_serial(serial, images, labels, **options),
@@ -179,8 +177,8 @@ def test_two_processes_share_the_work_and_locked_ones_lose_nothing():
             train_hogwild(model, images, labels, 2, epochs=epochs, batch_size=batch_size, lr=0.1)
 
 
-def plain_work(ready, loss_fn=nn.functional.cross_entropy):
-    return hogwild_sgd._Work(len(ready), 1, 8, 0.1, 0, False, 0, loss_fn, False, ready)
+def plain_work(ready):
+    return hogwild_sgd._Work(len(ready), 1, 8, 0.1, False, 0, False, ready)
 
 
 class Watched:
@@ -217,19 +215,21 @@ def test_weights_change_under_the_lock_only():
 
 
 @pytest.mark.parametrize("problem", ["network", "sparse", "dense"])
-def test_clocks_start_when_all_have_made_a_first_step_which_changes_nothing(problem):
+def test_clocks_start_when_all_have_made_a_first_step_which_changes_nothing(problem, monkeypatch):
     model = nn.Sequential(*tiny_model(), nn.Dropout(0.5))
     ready, no_lock = torch.zeros(2), contextlib.nullcontext()
     weights = torch.zeros(64, dtype=torch.float64)
     called, starts = threading.Event(), []
 
-    def first(outputs, labels):
+    def noted(*arguments, first_step=hogwild_sgd._first_step):
+        first_step(*arguments)
         called.set()
-        return nn.functional.cross_entropy(outputs, labels)
+
+    monkeypatch.setattr(hogwild_sgd, "_first_step", noted)
 
     def work():
         if problem == "network":
-            starts.append(hogwild_sgd._worker(model, 0, no_lock, *tiny_problem(), plain_work(ready, first)).start)
+            starts.append(hogwild_sgd._worker(model, 0, no_lock, *tiny_problem(), plain_work(ready)).start)
         else:
             data = make_sparse_data(100, 64, 3, words=100)
             report = sparse_logistic._worker(weights, 0, no_lock, data, ready, sparse_work(problem == "dense"))
@@ -251,34 +251,6 @@ def test_clocks_start_when_all_have_made_a_first_step_which_changes_nothing(prob
     ready[1] = 1
     thread.join()
     assert starts[0] >= now
-
-
-def accuracy(model, images, labels):
-    with torch.no_grad():
-        return (model.eval()(images).argmax(1) == labels).double().mean().item()
-
-
-def test_it_learns_what_one_process_learns():
-    data = load("fashion-mnist-small")
-    normalise = {"mean": data.mean, "std": data.std}
-    train = next(iter(Batches(data.train, len(data.train), **normalise)))
-    test = next(iter(Batches(data.test, len(data.test), **normalise)))
-    reached = {}
-    for processes in (0, 1, 2):
-        torch.manual_seed(0)
-        model = nn.Sequential(
-            nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(784, 10)
-        )
-        options = {"epochs": 4, "batch_size": 16, "lr": 0.05, "decay": True}
-        if processes:
-            train_hogwild(model, *train, processes, timeout=600, **options)
-        else:
-            train_serial(model, *train, **options)
-        # Over all 6,000 images: over the 1,000 of the test set a point is less than two standard deviations.
-        reached[processes] = (5 * accuracy(model, *train) + accuracy(model, *test)) / 6
-        assert accuracy(model, *test) > 0.78
-    assert abs(reached[1] - reached[0]) < 0.002
-    assert abs(reached[2] - reached[0]) < 0.01
 
 
 @linux
@@ -321,20 +293,13 @@ def test_a_worker_that_raises_is_named_with_its_line():
     assert error.rank == 0 and "no_such_layer" in error.reason and "# the failing line" in error.rank_traceback
 
 
-@pytest.mark.parametrize("how, kind", [("timeout", LaunchTimeoutError), ("stop", LaunchStoppedError)])
-def test_a_time_limit_and_an_event_end_all(tmp_path, how, kind):
+def test_a_time_limit_ends_all(tmp_path):
     def worker(model, rank, lock, folder):
         note_pid(folder)
         time.sleep(600)
 
-    stop = threading.Event()
-    thread = threading.Thread(target=lambda: noted_pids(tmp_path, 2) and stop.set())
-    if how == "stop":
-        thread.start()
-    with pytest.raises(kind):
-        hogwild(worker, nn.Linear(2, 2), 2, (str(tmp_path),), timeout=1.0 if how == "timeout" else 600, stop=stop)
-    if how == "stop":
-        thread.join()
+    with pytest.raises(LaunchTimeoutError):
+        hogwild(worker, nn.Linear(2, 2), 2, (str(tmp_path),), timeout=1.0)
     assert survivors([int(path.read_text()) for path in tmp_path.glob("*.pid")]) == []
 
 

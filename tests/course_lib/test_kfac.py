@@ -136,32 +136,6 @@ def test_it_is_the_inverse_of_the_full_kronecker_matrix(convolution, bias, inver
         assert (matrix_of(gradients(model), name) - expected).abs().max() < 1e-8 * expected.abs().max(), name
 
 
-def test_sampled_labels_have_the_fisher_matrix_as_their_mean():
-    torch.manual_seed(0)
-    layer, x, y = nn.Linear(4, 3).double(), torch.randn(40, 4, dtype=torch.float64), torch.zeros(40, dtype=torch.long)
-    kfac = KFAC(layer, GAMMA, factor_update_steps=1, inverse_update_steps=10**6, factor_decay=0.9999)
-    p = layer(x).softmax(1).detach()
-    for _ in range(300):
-        layer.zero_grad()
-        for part, targets in zip(x.chunk(2), y.chunk(2), strict=True):  # micro-batches, each with its own draw
-            logits = layer(part)
-            kfac.sample_fisher(logits, loss_scale=0.5)
-            (nn.functional.cross_entropy(logits, targets) / 2).backward()  # of other labels, and not counted
-        kfac.step()
-    expected = p.mean(0).diag() - p.T @ p / len(p)  # E[(p − e)(p − e)ᵀ], over the model's labels
-    G = kfac.layers[""].G
-    assert (G - expected).norm() < 0.03 * expected.norm(), (G, expected)  # 12,000 draws
-    empirical = (p - torch.eye(3, dtype=p.dtype)[0]).T @ (p - torch.eye(3, dtype=p.dtype)[0]) / len(p)
-    assert (G - empirical).norm() > 0.2 * expected.norm()
-    backward(layer, x, y)
-    gradient = layer.weight.grad.clone()
-    layer.zero_grad()
-    logits = layer(x)
-    kfac.sample_fisher(logits)
-    nn.functional.cross_entropy(logits, y).backward()
-    assert torch.equal(layer.weight.grad, gradient)
-
-
 def test_pi_splits_the_damping_evenly_whatever_the_factors_scales():
     A, G = torch.diag(torch.tensor([4.0, 8.0])), torch.diag(torch.tensor([0.5, 1.0, 1.5]))
     a, g = pi_split(A, G, 0.09)
@@ -209,7 +183,7 @@ def test_running_averages_and_update_intervals():
 
 def test_micro_batches_are_one_batch():
     model, x, y = problem(samples=9)
-    twin, summed = copy.deepcopy(model), copy.deepcopy(model)
+    twin = copy.deepcopy(model)
     kfac = KFAC(model, GAMMA)
     backward(model, x, y)
     kfac.step()
@@ -218,14 +192,8 @@ def test_micro_batches_are_one_batch():
     for start, stop in ((0, 2), (2, 5), (5, 9)):  # each loss weighted by its share
         (nn.functional.cross_entropy(twin(x[start:stop]), y[start:stop]) * (stop - start) / 9).backward()
     kfac.step()
-    kfac = KFAC(summed, GAMMA)
-    backward(summed, x, y, scale=9.0)  # the sum of the losses; unscaled before the step, as a GradScaler does
-    for parameter in summed.parameters():
-        parameter.grad /= 9.0
-    kfac.step(loss_scale=9.0)
-    for other in (twin, summed):
-        for name, gradient in gradients(other).items():
-            torch.testing.assert_close(gradient, gradients(model)[name], rtol=1e-10, atol=1e-12)
+    for name, gradient in gradients(twin).items():
+        torch.testing.assert_close(gradient, gradients(model)[name], rtol=1e-10, atol=1e-12)
 
 
 def test_only_what_trains_is_counted():
@@ -329,7 +297,6 @@ def test_skipped_layers_say_why_and_keep_their_gradients():
     model.add_module("conv", nn.Conv2d(4, 2, 3))
     model.add_module("flat", nn.Flatten())
     model.add_module("frozen", nn.Linear(8, 6))
-    model.add_module("left", nn.Sequential(nn.Linear(6, 6)))
     model.add_module("computed", nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)))
     model.add_module("tied", nn.Linear(6, 6))
     model.add_module("tied_too", nn.Linear(6, 6))
@@ -337,21 +304,18 @@ def test_skipped_layers_say_why_and_keep_their_gradients():
     model.frozen.weight.requires_grad_(False)
     model.narrow.bias.requires_grad_(False)
     model.tied_too.weight = model.tied.weight
-    kfac = KFAC(model, GAMMA, skip_layers=["left"])
+    kfac = KFAC(model, GAMMA)
     reasons = {
         "grouped": "2 groups",
         "norm": "BatchNorm2d is neither",
         "frozen": "frozen",
-        "left.0": "skip_layers",
         "computed": "parametrisation",
         "tied": "shares a parameter with tied_too",
         "tied_too": "shares a parameter with tied",
     }
     assert set(kfac.layers) == {"conv", "narrow"}
-    for name, words in reasons.items():
-        line = next(line for line in kfac.describe().splitlines() if words in line)
-        assert words in kfac.skipped[name] and line.startswith("  skipped, since ") and name in line, name
-    assert "narrow: A 6×6 on rank 0, G 3×3" in kfac.describe()  # a frozen bias has no column
+    assert all(words in kfac.skipped[name] for name, words in reasons.items())
+    assert kfac.layers["narrow"].shape == (6, 3)  # a frozen bias has no column
     x, y = torch.randn(5, 4, 6, 6), torch.randint(3, (5,))
     backward(model, x, y)
     before = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
@@ -374,50 +338,6 @@ def test_the_kl_clip_bounds_the_step():
     assert none == loose == 1 and free == still > 1e-4
     # the step is scaled by ν, so lr² Σ⟨·,·⟩ with ν² in it is κ
     assert tight == pytest.approx(math.sqrt(1e-4 / free)) and bounded * tight == pytest.approx(1e-4)
-
-
-def test_resume_is_as_if_it_had_not_stopped():
-    model, x, y = problem()
-    for inverse in ("eigen", "cholesky"):
-        runs = []
-        for stop in (None, 5):
-            m = copy.deepcopy(model)
-            settings = {"factor_update_steps": 2, "inverse_update_steps": 3, "inverse": inverse}
-            kfac, optimizer = KFAC(m, GAMMA, **settings), torch.optim.SGD(m.parameters(), lr=0.05)
-            for step in range(11):
-                if step == stop:
-                    state = copy.deepcopy((m.state_dict(), kfac.state_dict()))
-                    m = copy.deepcopy(model)
-                    m.load_state_dict(state[0])
-                    kfac, optimizer = KFAC(m, GAMMA, **settings), torch.optim.SGD(m.parameters(), lr=0.05)
-                    kfac.load_state_dict(state[1])
-                torch.manual_seed(step)
-                backward(m, x + torch.randn_like(x), y)
-                kfac.step()
-                optimizer.step()
-            runs.append(m.state_dict())
-        assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
-
-
-def test_a_state_of_another_inverse_or_model():
-    model, x, y = problem()
-    kfac = KFAC(model, GAMMA)
-    backward(model, x, y)
-    before = gradients(model)
-    kfac.step()
-    state = kfac.state_dict()
-    other = KFAC(model, GAMMA, inverse="cholesky")
-    other.load_state_dict(state)
-    for name, parameter in model.named_parameters():
-        parameter.grad.copy_(before[name])
-    other.step()
-    for name, layer in kfac.layers.items():
-        expected = full_matrix_solution(layer.A, layer.G, matrix_of(before, name), "cholesky")
-        torch.testing.assert_close(matrix_of(gradients(model), name), expected)
-    with pytest.raises(ValueError, match="a layer 'conv' with factors of sizes"):
-        KFAC(nn.Linear(3, 2), GAMMA).load_state_dict(state)
-    state["factors"]["conv"]["A"].fill_(0)
-    assert other.layers["conv"].A.abs().sum() > 0  # its own memory
 
 
 def test_half_precision_gives_float32_factors():
@@ -509,8 +429,6 @@ def test_a_second_one_takes_over_and_copies_do_not_disturb():
         ({"kl_clip": 0.1}, "give lr"),
         ({"inverse": "qr"}, "'eigen' or 'cholesky'"),
         ({"distribution": "memopt"}, "'comm-opt' or 'mem-opt'"),
-        ({"skip_layers": ["head.9"]}, "no module 'head.9'"),
-        ({"skip_layers": ["head", "conv"]}, "no layer that K-FAC can work on"),
     ],
 )
 def test_nonsense_is_one_line(settings, words):
@@ -518,6 +436,11 @@ def test_nonsense_is_one_line(settings, words):
     with pytest.raises(ValueError, match=words) as raised:
         KFAC(model, **settings)
     assert "\n" not in str(raised.value)
+
+
+def test_a_model_without_a_suitable_layer_is_refused():
+    with pytest.raises(ValueError, match="BatchNorm1d has no layer that K-FAC can work on"):
+        KFAC(nn.BatchNorm1d(3))
 
 
 def test_a_step_without_a_training_pass_says_so():

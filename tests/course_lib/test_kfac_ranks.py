@@ -83,7 +83,6 @@ def on_a_rank(model, x, y):
             "names": list(kfac.layers),
             "messages": [(message.kind, message.nbytes) for message in trace.messages],
             "formula": kfac.message_bytes(),
-            "memory": kfac.memory_bytes(),
             "owners": kfac.owners,
             "clip": kfac.clip_factor,
         }
@@ -95,25 +94,6 @@ def on_a_rank(model, x, y):
     kfac = KFAC(wrapped, **SETTINGS)
     answers["bucketed"] = train(wrapped, kfac, x, y, finish=finish)
     assert "conv" in kfac.layers
-
-    resumed = []
-    for distribution in ("comm-opt", "mem-opt"):
-        wrapped = ddp()
-        first = KFAC(wrapped, **SETTINGS, distribution=distribution)
-        before = train(wrapped, first, x[:4], y[:4])
-        state = copy.deepcopy(first.state_dict())
-        if distribution == "comm-opt":  # rank 0's is everybody's
-            states = [state]
-            dist.broadcast_object_list(states)
-            state = states[0]
-        again = copy.deepcopy(wrapped.module)
-        after = [train(wrapped, first, x[4:], y[4:])]
-        wrapped = DistributedDataParallel(again)
-        second = KFAC(wrapped, **SETTINGS, distribution=distribution)
-        second.load_state_dict(state)
-        after.append(train(wrapped, second, x[4:], y[4:]))
-        resumed.append((before, *after))
-    answers["resumed"] = resumed
 
     # Only rank 1 uses the branch; in the second step nobody.
     answers["uneven"] = {}
@@ -188,8 +168,6 @@ def test_the_bytes_sent_are_those_of_the_formula(ranks, inverse, distribution):
             n for (name, side), rank in answer["owners"].items() if rank == 0 for n in [sizes[name]["AG".index(side)]]
         ]
         assert 0 < len(owned) < 8
-    memory = [answers[inverse, distribution]["memory"]["inverses"] for answers in ranks]
-    assert memory == [inverses, inverses] if distribution == "comm-opt" else sum(memory) == inverses and all(memory)
 
 
 def test_each_layer_is_at_home_on_one_rank_under_mem_opt(ranks):
@@ -198,14 +176,6 @@ def test_each_layer_is_at_home_on_one_rank_under_mem_opt(ranks):
         assert owners == ranks[1]["eigen", distribution]["owners"]
         together = all(owners[name, "A"] == owners[name, "G"] for name in ("conv", "middle", "branch", "head"))
         assert together == (distribution == "mem-opt")
-
-
-def test_resume_on_ranks_is_to_the_bit(ranks):
-    for answers in ranks:
-        for before, after, again in answers["resumed"]:
-            close(before + after, alone()[0])
-            for mine, theirs in zip(after, again, strict=True):
-                assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
 def test_a_layer_that_one_rank_used_has_that_ranks_factors(ranks):

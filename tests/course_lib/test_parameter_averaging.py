@@ -1,11 +1,11 @@
-"""The weighted average of the workers' models, on ranks of torch.distributed."""
+"""The average of the workers' models, on ranks of torch.distributed."""
 
 import torch
 import torch.distributed as dist
-from gloo_ranks import error_of, on_ranks
+from gloo_ranks import on_ranks
 from torch import nn
 
-from course_lib.distributed.local_sgd.parameter_averaging import TorchPeers, average_parameters
+from course_lib.distributed.local_sgd.parameter_averaging import average_parameters
 from course_lib.distributed.messages.message_trace import trace_messages
 
 
@@ -15,51 +15,34 @@ def network(seed, dtype=torch.float64):
     with torch.no_grad():
         for tensor in model.state_dict().values():
             tensor.copy_(torch.rand(tensor.shape, generator=generator) * 10 + 1)
-    model[1].num_batches_tracked.fill_(1 + (seed > 0))  # 15/8 of the weighted ones are nearly 2
+    model[1].num_batches_tracked.fill_(1 + (seed > 0))  # the mean, 5/3, is nearly 2
     return model
 
 
-def averaged(weights, dtypes=(torch.float64,)):
+def averaged(dtypes):
     """For each dtype: the rank's model before and after, and the kinds of its messages."""
     rank, found = dist.get_rank(), []
     for dtype in dtypes:
         model = network(rank, dtype)
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         with trace_messages() as trace:
-            average_parameters(TorchPeers(), model, weights[rank])
+            average_parameters(model)
         found.append((before, model.state_dict(), [message.kind for message in trace.messages]))
     return found
-
-
-def refused(cases):
-    return [error_of(average_parameters, TorchPeers(), network(0), weights[dist.get_rank()]) for weights in cases]
 
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2}
 
 
-def test_the_average_is_weighted_covers_the_buffers_and_is_one_all_reduce():
-    weights = [1.0, 5.0, 2.0]
-    for dtype, ranks in zip(
-        TOLERANCE, zip(*on_ranks(averaged, 3, weights, tuple(TOLERANCE)), strict=True), strict=True
-    ):
+def test_the_average_covers_the_buffers_and_is_one_all_reduce():
+    for dtype, ranks in zip(TOLERANCE, zip(*on_ranks(averaged, 3, tuple(TOLERANCE)), strict=True), strict=True):
         before, after, messages = zip(*ranks, strict=True)
         assert messages == (["all_reduce"],) * 3
         for name, first in after[0].items():
-            mean = sum(w * b[name].double() for w, b in zip(weights, before, strict=True)) / 8
+            mean = sum(b[name].double() for b in before) / 3
             if not first.is_floating_point():
                 mean = mean.round()
             assert first.dtype == before[0][name].dtype
             torch.testing.assert_close(first, mean.to(first.dtype), rtol=TOLERANCE[dtype], atol=0)
             assert all(torch.equal(first, other[name]) for other in after[1:])
         assert not torch.equal(before[0]["1.num_batches_tracked"], before[1]["1.num_batches_tracked"])
-
-
-def test_weights_that_make_no_mean_are_an_error_on_every_rank():
-    for errors in on_ranks(refused, 3, [(1.0, -1.0, 1.0), (0.0, 0.0, 0.0)]):
-        assert all("weights of an average" in error for error in errors)
-
-
-def test_a_weight_of_nothing_counts_for_nothing():
-    (first,), (second,) = on_ranks(averaged, 2, [0.0, 1.0])
-    assert all(torch.equal(first[1][name], tensor) for name, tensor in second[0].items())

@@ -7,7 +7,7 @@ from gloo_ranks import error_of, on_ranks
 from torch import nn
 from torch.nn import functional as F
 
-from course_lib.distributed.data_parallel.synchronous_sgd import average_gradients, synchronise_initial_state
+from course_lib.distributed.data_parallel.synchronous_sgd import average_gradients
 from course_lib.distributed.messages.message_trace import trace_messages
 
 RANKS = 3
@@ -48,16 +48,6 @@ def trained(model, batches, average):
 
 def worker():
     rank, results = dist.get_rank(), {}
-
-    model = nn.Sequential(network(rank), nn.BatchNorm1d(4))
-    if rank == 0:  # its weights lie in memory otherwise than the others'
-        model.to(memory_format=torch.contiguous_format)
-    model[1].running_mean.fill_(rank + 1)
-    model[1].num_batches_tracked.fill_(rank + 7)
-    model[0][0].weight.requires_grad_(False)
-    synchronise_initial_state(model, src=1)
-    results["initial"] = [tensor.clone() for tensor in model.state_dict().values()]
-
     results["uneven"] = trained(network(), [images(UNEVEN, step)[rank] for step in range(5)], average_gradients)
 
     x, y = images([4] * RANKS)[rank]
@@ -94,13 +84,6 @@ def ranks():
 
 def same(tensors, expected, tolerance=1e-6):
     return all(torch.allclose(a, b, atol=tolerance, rtol=tolerance) for a, b in zip(tensors, expected, strict=True))
-
-
-def test_all_begin_as_one_rank_does(ranks):
-    expected = list(nn.Sequential(network(1), nn.BatchNorm1d(4)).state_dict().values())
-    expected[-3], expected[-1] = torch.full((4,), 2.0), torch.tensor(8)
-    for rank in ranks:
-        assert all(torch.equal(a, b) for a, b in zip(rank["initial"], expected, strict=True))
 
 
 def test_five_steps_are_those_of_one_process_on_the_joined_batch(ranks):

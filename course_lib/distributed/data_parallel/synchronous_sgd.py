@@ -1,6 +1,5 @@
-"""Synchronous SGD by all_reduce (the HW4 slides, Algorithm 1): one initialisation, averaged gradients at every step.
+"""Synchronous SGD by all_reduce (the HW4 slides, Algorithm 1): averaged gradients at every step.
 
-synchronise_initial_state(model)                      # once
 for images, labels in batches:                        # each rank its own
     optimizer.zero_grad()
     loss_fn(model(images), labels).backward()
@@ -14,19 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-__all__ = ["average_gradients", "synchronise_initial_state"]
-
-
-@torch.no_grad()
-def synchronise_initial_state(model: nn.Module, src: int = 0) -> None:
-    """Give every rank rank `src`'s parameters and buffers, in place ("Do synchronous initialization").
-
-    Without it each rank adds the same steps to its own initial weights, and the ranks never agree.
-    """
-    for tensor in model.state_dict().values():
-        whole = tensor.contiguous()  # a message has no memory format, and channels-last weights are not contiguous
-        dist.broadcast(whole, src)
-        tensor.copy_(whole)
+__all__ = ["average_gradients"]
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """Asynchronous SGD with a parameter server (the HW4 slides, Algorithm 2).
 
-Some ranks are servers, the others are workers. A worker computes a gradient, sends it, and gets the parameters back.
+Rank 0 is the server, the others are workers. A worker computes a gradient, sends it, and gets the parameters back.
 The server applies gradients in the order in which they arrive. No worker waits for another, so a gradient may have been
 computed on parameters that are some updates old: its staleness.
 """
@@ -11,13 +11,11 @@ from course_lib.distributed.parameter_server.errors import (
     ServerLostError,
     WorkerLostError,
 )
-from course_lib.distributed.parameter_server.messages import shards_of
 from course_lib.distributed.parameter_server.record import ServerRecord, Update, staleness_of_order
 from course_lib.distributed.parameter_server.server import serve
-from course_lib.distributed.parameter_server.worker import Exchange, ParameterServerWorker, WorkerRecord
+from course_lib.distributed.parameter_server.worker import ParameterServerWorker
 
 __all__ = [
-    "Exchange",
     "ModelMismatchError",
     "ParameterServerError",
     "ParameterServerWorker",
@@ -25,8 +23,6 @@ __all__ = [
     "ServerRecord",
     "Update",
     "WorkerLostError",
-    "WorkerRecord",
     "serve",
-    "shards_of",
     "staleness_of_order",
 ]

@@ -1,6 +1,10 @@
-"""Errors between workers and servers."""
+"""Errors between workers and the server."""
 
 from __future__ import annotations
+
+from datetime import timedelta
+
+import torch.distributed as dist
 
 __all__ = ["ModelMismatchError", "ParameterServerError", "ServerLostError", "WorkerLostError"]
 
@@ -37,14 +41,7 @@ class WorkerLostError(_RankLostError):
 
 
 class ServerLostError(_RankLostError):
-    """A parameter server ended, or has not answered within the time limit.
-
-    Attributes
-    ----------
-    rank : int
-        The server's.
-    reason : str
-    """
+    """The parameter server ended, or has not answered within the time limit. Attributes as for `WorkerLostError`."""
 
     role = "parameter server"
 
@@ -53,16 +50,24 @@ class ModelMismatchError(ParameterServerError):
     """A worker's model has other parameters than the server's."""
 
 
-def model_mismatch(worker: int, server: int) -> ModelMismatchError:
-    """The error that both of them raise."""
+def model_mismatch(worker: int) -> ModelMismatchError:
+    """The error that both sides raise."""
     return ModelMismatchError(
-        f"worker rank {worker} has another model than server rank {server}: the shapes of parameters and buffers must "
+        f"worker rank {worker} has another model than the server, rank 0: the shapes of parameters and buffers must "
         "agree; make it by the same code, with the same options, on every rank"
     )
 
 
-def why_lost(error: RuntimeError, timeout: float) -> str:
-    """Gloo's error message in plain words."""
-    if "timed out waiting" in str(error).lower():
-        return f"has sent nothing for {timeout:g} s"
-    return "is gone: its connection closed (killed, out of memory, ended by an error of its own, or without finish())"
+def wait_for(work: dist.Work, rank: int, timeout: float, lost: type[_RankLostError]) -> None:
+    """Wait for a message from or to `rank`; raise `lost`, with Gloo's error in plain words, if it does not arrive."""
+    try:
+        work.wait(timedelta(seconds=timeout))
+    except RuntimeError as error:
+        if "timed out waiting" in str(error).lower():
+            reason = f"has sent nothing for {timeout:g} s"
+        else:
+            reason = (
+                "is gone: its connection closed "
+                "(killed, out of memory, ended by an error of its own, or without finish())"
+            )
+        raise lost(rank, reason) from error

@@ -20,21 +20,11 @@ class Update:
         Rank whose gradient it was.
     staleness : int
         Updates in between: the version just before this one, minus the version that the gradient was computed on.
-    seconds : float
-        Since the first worker got its parameters, without the time spent in `on_update`.
-    samples, correct : int
-        Images of the gradient's batch, and how many were classified correctly, if the worker sent it.
-    loss_sum : float
-        Sum of their losses, if the worker sent it.
     """
 
     version: int
     worker: int
     staleness: int
-    seconds: float
-    samples: int = 0
-    correct: int = 0
-    loss_sum: float = 0.0
 
 
 @dataclass
@@ -45,31 +35,19 @@ class ServerRecord:
     ----------
     updates : list of Update
         In the order in which they were applied.
-    version : int
-        Of the parameters at the end.
     """
 
     updates: list[Update] = field(default_factory=list)
-    version: int = 0
+
+    @property
+    def version(self) -> int:
+        """Of the parameters now."""
+        return len(self.updates)
 
     @property
     def staleness(self) -> list[int]:
         """Of each update, in order."""
         return [update.staleness for update in self.updates]
-
-    @property
-    def order(self) -> list[int]:
-        """Rank of the worker of each update, in order."""
-        return [update.worker for update in self.updates]
-
-    @property
-    def seconds(self) -> float:
-        """Until the last update."""
-        return self.updates[-1].seconds if self.updates else 0.0
-
-    def count(self, worker: int) -> int:
-        """Updates of a worker."""
-        return self.order.count(worker)
 
 
 def staleness_of_order(order: Sequence[int]) -> list[int]:

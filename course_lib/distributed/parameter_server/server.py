@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import queue
+import threading
+from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from course_lib.distributed.parameter_server.messages import Answer, Request
+from course_lib.distributed.parameter_server.errors import WorkerLostError, model_mismatch, wait_for
+from course_lib.distributed.parameter_server.messages import (
+    FINGERPRINT,
+    HEADER,
+    KIND,
+    VERSION,
+    Kind,
+    Message,
+    SentTensors,
+    gloo_group,
+)
 from course_lib.distributed.parameter_server.record import ServerRecord, Update
-from course_lib.distributed.parameter_server.served_model import ServedModel
 
 __all__ = ["serve"]
 
@@ -19,42 +30,25 @@ def serve(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    servers: Sequence[int] = (0,),
-    updates: int | None = None,
-    scheduler: Any = None,
-    buffers: str = "mean",
     on_update: Callable[[Update], None] | None = None,
-    version: int = 0,
     timeout: float = 600.0,
 ) -> ServerRecord:
     """Serve workers in order of arrival: apply a gradient, send the parameters back, until all workers have finished.
 
-    Every rank of the process group that is not a server must create a `ParameterServerWorker`. The first gradients are
-    computed when all have done so. With several servers, each keeps a part of the parameters (`shards_of`) with a
-    version of its own; at the end ``servers[0]`` has the whole model.
+    Rank 0 calls it; every other rank of the process group must create a `ParameterServerWorker`. The first gradients
+    are computed when all have done so.
 
     Parameters
     ----------
     model : nn.Module
-        All workers start from its parameters, and it holds the result. Float32; frozen parameters are not sent.
+        All workers start from its parameters, and it holds the result. Float32; frozen parameters are not sent. Each
+        worker keeps its own running statistics (batch norm's) and sends them with each gradient; the server's are the
+        mean of the workers' latest.
     optimizer : torch.optim.Optimizer
-        Over the model's parameters; its state (momentum) exists only here. On each server it steps that server's part.
-    servers : sequence of int
-        The servers' ranks, the same on every rank.
-    updates : int, optional
-        Stop at exactly this version. A fast worker makes more of the updates. No more workers compute than there are
-        updates left, so that no gradient is wasted. Without it, the workers decide when they finish.
-    scheduler : optional
-        Stepped after each update: a learning-rate schedule by the number of updates.
-    buffers : {"mean", "own"}
-        Batch norm's running statistics, which have no gradient. "mean": each worker keeps its own and sends them with
-        each gradient; the server's are the mean of the workers' latest. "own": none are sent, and the server's stay as
-        they were, which is useful only for a model without batch norm.
+        Over the model's parameters; its state (momentum) exists only here.
     on_update : callable
         Called with each `Update` after it is applied, for example to evaluate or to save a checkpoint. The workers wait
-        meanwhile. (Each of several servers has only its own part of the parameters up to date.)
-    version : int
-        Number of updates already made, when a training is resumed.
+        meanwhile.
     timeout : float
         Seconds without a message after which a worker counts as lost.
 
@@ -69,56 +63,125 @@ def serve(
     ModelMismatchError
         A worker's model has other shapes.
     ValueError
-        No worker, an unknown policy, a model that cannot be sent or split.
+        This rank is not 0; there is no worker; a model that cannot be sent.
     """
-    if buffers not in ("mean", "own"):
-        raise ValueError(f'buffers must be "mean" or "own", got {buffers!r}')
-    server = ServedModel(model, optimizer, servers, timeout, scheduler, buffers, on_update, version)
-    # One server counts the updates: two could stop at different workers. A push goes to all servers.
-    queue = _AnswerQueue(server, updates if server.rank == server.servers[0] else None)
-    for worker in sorted(server.serving):
-        server.listen_in_background(worker)
+    server = _Server(model, optimizer, on_update, timeout)
+    for worker in sorted(server.absent):
+        server.listen(worker, header_only=True)
     while server.serving:
-        worker = server.next_arrival()
-        request = server.take(worker)
-        queue.note(worker, request)
-        for released, answer in queue.release():
-            server.answer(released, answer)
-            server.listen_in_background(released)
-        if request is Request.HELLO:
-            server.answer_hello(worker)
-            server.listen_in_background(worker)
-    server.assemble()
+        server.handle(server.next_arrival())
+    for worker in list(server.sent):
+        server.flush(worker)
     return server.record
 
 
-class _AnswerQueue:
-    """The workers that wait for an answer, and which of them may have one."""
+class _Server:
+    """Receiving, applying and answering: a message each way for every worker."""
 
-    def __init__(self, server: ServedModel, updates: int | None) -> None:
-        self.server, self.updates = server, updates
-        self.waiting: list[int] = []  # in order of arrival
-        self.absent = set(server.serving)  # no worker computes before all have arrived
-        self.computing: set[int] = set()  # workers whose next gradient has not arrived yet
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        on_update: Callable[[Update], None] | None,
+        timeout: float,
+    ) -> None:
+        if dist.get_rank() != 0:
+            raise ValueError(f"rank {dist.get_rank()} is a worker: rank 0 calls serve()")
+        self.serving = set(range(1, dist.get_world_size()))
+        if not self.serving:
+            raise ValueError("1 rank, the server: a parameter server needs at least one worker, so start one rank more")
+        self.absent = set(self.serving)  # no worker computes before all have arrived
+        self.model, self.optimizer, self.on_update, self.timeout = SentTensors(model), optimizer, on_update, timeout
+        self.group = gloo_group()
+        for parameter in self.model.parameters:
+            # In the parameter's own memory format: fused optimisers work on memory, and a message has no format.
+            parameter.grad = torch.zeros_like(parameter)
+        self.inbox = {worker: Message(self.model) for worker in self.serving}
+        self.outbox = {worker: Message(self.model) for worker in self.serving}
+        self.sent: dict[int, dist.Work] = {}
+        self.latest_buffers: dict[int, list[torch.Tensor]] = {}
+        self.arrivals: queue.SimpleQueue[tuple[int, WorkerLostError | None]] = queue.SimpleQueue()
+        self.record = ServerRecord()
 
-    def note(self, worker: int, request: Request) -> None:
-        self.computing.discard(worker)
-        if request is not Request.HELLO:
+    def listen(self, worker: int, header_only: bool = False) -> None:
+        """Open the receive for a worker's next message, and wait for it in a thread.
+
+        A receive from any source does not notice that a worker has died, and Gloo's requests cannot be polled. So each
+        worker has a receive of its own. A sleeping thread costs nothing, and the queue keeps the order of arrival.
+        """
+        flat = self.inbox[worker].flat
+        receive = dist.irecv(flat[:HEADER] if header_only else flat, src=worker, group=self.group)
+
+        def wait() -> None:
+            lost = None
+            try:
+                wait_for(receive, worker, self.timeout, WorkerLostError)
+            except WorkerLostError as error:
+                lost = error
+            self.arrivals.put((worker, lost))
+
+        threading.Thread(target=wait, daemon=True, name=f"waits for rank {worker}").start()
+
+    def next_arrival(self) -> int:
+        worker, lost = self.arrivals.get()
+        if lost is not None:
+            raise lost
+        return worker
+
+    def handle(self, worker: int) -> None:
+        """Do what a worker's message asks for, and answer."""
+        kind = self.inbox[worker].number(KIND)
+        if kind == Kind.GOODBYE:
+            self.serving.remove(worker)
+        elif kind == Kind.PUSH:
+            self._update(worker, self.inbox[worker])
+            self._answer(worker)
+        else:
+            self._welcome(worker)
             self.absent.discard(worker)
-        if request not in (Request.GOODBYE, Request.HELLO):
-            self.waiting.append(worker)
+            for ready in () if self.absent else sorted(self.serving):
+                self._answer(ready)
 
-    def release(self) -> list[tuple[int, Answer]]:
-        """The answers that may be sent now, in order of arrival."""
-        released = []
-        while self.waiting and not self.absent:
-            worker = self.waiting.pop(0)
-            if self._enough():
-                released.append((worker, Answer.STOP))
-            else:
-                self.computing.add(worker)
-                released.append((worker, Answer.GO))
-        return released
+    @torch.no_grad()
+    def _update(self, worker: int, message: Message) -> None:
+        for parameter, gradient in zip(self.model.parameters, message.tensors, strict=True):
+            parameter.grad.copy_(gradient)
+        self.optimizer.step()
+        self.latest_buffers[worker] = [buffer.clone() for buffer in message.buffers]
+        for buffer, *ones in zip(self.model.buffers, *self.latest_buffers.values(), strict=True):
+            buffer.copy_(torch.stack(ones).mean(0))
+        update = Update(
+            version=self.record.version + 1,
+            worker=worker,
+            staleness=self.record.version - message.number(VERSION),
+        )
+        self.record.updates.append(update)
+        if self.on_update is not None:
+            self.on_update(update)
 
-    def _enough(self) -> bool:
-        return self.updates is not None and self.server.record.version + len(self.computing) >= self.updates
+    @torch.no_grad()
+    def _answer(self, worker: int) -> None:
+        """Send the parameters as they are now, and listen for the gradient."""
+        self.flush(worker)
+        message = self.outbox[worker]
+        message.write(Kind.PARAMETERS, self.record.version)
+        tensors = (*self.model.parameters, *self.model.buffers)
+        for place, tensor in zip((*message.tensors, *message.buffers), tensors, strict=True):
+            place.copy_(tensor)
+        self.sent[worker] = dist.isend(message.flat, dst=worker, group=self.group)
+        self.listen(worker)
+
+    def _welcome(self, worker: int) -> None:
+        """Answer a worker's greeting: do the models agree?"""
+        fits = self.inbox[worker].number(FINGERPRINT) == self.model.fingerprint
+        message = self.outbox[worker]
+        message.write(Kind.WELCOME if fits else Kind.MISMATCH)
+        self.sent[worker] = dist.isend(message.flat[:HEADER], dst=worker, group=self.group)
+        if not fits:
+            self.flush(worker)
+            raise model_mismatch(worker)
+
+    def flush(self, worker: int) -> None:
+        """Wait until the last answer has been sent: its buffer must not change before."""
+        if worker in self.sent:
+            wait_for(self.sent.pop(worker), worker, self.timeout, WorkerLostError)

@@ -20,7 +20,6 @@ import contextlib
 import os
 import pickle
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,7 +41,6 @@ def hogwild(
     *,
     locked: bool = False,
     timeout: float | None = 1800.0,
-    stop: threading.Event | None = None,
 ) -> list[Any]:
     """Run ``worker(model, rank, lock, *args)`` in `processes` processes that share the model's memory.
 
@@ -73,7 +71,7 @@ def hogwild(
     locked : bool
         `lock` admits one process at a time into ``with lock:``. Without it, `lock` is a context manager that does
         nothing, so that the same worker can be used for both.
-    timeout, stop
+    timeout : float or None
         As for `launch`.
 
     Returns
@@ -83,8 +81,8 @@ def hogwild(
 
     Raises
     ------
-    RankFailedError, LaunchTimeoutError, LaunchStoppedError
-        As for `launch`: a worker raised or was killed, the workers took too long, `stop` was set. No worker is left
+    RankFailedError, LaunchTimeoutError
+        As for `launch`: a worker raised or was killed, or the workers took too long. No worker is left
         running, and a killed worker's lock is free again.
     ValueError
         `processes` below 1, or a model that is not on the CPU.
@@ -104,7 +102,7 @@ def hogwild(
     with tempfile.NamedTemporaryFile(prefix="hogwild-") if locked else contextlib.nullcontext() as file:
         lock = FileLock(file.name) if locked else contextlib.nullcontext()
         call = pack_shared((worker, model, lock, tuple(args), present))
-        return launch(_run, processes, (call,), timeout=timeout, process_group=False, threads=1, stop=stop)
+        return launch(_run, processes, (call,), timeout=timeout, process_group=False, threads=1)
 
 
 def _run(call: bytes) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,8 +20,6 @@ from course_lib.distributed.shared_memory.lost_updates import LostUpdates, measu
 from course_lib.distributed.shared_memory.tensors import share_memory
 
 __all__ = ["SharedRun", "train_hogwild", "train_serial"]
-
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -74,14 +71,12 @@ def train_hogwild(
     ----------------
     epochs, batch_size : int
         A worker's last batch of an epoch may be smaller.
-    lr, momentum : float
-        w ← w − lr·v, v ← momentum·v + ∇. Each worker has its own v.
+    lr : float
+        w ← w − lr·∇, with the gradient of the batch's mean cross-entropy.
     decay : bool
         The learning rate falls linearly, from `lr` at a worker's first step to 0 after its last.
     seed : int
         The order of the samples. With more than one process the result differs from run to run all the same.
-    loss_fn : callable
-        Mean over the batch; cross-entropy by default.
     count_lost : bool
         Measure lost updates. Each worker then sums its updates in float64, which takes time.
     timeout : float or None
@@ -106,10 +101,8 @@ def _train(
     epochs: int,
     batch_size: int,
     lr: float,
-    momentum: float = 0.0,
     decay: bool = False,
     seed: int = 0,
-    loss_fn: Loss = F.cross_entropy,
     count_lost: bool = False,
     timeout: float | None = 1800.0,
 ) -> SharedRun:
@@ -119,7 +112,7 @@ def _train(
         raise ValueError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}")
     before = _flat(model)
     ready = share_memory(torch.zeros(max(processes, 1), dtype=torch.uint8))
-    work = _Work(max(processes, 1), epochs, batch_size, lr, momentum, decay, seed, loss_fn, count_lost, ready)
+    work = _Work(max(processes, 1), epochs, batch_size, lr, decay, seed, count_lost, ready)
     if processes:
         arguments = (share_memory(images), share_memory(labels), work)
         reports = hogwild(_worker, model, processes, arguments, locked=locked, timeout=timeout)
@@ -145,10 +138,8 @@ class _Work:
     epochs: int
     batch_size: int
     lr: float
-    momentum: float
     decay: bool
     seed: int
-    loss_fn: Loss
     count_lost: bool
     ready: torch.Tensor
 
@@ -173,8 +164,7 @@ def _worker(
 ) -> _Report:
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    velocities = [torch.zeros_like(parameter) for parameter in parameters]
-    _first_step(model, images[: work.batch_size], labels[: work.batch_size], work.loss_fn)
+    _first_step(model, images[: work.batch_size], labels[: work.batch_size])
     barrier(work.ready, rank)
     report, processor = _Report(start=time.monotonic()), time.process_time()
     if work.count_lost:
@@ -186,18 +176,14 @@ def _worker(
         for batch in shard.split(work.batch_size):
             lr = work.lr * (1 - step / steps) if work.decay else work.lr
             step += 1
-            loss = work.loss_fn(model(images[batch]), labels[batch])
-            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-            for velocity, gradient in zip(velocities, gradients, strict=True):
-                velocity.mul_(work.momentum)
-                if gradient is not None:
-                    velocity.add_(gradient)
+            loss = F.cross_entropy(model(images[batch]), labels[batch])
+            gradients = torch.autograd.grad(loss, parameters)
             with lock, torch.no_grad():
-                for parameter, velocity in zip(parameters, velocities, strict=True):
-                    parameter.add_(velocity, alpha=-lr)
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter.add_(gradient, alpha=-lr)
             report.samples += len(batch)
             if report.added is not None:
-                update = -lr * torch.cat([velocity.flatten() for velocity in velocities]).double()
+                update = -lr * torch.cat([gradient.flatten() for gradient in gradients]).double()
                 report.added += update
                 report.absolute += update.abs().sum().item()
     report.end = time.monotonic()
@@ -205,11 +191,11 @@ def _worker(
     return report
 
 
-def _first_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, loss_fn: Loss) -> None:
+def _first_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
     """Compute a gradient on a copy: a process's first step builds its kernels, which takes as long as many others."""
     with torch.random.fork_rng(devices=[]):
         spare = copy.deepcopy(model)
-        loss_fn(spare(images), labels).backward()
+        F.cross_entropy(spare(images), labels).backward()
 
 
 def _flat(model: nn.Module) -> torch.Tensor:

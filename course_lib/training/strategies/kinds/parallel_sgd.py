@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 
-from course_lib.distributed import TorchPeers, average_parameters, trace_messages
+from course_lib.distributed import average_parameters, trace_messages
 from course_lib.training.strategies.clock import Clock, RankRecord
 from course_lib.training.strategies.task import Task
 from course_lib.training.strategies.traffic import bytes_on_the_wire
@@ -28,8 +29,8 @@ def local_sgd(task: Task, seed: int) -> RankRecord:
 
 
 def _train(task: Task, seed: int, every: int | None) -> RankRecord:
-    peers = TorchPeers()
-    shard = WorkerShard(task, seed, peers.rank, peers.size)
+    ranks = dist.get_world_size()
+    shard = WorkerShard(task, seed, dist.get_rank(), ranks)
     optimizer = torch.optim.SGD(shard.model.parameters(), lr=task.lr)
     clock = Clock(shard.total, task.points)
     with trace_messages() as trace:
@@ -38,7 +39,7 @@ def _train(task: Task, seed: int, every: int | None) -> RankRecord:
             optimizer.step()
             averaging = step == len(shard) or (every is not None and step % every == 0)
             if averaging:
-                average_parameters(peers, shard.model)
+                average_parameters(shard.model)
             if averaging or every is None:
-                clock.take(step * task.batch_size * peers.size, shard.model, hypothetical=not averaging)
+                clock.take(step * task.batch_size * ranks, shard.model, hypothetical=not averaging)
     return clock.stop(bytes_sent=bytes_on_the_wire(trace), messages=len(trace.messages), updates=len(shard))

@@ -43,6 +43,6 @@ def _work(shard: WorkerShard) -> dict:
     worker = ParameterServerWorker(shard.model)
     for images, labels in shard:
         shard.backward(images, labels)
-        worker.exchange(samples=len(labels))
+        worker.exchange()
     worker.finish()
     return {}
