@@ -237,18 +237,10 @@ def test_available_cores_is_the_affinity_less_the_quota():
 
 
 def test_utilisation_sees_a_busy_process():
-    def cpu_seconds():
-        ends = [0.0, *seen.times]
-        intervals = zip(ends, ends[1:], seen.process_cpu, strict=False)
-        return sum((end - begin) * share / 100 * available_cores() for begin, end, share in intervals)
-
     a, deadline = torch.randn(400, 400), time.monotonic() + 300
     with Utilisation(interval=0.05) as seen:  # PyTorch's work releases the interpreter's lock, as training does
-        begin = time.process_time()
-        while (cpu_seconds() < 0.3 or len(seen.times) < 3) and time.monotonic() < deadline:
+        while len(seen.cpu) < 3 and time.monotonic() < deadline:
             a @ a
-        used = time.process_time() - begin
-    assert len(seen.cpu) == len(seen.times) and 0 < seen.mean_cpu <= 100
-    assert seen.times == sorted(seen.times) and seen.times[0] > 0
-    assert 0.3 <= cpu_seconds() < used + 1.0
+    assert len(seen.cpu) >= 3 and seen.mean_cpu == pytest.approx(sum(seen.cpu) / len(seen.cpu))
+    assert 0 < seen.mean_cpu <= 100 and str(seen).startswith(f"CPU {seen.mean_cpu:.0f} %")
     assert all(math.isnan(value) or 0 <= value <= 100 for value in (seen.mean_gpu, Utilisation().mean_cpu))
