@@ -26,12 +26,11 @@ __all__ = ["DiskFullError", "Sweep", "SweepResult"]
 
 @dataclass(frozen=True)
 class SweepResult:
-    """How a sweep ended: numbers of trials, the figures that were drawn, and the table (a DataFrame)."""
+    """How a sweep ended: numbers of trials, and the figures that were drawn."""
 
     done: int
     failed: int
     figures: Sequence[Path]
-    table: Any
 
 
 @dataclass
@@ -40,14 +39,11 @@ class Sweep:
 
     Parameters
     ----------
-    lab : Lab
-    profile : str
     axes : mapping of parameter to values
     fixed : mapping
         Parameters that override the profile's.
     repeats : int
         Seeds per combination.
-    folder : path
     whole : bool
         Execute the cells tagged ``lesson`` too, which a run does not need.
 
@@ -187,9 +183,7 @@ class Sweep:
         """The outcome of a trial that has ended; a failure where its process did not write one."""
         trial, folder = ended.trial, self.folder / ended.trial.folder
         if ended.code == DISK_FULL:
-            raise DiskFullError(
-                f"no space left in {self.folder}; what is done stays: make room and give the same command"
-            )
+            raise DiskFullError(self.folder)
         outcome = read_outcome(folder)
         if outcome is None or outcome == self._before(trial):
             task = self.task(trial)
@@ -217,7 +211,7 @@ class Sweep:
         write_results(self.folder / "results.csv", table)
         figures = draw_results(self.folder, table, list(self.axes), self.lab.name)
         done = int((table["status"] == "done").sum()) if len(table) else 0
-        return SweepResult(done, len(table) - done, figures, table)
+        return SweepResult(done, len(table) - done, figures)
 
     def _notes(self, left: Sequence[Trial], retry: bool, budget: Mapping[str, int]) -> Iterator[str]:
         """Lines about the trials that ran in earlier calls: how many, and whether they can be compared with the rest."""
