@@ -36,12 +36,6 @@ from course_lib.runs.sweep.outcome.figures import _curves
 CURVE = pd.DataFrame({"epoch": [0, 1, 2], "time": [0.0, 3.0, 6.0], "val_accuracy": [0.0, 0.5, 0.6]})
 
 
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
-
-
 def labelled(axes):
     return {line.get_label(): line for line in axes.get_lines() if not line.get_label().startswith("_")}
 
@@ -93,12 +87,6 @@ def test_the_first_image_of_each_class():
     assert [axes.get_title(loc="left") for axes in row] == ["a", "c", "never"] and not row[2].images
     for axes, number in zip(row[:2], (1, 0), strict=True):
         assert torch.equal(torch.as_tensor(axes.images[0].get_array()), images[number].permute(1, 2, 0))
-
-
-def test_two_panels_show_the_whole_and_the_upper_part():
-    whole, part = parallel_sgd.accuracy_against_workers({"a": {1: [0.9], 2: [0.8, 0.86]}}, "t", lowest=0.7)
-    assert whole.get_ylim() == (0.0, 1.02) and part.get_ylim() == (0.7, 1.0)
-    assert [list(axes.lines[0].get_ydata()) for axes in (whole, part)] == [[0.9, pytest.approx(0.83)]] * 2
 
 
 def test_a_block_has_a_stripe_for_each_rank_in_it():

@@ -169,13 +169,11 @@ def test_a_process_that_is_killed_is_a_failed_trial(toy, monkeypatch):
 @pytest.mark.parametrize(
     "words, told",
     [
-        (["-g", "batch_size=1", "--repeat", "0"], "--repeat 0"),
         (["-g", "batchsize=1"], "did you mean batch_size"),
         (["-g", "batch_size=1", "-g", "batch_size=2"], "varied twice"),
         (["-g", f"num_gpus=1,{CORES + 1}"], f"num_gpus = {CORES + 1}: this machine has {CORES} cores"),
         (["-g", "batch_size=1", "--profile", "huge"], "no profile 'huge'"),
         (["-g", "batch_size=1", "--slurm", "partition=x"], "--executor slurm"),
-        ([], "nothing to vary"),
         (["-g", "batch_size=1", "-o", "labs"], "labs holds 01_toy and is no sweep's"),
         (["-g", "batch_size=1", "-o", "labs/01_toy/profiles.yaml"], "is a file"),
     ],
