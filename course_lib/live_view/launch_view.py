@@ -95,7 +95,7 @@ class LaunchView:
             return
         note = self._keep_logs() if any(log.left_out for log in self._logs.values()) else ""
         text = ranks_text(self._logs, note)
-        if self._output.id is None and total <= FEW:
+        if self._output.handle is None and total <= FEW:
             print(text)
         else:
             self._output.show(ranks_html(self._logs, over=True, note=note), text)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-from course_lib.live_view.cell_display import PRE
+from course_lib.live_view.cell_display import preformatted
 
 __all__ = ["KEPT", "RankLog", "ranks_html", "ranks_text"]
 
@@ -108,4 +108,4 @@ def _left_out(log: RankLog, note: str) -> list[str]:
 
 
 def _block(lines: list[str]) -> str:
-    return f'<pre style="{PRE} max-height:320px; overflow:auto;">{escape(chr(10).join(lines))}</pre>'
+    return preformatted(lines, " max-height:320px; overflow:auto;")

@@ -59,11 +59,6 @@ class TaskState:
         """Whether it runs, or may yet run."""
         return _OVER.fullmatch(self.name) is None
 
-    @property
-    def running(self) -> bool:
-        """Whether it is on a node."""
-        return self.live and self.name != "PENDING"
-
 
 def tasks_by_name(names: Collection[str]) -> dict[str, dict[int, TaskState]] | None:
     """Tasks of your jobs with these names, including those that ended a short time ago.
