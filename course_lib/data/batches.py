@@ -74,13 +74,8 @@ class ImageData:
 
     def describe(self) -> dict[str, Any]:
         """What ``run.json`` says of the data, so that no number appears without its provenance."""
-        return {
-            "name": self.name,
-            "provenance": self.provenance,
-            "source": self.source,
-            "train_samples": len(self.train),
-            "test_samples": len(self.test),
-        }
+        named = {name: getattr(self, name) for name in ("name", "provenance", "source")}
+        return named | {"train_samples": len(self.train), "test_samples": len(self.test)}
 
     def __str__(self) -> str:
         height, width = self.train.images.shape[2:]
@@ -111,16 +106,9 @@ def load(name: str, root: str | None = None, train_samples: int = 0, test_sample
         More samples asked for than there are.
     """
     staged = read(name, root)
-    return ImageData(
-        name=staged.name,
-        train=_split(staged, "train", train_samples),
-        test=_split(staged, "test", test_samples),
-        classes=tuple(staged.classes),
-        mean=tuple(staged.mean),
-        std=tuple(staged.std),
-        provenance=staged.provenance,
-        source=staged.source,
-    )
+    train, test = _split(staged, "train", train_samples), _split(staged, "test", test_samples)
+    described = tuple(staged.classes), tuple(staged.mean), tuple(staged.std)
+    return ImageData(staged.name, train, test, *described, staged.provenance, staged.source)
 
 
 def _split(staged: Any, split: str, samples: int) -> Split:
@@ -167,7 +155,6 @@ class Batches:
 
     Parameters
     ----------
-    split : Split
     batch_size : int
         Per rank.
     device : torch.device or str
@@ -182,7 +169,6 @@ class Batches:
         ``augment(images, generator)`` of the images in 0…1, before they are normalised; see `course_lib.data.augment`. The
         generator is on the device and seeded from seed, epoch and rank: a run can be repeated, ranks differ, and a run
         that resumes at an epoch continues as if it had not stopped.
-    seed, rank, world_size : int
 
     Yields
     ------

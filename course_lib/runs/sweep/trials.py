@@ -45,7 +45,6 @@ def plan(
 
     Parameters
     ----------
-    axes : mapping of parameter to values
     fixed : mapping
         Parameters that override the profile's everywhere.
     repeats : int

@@ -43,8 +43,6 @@ def draw_results(folder: Path, table: pd.DataFrame, axes: Sequence[str], lab: st
         From `course_lib.runs.sweep.outcome.results.collect`.
     axes : sequence of str
         The parameters that were varied.
-    lab : str
-        For the titles.
     """
     done = table[table["status"] == "done"]
     if "images_per_sec" not in done or not done["images_per_sec"].notna().any():
