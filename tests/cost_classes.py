@@ -67,7 +67,6 @@ RULES = {
         "course_lib/test_hogwild.py::test_it_learns_what_one_process_learns",
         "course_lib/test_interrupt_notebook.py",
         "course_lib/test_lab_command.py::test_an_interrupt_of_a_notebook_*",
-        "course_lib/test_lab_command.py::test_the_installed_command_lists_*",
         "course_lib/test_launch.py::test_processes_launch_at_once_*",
         "course_lib/test_launch_failures.py::test_no_rank_outlives_its_launcher",
         "course_lib/test_leave_process_group.py",
