@@ -1,7 +1,5 @@
 """Finding a check by its exercise's id, and showing what it says."""
 
-from __future__ import annotations
-
 import re
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """The visible check of a run folder: the grader's own criteria and points, but for the trial of the weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from course_lib.live_view.check_failed import CheckFailed

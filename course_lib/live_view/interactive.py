@@ -5,8 +5,6 @@ the cell: JupyterLab (Notebook 7, VS Code) sends the cell's identifier in its me
 do not. The environment is the same for both: JupyterLab's Validate button starts its own kernel from it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Display of a launch in a notebook: the training of rank 0, and the lines of every rank."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The lines that ranks print, read from their growing logs, and shown rank by rank."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from html import escape

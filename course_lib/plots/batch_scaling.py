@@ -1,7 +1,5 @@
 """Figures of lab 03: long steps, learning rates at a large batch, speed and accuracy, gradient noise, steps and images."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

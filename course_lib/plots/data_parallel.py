@@ -1,7 +1,5 @@
 """Figures of labs 02 and 12: copies and shares of data-parallel training, who trains which image, a program's epoch, messages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt

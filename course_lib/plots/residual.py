@@ -1,7 +1,5 @@
 """Lab 05's figures: residual block and bottleneck, the two shortcuts, a network's maps, and learning by depth."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt

@@ -1,7 +1,5 @@
 """One notebook, executed by papermill: its sockets, and the message of a failure."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """Finding a lab, its parameters and its profiles."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import stat

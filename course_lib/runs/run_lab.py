@@ -1,7 +1,5 @@
 """Run a lab's notebook headlessly; its results are published only when it succeeds."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

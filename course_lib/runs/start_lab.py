@@ -1,7 +1,5 @@
 """``lab start``: a lab in the student's folder, ready to be filled in. Existing files are never overwritten."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

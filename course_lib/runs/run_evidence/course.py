@@ -5,8 +5,6 @@ level are for the notebook's own run. Criteria in a table ``[ID]`` are for the r
 the same for all labs, are in `criteria.KINDS`.
 """
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A kind is a function of the evidence and its settings. It returns a `Finding`. W
 is missing or broken), the answer is no, and that error is the reason; the caller sees to that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -4,8 +4,6 @@ Any CSV with at least ``time,val_accuracy`` is read, since the multi-GPU tutoria
 of the labs' own files are checked where they exist.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """``run.json``: what was run, on what, from when to when."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from dataclasses import dataclass

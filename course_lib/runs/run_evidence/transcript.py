@@ -6,8 +6,6 @@ the tutorial's program would have printed, padding included. The comparison with
 `assessment_print` appends: a file may hold several runs, each of which begins at epoch 1. The last one counts.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

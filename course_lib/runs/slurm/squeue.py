@@ -4,8 +4,6 @@ squeue answers from the controller's memory, so no accounting is needed; the con
 its end (``MinJobAge``). Jobs are asked for by name, which is known before they exist; an unknown job id is an error.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

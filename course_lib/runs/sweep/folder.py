@@ -10,8 +10,6 @@
 A trial is done when its ``point.json`` says so. There is no other state: whatever is killed, the next call can continue.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

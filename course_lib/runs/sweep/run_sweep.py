@@ -1,7 +1,5 @@
 """A sweep from its grid to its results: what is left to do, the executor that does it, its table and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """One trial of a sweep, in a process of its own: execute the notebook, publish the results, write the outcome."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

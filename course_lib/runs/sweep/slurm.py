@@ -4,8 +4,6 @@ A job writes its trial's ``point.json`` itself. `course_lib.runs.slurm.job_queue
 this process is killed they continue, and the next call finds and watches them; Ctrl-C cancels them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

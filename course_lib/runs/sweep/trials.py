@@ -1,7 +1,5 @@
 """The trials of a sweep: their parameters, and the folders that are named by them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

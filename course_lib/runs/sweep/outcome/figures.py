@@ -3,8 +3,6 @@
 Markers are means over the repeats; bars and bands are one standard deviation of the single run.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
