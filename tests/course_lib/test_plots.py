@@ -222,12 +222,6 @@ def test_timelines_begin_after_what_is_skipped():
     assert "1.50 s" in axes.get_title(loc="left") and axes.get_xlim() == (0, 300)
 
 
-def test_an_interleaving_loses_one_of_two_increments():
-    words = [text.get_text() for text in asynchrony.interleaving().texts]
-    assert words.count("read 41") == words.count("write 42") == 2
-    assert [word for word in words if word.isdigit()] == ["41"] * 4 + ["42"] * 2
-
-
 def test_lost_updates_are_beside_what_k_of_n_predicts():
     axes = asynchrony.lost_against_features({16: 0.4, 64: 0.11}, {16: 1.0, 64: 0.99}, 16)
     lines = [list(line.get_ydata()) for line in axes.lines]
@@ -236,11 +230,11 @@ def test_lost_updates_are_beside_what_k_of_n_predicts():
 
 
 def test_speedups_have_their_median_and_range():
-    found = {"texts": {1: (1.0, 0.9, 1.1), 2: (1.8, 1.7, 1.9)}}
+    found = {"texts": {1: (1.0, 0.9, 1.1), 2: (1.8, 1.5, 1.9)}}
     figure = asynchrony.speedup_and_accuracy(found, {"texts": {1: [0.7, 0.8, 0.9], 2: [0.8]}}, cores=1)
     speedups, accuracies = figure.axes
     for axes, middle, ranges in (
-        (speedups, [1.0, 1.8], [[0.9, 1.1], [1.7, 1.9]]),
+        (speedups, [1.0, 1.8], [[0.9, 1.1], [1.5, 1.9]]),
         (accuracies, [0.8, 0.8], [[0.7, 0.9], [0.8, 0.8]]),
     ):
         (bars,) = axes.containers
