@@ -81,6 +81,11 @@ def test_a_figure_has_the_course_s_look_and_leaves_the_caller_s_alone(name):
     assert dict(plt.rcParams) == before
 
 
+def test_a_speedup_has_the_ideal_one_beside_it():
+    axes = plots.scaling({"a": {1: 1.0, 2: 1.7}}, "t")
+    assert [list(line.get_ydata()) for line in axes.lines] == [[1, 2], [1.0, 1.7]]
+
+
 def test_the_first_image_of_each_class():
     images = torch.arange(4 * 3 * 2 * 2, dtype=torch.uint8).view(4, 3, 2, 2)
     row = one_device.first_images(images, torch.tensor([1, 0, 0, 1]), ["a/b", "c", "never"], 3).axes
