@@ -216,6 +216,7 @@ def test_text_is_read_as_yaml_of_the_default_s_type(lab, name, text, value):
         ("1", "smoke", {"epochs": "many"}, ("epochs", "many")),
         ("1", "smoke", {"epochs": "true"}, ("epochs",)),
         ("1", "smoke", {"base_lr": "fast"}, ("base_lr", "fast")),
+        ("1", "smoke", {"base_lr": "true"}, ("base_lr",)),
         ("1", "smoke", {"epochs": "[1"}, ("epochs", "[1")),
         ("1", "smoke", {"epochs": ""}, ("epochs",)),
         ("1", "smoke", {"seed": "0x"}, ("seed",)),
