@@ -1,7 +1,5 @@
 """Finding a check by its exercise's id, and showing what it says."""
 
-from __future__ import annotations
-
 import re
 import sys
 import traceback
@@ -59,7 +57,6 @@ def check(exercise: str, answer: Any, **context: Any) -> float | None:
         raise
     except Exception as error:
         *_, innermost = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-        frames = _frames_of(error.__traceback__, notebook)
         if type(error) is NotImplementedError and not error.args:  # as nbgrader's stub raises it
             raise CheckFailed(_BLANK.format(what=f"{innermost.f_code.co_name} ({exercise})")) from None
         if _RAISED_BLANK.search(getattr(error, "reason", "")):
@@ -67,7 +64,7 @@ def check(exercise: str, answer: Any, **context: Any) -> float | None:
         if any(Path(innermost.f_code.co_filename).is_relative_to(each) for each in OURS):
             notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
             raise CheckFailed(_UNREADABLE.format(what=f"{type(error).__name__}: {error}{notes}")) from error
-        _show_only(error, frames)
+        _show_frames_of(notebook, error)
         raise
 
 
@@ -95,21 +92,15 @@ _UNREADABLE = (
 _RAISED_BLANK = re.compile(r"NotImplementedError:?\s*$", re.MULTILINE)  # in a rank's report
 
 
-def _frames_of(entry: types.TracebackType | None, notebook: dict[str, Any]) -> list[types.TracebackType]:
-    """The entries of a traceback whose code was written in the notebook that called `check`."""
-    frames = []
-    while entry is not None:
-        if entry.tb_frame.f_globals is notebook:
-            frames.append(entry)
-        entry = entry.tb_next
-    return frames
-
-
-def _show_only(error: Exception, frames: list[types.TracebackType]) -> None:
-    """Have IPython show `error` with these frames; other programs show it as always."""
+def _show_frames_of(notebook: dict[str, Any], error: Exception) -> None:
+    """Have IPython show `error` with the frames of the notebook's own code; other programs show it as always."""
+    entries = [error.__traceback__]
+    while (deeper := entries[-1].tb_next) is not None:
+        entries.append(deeper)
     kept = None
-    for entry in reversed(frames):
-        kept = types.TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    for entry in reversed(entries):
+        if entry.tb_frame.f_globals is notebook:
+            kept = types.TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
 
     def render() -> list[str]:
         if kept is None:  # raised on a rank, whose own report is in the message

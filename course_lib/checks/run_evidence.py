@@ -1,7 +1,5 @@
 """The visible check of a run folder: the grader's own criteria and points, but for the trial of the weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from course_lib.live_view.check_failed import CheckFailed
@@ -42,15 +40,14 @@ def check_run(folder: str | Path, lab: str, program: str = "") -> float:
     """
     folder, criteria = Path(folder), course_criteria(lab, program)
     total = sum(criterion["points"] for criterion in criteria)
-    missing = [name for name in ("run.json", "learning_curve.csv", WEIGHTS) if not (folder / name).is_file()]
+    needed = "run.json", "learning_curve.csv", WEIGHTS
+    missing = " and no ".join(name for name in needed if not (folder / name).is_file())
     if missing and program:
-        print(
-            f"0 of {total:g} points: no finished run of {program}.py in {folder}: there is no {' and no '.join(missing)}"
-        )
+        print(f"0 of {total:g} points: no finished run of {program}.py in {folder}: there is no {missing}")
         return 0.0
     if missing:
         raise CheckFailed(
-            f"no finished run in {folder}: there is no {' and no '.join(missing)}. Run the notebook from its top to its end"
+            f"no finished run in {folder}: there is no {missing}. Run the notebook from its top to its end"
         )
     evidence = parse_evidence(lab, {name: _read(folder / name) for name in FILES})
     refused = _other_program(evidence, program)
@@ -69,10 +66,8 @@ def check_run(folder: str | Path, lab: str, program: str = "") -> float:
                 reason = str(error)
         earned += points if passed else 0
         print(f"{points if passed else 0:2g} of {points:2g}  {criterion['description']}: {reason}")
-    print(f"{earned:g} of {total - open_points:g} points", end="")
-    print(
-        f"; the other {open_points:g} are the grader's, who tries the weights on held-out images" if open_points else ""
-    )
+    rest = f"; the other {open_points:g} are the grader's, who tries the weights on held-out images"
+    print(f"{earned:g} of {total - open_points:g} points{rest if open_points else ''}")
     return float(total if earned == total - open_points else earned)
 
 

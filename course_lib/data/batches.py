@@ -74,13 +74,8 @@ class ImageData:
 
     def describe(self) -> dict[str, Any]:
         """What ``run.json`` says of the data, so that no number appears without its provenance."""
-        return {
-            "name": self.name,
-            "provenance": self.provenance,
-            "source": self.source,
-            "train_samples": len(self.train),
-            "test_samples": len(self.test),
-        }
+        named = {name: getattr(self, name) for name in ("name", "provenance", "source")}
+        return named | {"train_samples": len(self.train), "test_samples": len(self.test)}
 
     def __str__(self) -> str:
         height, width = self.train.images.shape[2:]
@@ -111,16 +106,9 @@ def load(name: str, root: str | None = None, train_samples: int = 0, test_sample
         More samples asked for than there are.
     """
     staged = read(name, root)
-    return ImageData(
-        name=staged.name,
-        train=_split(staged, "train", train_samples),
-        test=_split(staged, "test", test_samples),
-        classes=tuple(staged.classes),
-        mean=tuple(staged.mean),
-        std=tuple(staged.std),
-        provenance=staged.provenance,
-        source=staged.source,
-    )
+    train, test = _split(staged, "train", train_samples), _split(staged, "test", test_samples)
+    described = tuple(staged.classes), tuple(staged.mean), tuple(staged.std)
+    return ImageData(staged.name, train, test, *described, staged.provenance, staged.source)
 
 
 def _split(staged: Any, split: str, samples: int) -> Split:
@@ -167,11 +155,11 @@ class Batches:
 
     Parameters
     ----------
-    split : Split
     batch_size : int
         Per rank.
     device : torch.device or str
-        The whole split is kept there, if `resident`.
+        The whole split is kept there if it `fits`. Otherwise it stays in the host's memory, and each batch is cut there and
+        moved while the device may be at work on the one before.
     mean, std : sequence of float
         Per channel, in 0…1.
     shuffle : bool
@@ -181,10 +169,6 @@ class Batches:
         ``augment(images, generator)`` of the images in 0…1, before they are normalised; see `course_lib.data.augment`. The
         generator is on the device and seeded from seed, epoch and rank: a run can be repeated, ranks differ, and a run
         that resumes at an epoch continues as if it had not stopped.
-    resident : bool, optional
-        Whether the images are kept on the device. By default where they fit: see `fits`. Otherwise they stay in the host's
-        memory, and each batch is cut there and moved while the device may be at work on the one before.
-    seed, rank, world_size : int
 
     Yields
     ------
@@ -206,7 +190,6 @@ class Batches:
         std: tuple[float, ...],
         shuffle: bool = False,
         augment: Augmentation | None = None,
-        resident: bool | None = None,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -224,9 +207,7 @@ class Batches:
                 f"batch_size {batch_size} per rank × {world_size} ranks exceeds the {len(split)} training images; "
                 "use a smaller batch_size or more train_samples"
             )
-        if resident is None:
-            resident = fits(split.images, self.device)
-        self.images = split.images.to(self.device) if resident else split.images
+        self.images = split.images.to(self.device) if fits(split.images, self.device) else split.images
         self.labels = split.labels.to(self.device)
         top = 255 if augment is None else 1  # of the pixels that are normalised
         scale = torch.tensor([1 / (top * s) for s in std], device=self.device)

@@ -31,8 +31,7 @@ class DataStallTimer:
     Parameters
     ----------
     batches : iterable
-        A `DataLoader`, `course_lib.data.batches.Batches`… Its other attributes, ``set_epoch`` and ``sampler``, are the timer's
-        too.
+        A `DataLoader`, `course_lib.data.batches.Batches`…
     device : torch.device or str
         Where the steps run; a CUDA device is synchronised before the clock is read.
     clock : callable
@@ -42,7 +41,6 @@ class DataStallTimer:
     ----------
     waited, stepped : float
         Seconds, over all passes since the start or `reset`. The wait that ends without a batch is counted.
-    batches_seen : int
     """
 
     def __init__(
@@ -57,7 +55,6 @@ class DataStallTimer:
     def reset(self) -> None:
         """Start again from nothing, also within a pass: at the end of a step that was a warm-up."""
         self.waited = self.stepped = self._mark = 0.0
-        self.batches_seen = 0
         self._lap()
 
     @property
@@ -65,14 +62,6 @@ class DataStallTimer:
         """Of the time, what was spent waiting for input, in 0…1; 0 before the first batch."""
         total = self.waited + self.stepped
         return self.waited / total if total > 0 else 0.0
-
-    def __len__(self) -> int:
-        return len(self.batches)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "batches":  # not yet there while it is unpickled
-            raise AttributeError(name)
-        return getattr(self.batches, name)
 
     def __iter__(self) -> Iterator[Any]:
         self._lap()
@@ -84,7 +73,6 @@ class DataStallTimer:
                 self.waited += self._lap()
                 return
             self.waited += self._lap()
-            self.batches_seen += 1
             try:
                 yield batch
             finally:  # also the last step of a loop that breaks off

@@ -1,7 +1,5 @@
 """Images as a network wants them, for `PackedDataset`: a transform of one image."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

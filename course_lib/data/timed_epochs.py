@@ -1,7 +1,5 @@
 """How long a training loop takes for each epoch, measured from inside of its batches."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

@@ -10,7 +10,6 @@ import base64
 import dataclasses
 import io
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -18,7 +17,15 @@ from typing import Any
 from course_lib.live_view.interactive import running_cell, running_shell
 from course_lib.live_view.progress import Progress, ProgressListener
 
-__all__ = ["PRE", "CellOutput", "CellTrainings", "cell_display", "cell_trainings", "draw_curves", "training_html"]
+__all__ = [
+    "CellOutput",
+    "CellTrainings",
+    "cell_display",
+    "cell_trainings",
+    "draw_curves",
+    "preformatted",
+    "training_html",
+]
 
 PRE = "margin:4px 0 0 0; padding:0; background:transparent; font-size:12px; line-height:1.4; white-space:pre-wrap;"
 EARLIER = 20  # lines of earlier trainings shown
@@ -52,18 +59,17 @@ class CellOutput:
     """An output below the running cell: each `show` replaces what it showed."""
 
     def __init__(self) -> None:
-        self.id: str | None = None  # none yet
+        self.handle: Any = None  # nothing is shown yet
 
     def show(self, html: str, text: str) -> None:
         """Show `html`; programs that show no HTML take `text`."""
-        from IPython.display import display, update_display
+        from IPython.display import display
 
         bundle = {"text/html": html, "text/plain": text}
-        if self.id is None:
-            self.id = uuid.uuid4().hex
-            display(bundle, raw=True, display_id=self.id)
+        if self.handle is None:
+            self.handle = display(bundle, raw=True, display_id=True)
         else:
-            update_display(bundle, raw=True, display_id=self.id)
+            self.handle.update(bundle, raw=True)
 
 
 class CellTrainings:
@@ -104,18 +110,17 @@ class CellTrainings:
 def training_html(progress: Progress, curves: str = "") -> str:
     """The view of a training; `curves` is an SVG. Everything that is text is escaped."""
     number = f"training {len(progress.earlier) + 1}: " if progress.earlier else ""
-    parts = [
-        f'<div style="max-width:960px; margin-left:8px;"><pre style="{PRE}">{escape(number + progress.bar())}</pre>'
-    ]
+    parts = ['<div style="max-width:960px; margin-left:8px;">', preformatted([number + progress.bar()])]
     if curves:
-        image = base64.b64encode(curves.encode()).decode()
-        parts.append(
-            f'<img alt="learning curves" width="700" style="max-width:100%;" src="data:image/svg+xml;base64,{image}">'
-        )
-    for lines in (progress.lines, _earlier(progress)):
-        if lines:
-            parts.append(f'<pre style="{PRE}">{escape(chr(10).join(lines))}</pre>')
+        image = "data:image/svg+xml;base64," + base64.b64encode(curves.encode()).decode()
+        parts.append(f'<img alt="learning curves" width="700" style="max-width:100%;" src="{image}">')
+    parts += [preformatted(lines) for lines in (progress.lines, _earlier(progress)) if lines]
     return "\n".join([*parts, "</div>"])
+
+
+def preformatted(lines: Sequence[str], style: str = "") -> str:
+    """Lines as they are, escaped."""
+    return f'<pre style="{PRE}{style}">{escape(chr(10).join(lines))}</pre>'
 
 
 def draw_curves(records: Sequence[Mapping[str, float]], epochs: int) -> str:

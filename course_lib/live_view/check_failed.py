@@ -1,7 +1,5 @@
 """What a visible check raises, and how a notebook shows it."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 

@@ -5,8 +5,6 @@ the cell: JupyterLab (Notebook 7, VS Code) sends the cell's identifier in its me
 do not. The environment is the same for both: JupyterLab's Validate button starts its own kernel from it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading
@@ -27,7 +25,10 @@ def is_interactive() -> bool:
     if setting == "0" or threading.current_thread() is not threading.main_thread():
         return False
     shell = running_shell()
-    if shell is None or shell.kernel.session.pid != os.getpid() or not _is_the_cells_output(sys.stdout):
+    if shell is None or shell.kernel.session.pid != os.getpid():
+        return False
+    streams = sys.modules.get("ipykernel.iostream")
+    if streams is None or not isinstance(sys.stdout, streams.OutStream):
         return False
     return setting == "1" or "cellId" in (_request(shell).get("metadata") or {})
 
@@ -53,8 +54,3 @@ def in_one_line(error: BaseException, what: str) -> BaseException:
 
 def _request(shell: Any) -> dict[str, Any]:
     return shell.kernel.get_parent() or {}
-
-
-def _is_the_cells_output(stream: Any) -> bool:
-    streams = sys.modules.get("ipykernel.iostream")
-    return streams is not None and isinstance(stream, streams.OutStream)

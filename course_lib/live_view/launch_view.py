@@ -1,7 +1,5 @@
 """Display of a launch in a notebook: the training of rank 0, and the lines of every rank."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -95,7 +93,7 @@ class LaunchView:
             return
         note = self._keep_logs() if any(log.left_out for log in self._logs.values()) else ""
         text = ranks_text(self._logs, note)
-        if self._output.id is None and total <= FEW:
+        if self._output.handle is None and total <= FEW:
             print(text)
         else:
             self._output.show(ranks_html(self._logs, over=True, note=note), text)

@@ -1,7 +1,5 @@
 """The interface through which a training reports its progress, and the default listeners."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Sequence

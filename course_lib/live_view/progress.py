@@ -1,7 +1,5 @@
 """The state of one training, and the listener that keeps it up to date and shows it twice per second."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

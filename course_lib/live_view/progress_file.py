@@ -1,7 +1,5 @@
 """A rank's progress for the process that launched it: a JSON file in the launch's folder, replaced atomically."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import asdict

@@ -1,13 +1,11 @@
 """The lines that ranks print, read from their growing logs, and shown rank by rank."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-from course_lib.live_view.cell_display import PRE
+from course_lib.live_view.cell_display import preformatted
 
 __all__ = ["KEPT", "RankLog", "ranks_html", "ranks_text"]
 
@@ -108,4 +106,4 @@ def _left_out(log: RankLog, note: str) -> list[str]:
 
 
 def _block(lines: list[str]) -> str:
-    return f'<pre style="{PRE} max-height:320px; overflow:auto;">{escape(chr(10).join(lines))}</pre>'
+    return preformatted(lines, " max-height:320px; overflow:auto;")

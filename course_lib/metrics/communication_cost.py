@@ -11,29 +11,20 @@ from collections.abc import Callable, Mapping
 __all__ = ["ALL_REDUCE_COSTS", "bus_bandwidth"]
 
 
-def _one_by_one(nbytes: float, ranks: int) -> tuple[float, float]:
-    return 2 * (ranks - 1), 2 * (ranks - 1) * nbytes
-
-
-def _tree(nbytes: float, ranks: int) -> tuple[float, float]:
-    rounds = 2 * math.ceil(math.log2(ranks))
-    return rounds, rounds * nbytes
-
-
-def _halving(nbytes: float, ranks: int) -> tuple[float, float]:
-    return 2 * math.ceil(math.log2(ranks)), 2 * (ranks - 1) / ranks * nbytes
-
-
-def _ring(nbytes: float, ranks: int) -> tuple[float, float]:
-    return 2 * (ranks - 1), 2 * (ranks - 1) / ranks * nbytes
+def _levels(ranks: int) -> int:
+    return math.ceil(math.log2(ranks))
 
 
 # Way to sum n bytes over N ranks and give everybody the sum → (n, N) → messages and bytes of the longest chain.
 ALL_REDUCE_COSTS: Mapping[str, Callable[[float, int], tuple[float, float]]] = {
-    "parameter server": _one_by_one,  # everybody's tensor through one rank's link, in and out
-    "tree": _tree,  # reduce and broadcast, whole tensors over ⌈log₂ N⌉ levels each
-    "recursive halving and doubling": _halving,  # Rabenseifner's; exact for powers of two
-    "ring": _ring,  # reduce-scatter and all-gather
+    # everybody's tensor through one rank's link, in and out
+    "parameter server": lambda nbytes, ranks: (2 * (ranks - 1), 2 * (ranks - 1) * nbytes),
+    # reduce and broadcast, whole tensors over ⌈log₂ N⌉ levels each
+    "tree": lambda nbytes, ranks: (2 * _levels(ranks), 2 * _levels(ranks) * nbytes),
+    # Rabenseifner's; exact for powers of two
+    "recursive halving and doubling": lambda nbytes, ranks: (2 * _levels(ranks), 2 * (ranks - 1) / ranks * nbytes),
+    # reduce-scatter and all-gather
+    "ring": lambda nbytes, ranks: (2 * (ranks - 1), 2 * (ranks - 1) / ranks * nbytes),
 }
 
 

@@ -1,7 +1,5 @@
 """How long a piece of work takes, on one rank or on all of them: the least disturbed of several runs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -28,18 +28,12 @@ class PublishedRun:
     kind: str
     seconds: float
 
-    @property
-    def images_per_sec_per_chip(self) -> float:
-        """Training images per second and chip, if it trained all 90 epochs."""
-        return IMAGENET_EPOCHS * IMAGENET_IMAGES / self.seconds / self.chips
-
 
 PUBLISHED_RUNS = (
     PublishedRun("TACC, UC Berkeley, UC Davis", "10/2017", 2048, "KNL", 20 * 60),
     PublishedRun("Tencent, Hong Kong Baptist University", "07/2018", 2048, "P40", 6.6 * 60),
     PublishedRun("Sony", "11/2018", 2176, "V100", 224),
     PublishedRun("Google", "11/2018", 1024, "TPUv3", 2.2 * 60),
-    PublishedRun(
-        "Google", "10/2019", 1024, "TPUv3", 67.1
-    ),  # "2,048 chip … cores": two cores per chip (Kumar et al. 2019)
+    # "2,048 chip … cores": two cores per chip (Kumar et al. 2019)
+    PublishedRun("Google", "10/2019", 1024, "TPUv3", 67.1),
 )

@@ -18,7 +18,10 @@ def speedup(times: Mapping[int, float]) -> dict[int, float]:
     ValueError
         Without a time for 1 rank, or with one that is not positive.
     """
-    _check(times)
+    if 1 not in times:
+        raise ValueError(f"speed-up needs the time on 1 rank; there are times for {sorted(times)}")
+    if wrong := {ranks: seconds for ranks, seconds in times.items() if not seconds > 0}:
+        raise ValueError(f"times must be positive seconds, got {wrong}")
     return {ranks: times[1] / seconds for ranks, seconds in sorted(times.items())}
 
 
@@ -39,11 +42,3 @@ def saturation_knee(throughput: Mapping[int, float], share: float = 0.9) -> int:
         raise ValueError("no measurements")
     wanted = share * max(throughput.values())
     return min(size for size, images_per_sec in throughput.items() if images_per_sec >= wanted)
-
-
-def _check(times: Mapping[int, float]) -> None:
-    if 1 not in times:
-        raise ValueError(f"speed-up needs the time on 1 rank; there are times for {sorted(times)}")
-    wrong = {ranks: seconds for ranks, seconds in times.items() if not seconds > 0}
-    if wrong:
-        raise ValueError(f"times must be positive seconds, got {wrong}")

@@ -1,7 +1,5 @@
 """Where the time of a training step goes: its parts are measured inside the same step, so that they add up to it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Student's t distribution: how large a difference must be, in its standard errors, before it counts."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

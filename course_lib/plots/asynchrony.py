@@ -14,43 +14,41 @@ from course_lib.plots.style import (
     COLOURS,
     HATCHES,
     PALETTE,
+    arrow,
     bar_offsets,
     figure_title,
     in_course_style,
     new_axes,
+    note,
     percent,
+    ranges,
     series_style,
-)
+)  # fmt: skip
 
 __all__ = [
-    "interleaving",
-    "lost_against_features",
-    "speedup_and_accuracy",
-    "staleness_histogram",
-    "star_and_ring",
-    "version_diagram",
-    "worker_timelines",
-]
+    "interleaving", "lost_against_features", "speedup_and_accuracy", "staleness_histogram", "star_and_ring",
+    "version_diagram", "worker_timelines",
+]  # fmt: skip
+
+MOST_STALE = 12  # what is staler is counted at the right edge
 
 
 @in_course_style
-def staleness_histogram(staleness: Mapping[int, Sequence[int]], most: int = 12) -> Axes:
+def staleness_histogram(staleness: Mapping[int, Sequence[int]]) -> Axes:
     """Share of the updates with each staleness, for several numbers of workers.
 
     Parameters
     ----------
     staleness : mapping of number of workers to the staleness of each update
         At most four numbers.
-    most : int
-        What is staler is counted at the right edge.
     """
     title = "A gradient of W workers is about W − 1 updates old"
-    clipped = any(value > most for values in staleness.values() for value in values)
-    xlabel = f"staleness (updates; {most} means {most} or more)" if clipped else "staleness (updates)"
+    clipped = any(value > MOST_STALE for values in staleness.values() for value in values)
+    xlabel = f"staleness (updates; {MOST_STALE} means {MOST_STALE} or more)" if clipped else "staleness (updates)"
     axes = new_axes(title, xlabel, "share of the updates", (6.8, 3.6))
     width, offsets = bar_offsets(len(staleness))
     for index, (workers, values) in enumerate(staleness.items()):
-        counts = Counter(min(value, most) for value in values)
+        counts = Counter(min(value, MOST_STALE) for value in values)
         places = [value + offsets[index] for value in sorted(counts)]
         shares = [counts[value] / len(values) for value in sorted(counts)]
         label = f"{workers} worker{'s' if workers > 1 else ''}: mean {statistics.fmean(values):.2f}"
@@ -80,8 +78,8 @@ def star_and_ring(ranks: int) -> Figure:
         )
         for one, other in pairs:
             (x, y), (to_x, to_y) = where[one], where[other]
-            look = {"arrowstyle": "<->" if star else "->", "color": COLOURS["reference"], "shrinkA": 14, "shrinkB": 14}
-            axes.annotate("", (to_x, to_y), (x, y), arrowprops=look)
+            ends = {"arrowstyle": "<->" if star else "->", "shrinkA": 14, "shrinkB": 14}
+            arrow(axes, (x, y), (to_x, to_y), COLOURS["reference"], **ends)
             text = "2n" if star else f"{whole}/{ranks} n"
             paper = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
             axes.text((x + to_x) / 2, (y + to_y) / 2, text, ha="center", va="center", fontsize=9, bbox=paper)
@@ -119,7 +117,7 @@ def version_diagram(order: Sequence[int]) -> Axes:
         axes.text((begun + place - travel) / 2, height, f"on v{version}", va="center", color="white", **inside)
         inner = height * 0.78
         for start, end in (((place - travel, inner), (place, 0)), ((place, 0), (place + travel, inner))):
-            axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": colour})
+            arrow(axes, start, end, colour)
         axes.plot(place, 0, "o", color=colour, markersize=5)
         below = "top" if height > 0 else "bottom"
         axes.text(place, -0.16 * height, f"v{place}, stale by {stale}", va=below, **inside)
@@ -185,8 +183,7 @@ def interleaving() -> Axes:
         if "1 + 1" not in text:
             reads = text.startswith("read")
             near, far = y + (0.25 if y == 0 else -0.25), 1.2 if y == 2 else 0.8
-            look = {"arrowstyle": "->", "color": colour}
-            axes.annotate("", (at, near if reads else far), (at, far if reads else near), arrowprops=look)
+            arrow(axes, (at, far if reads else near), (at, near if reads else far), colour)
     for at, value in enumerate((41, 41, 41, 41, 42, 42)):
         axes.text(at, 1, str(value), ha="center", va="center")
     axes.set_yticks(list(rows.values()), list(rows))
@@ -244,8 +241,8 @@ def speedup_and_accuracy(
     panels[0].plot(counts, counts, ":", color=COLOURS["reference"], label="P times as fast")
     for index, (label, runs) in enumerate(speedups.items()):
         scores = {count: (statistics.median(some), min(some), max(some)) for count, some in accuracy[label].items()}
-        _median_and_range(panels[0], runs, index, label)
-        _median_and_range(panels[1], scores, index, label)
+        ranges(panels[0], runs, index, label, capsize=4)
+        ranges(panels[1], scores, index, label, capsize=4)
     best = max(median for runs in speedups.values() for median, _, _ in runs.values())
     for axes, name in zip(panels, ("speed-up over one process", "test accuracy"), strict=True):
         axes.set(xlabel="processes P", ylabel=name, xscale="log")
@@ -254,17 +251,9 @@ def speedup_and_accuracy(
     panels[0].set_ylim(bottom=0)
     if cores < counts[-1]:
         panels[0].axvline(cores, color=COLOURS["reference"], linewidth=1)
-        panels[0].annotate(f"{cores} core(s)", (cores, 0.05), xytext=(4, 0), textcoords="offset points", fontsize=9)
+        note(panels[0], f"{cores} core(s)", (cores, 0.05), (4, 0))
     panels[0].legend()
     percent(panels[1].yaxis)
     panels[1].margins(y=0.4)
     figure_title(figure, f"Up to {best:.1f} times as fast as one process, on {cores} core(s); the accuracy beside it")
     return figure
-
-
-def _median_and_range(axes: Axes, runs: Mapping[int, tuple[float, float, float]], index: int, label: str) -> None:
-    counts = sorted(runs)
-    middle, low, high = zip(*(runs[count] for count in counts), strict=True)
-    below = [median - one for median, one in zip(middle, low, strict=True)]
-    above = [one - median for median, one in zip(middle, high, strict=True)]
-    axes.errorbar(counts, middle, yerr=[below, above], label=label, capsize=4, **series_style(index))

@@ -1,7 +1,5 @@
 """Figures of lab 03: long steps, learning rates at a large batch, speed and accuracy, gradient noise, steps and images."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -35,7 +33,7 @@ def long_step(k: int = 8, lr: float = 0.16) -> Figure:
         end = way[0] - k * lr * curvature * way[0]
         axes.contour(x, y, curvature[0] * x**2 + curvature[1] * y**2, 9, colors=COLOURS["reference"], linewidths=0.5)
         axes.plot(*zip(*way, strict=True), "o-", color=COLOURS["measured"], markersize=3, label=f"{k} steps of η")
-        axes.annotate("", end, way[0], arrowprops={"arrowstyle": "->", "color": COLOURS["other"], "linewidth": 1.5})
+        style.arrow(axes, way[0], end, COLOURS["other"], linewidth=1.5)
         axes.plot(*end, "s", color=COLOURS["other"], label=f"1 step of {k}η")
         axes.set(title=title, xlabel="one weight")
         axes.set_aspect("equal")
@@ -58,11 +56,13 @@ def learning_rates(optimizers: Mapping[str, tuple[Runs, Mapping[str, float], flo
     for axes, (name, (runs, rules, reference)) in zip(panels[0], optimizers.items(), strict=True):
         rates = sorted(runs)
         means = [statistics.fmean(runs[lr]) for lr in rates]
-        axes.errorbar(rates, means, [_error(runs[lr]) for lr in rates], color=COLOURS["measured"], marker="o")
+        errors = [style.standard_error(runs[lr]) for lr in rates]
+        axes.errorbar(rates, means, errors, color=COLOURS["measured"], marker="o")
         for rule, lr in rules.items():
             mean = statistics.fmean(runs[lr])
-            axes.annotate(rule, (lr, mean + _error(runs[lr])), xytext=(0, 7), textcoords="offset points", ha="center",
-                          fontsize=9, color=COLOURS["other"], bbox={"fc": "white", "ec": "none", "pad": 0.5})  # fmt: skip
+            paper = {"fc": "white", "ec": "none", "pad": 0.5}
+            above = (lr, mean + style.standard_error(runs[lr]))
+            style.note(axes, rule, above, (0, 7), ha="center", color=COLOURS["other"], bbox=paper)
             axes.plot(lr, mean, "s", color=COLOURS["other"], zorder=4)
         axes.axhline(reference, **style.REFERENCE)
         style.label_line(axes, f"small batch, {reference:.1%}", reference)
@@ -104,10 +104,11 @@ def speed_and_accuracy(speed: Mapping[int, Mapping[int, float]], accuracy: Runs)
     style.plain_numbers(left.yaxis, ",.0f")
     left.legend()
     means = {size: statistics.fmean(values) for size, values in accuracy.items()}
-    right.errorbar([speed[many][size] for size in sizes], list(means.values()), [_error(v) for v in accuracy.values()],
-                   marker="o", color=COLOURS["measured"])  # fmt: skip
+    errors = list(map(style.standard_error, accuracy.values()))
+    speeds = [speed[many][size] for size in sizes]
+    right.errorbar(speeds, list(means.values()), errors, marker="o", color=COLOURS["measured"])
     for size, mean in means.items():
-        right.annotate(f"{size:,}", (speed[many][size], mean), xytext=(6, 5), textcoords="offset points", fontsize=9)
+        style.note(right, f"{size:,}", (speed[many][size], mean), (6, 5))
     lost = 100 * (means[sizes[0]] - means[sizes[-1]])
     right.set(xlabel=f"throughput on {many} rank(s) (images/s)", ylabel="validation accuracy",
               title=f"{speed[many][sizes[-1]] / speed[many][sizes[0]]:.1f}× the images per second, {lost:.0f} points lost")  # fmt: skip
@@ -178,20 +179,17 @@ def steps_and_images(
     batches = np.geomspace(min(points) / 2, max(points) * 2, 100)
     curve = steps + images / batches
     axes.plot(curve * batches, curve, color=COLOURS["measured"], label="fit")
-    axes.plot(
-        *zip(*[(e, s) for s, e in points.values()], strict=True), "o", color=COLOURS["measured"], label="measured"
-    )
+    measured_steps, measured_images = zip(*points.values(), strict=True)
+    axes.plot(measured_images, measured_steps, "o", color=COLOURS["measured"], label="measured")
     for batch, (s, e) in points.items():
-        axes.annotate(f"{batch:,}", (e, s), xytext=(5, 4), textcoords="offset points", fontsize=9)
+        style.note(axes, f"{batch:,}", (e, s), (5, 4))
     axes.plot([batch * s for batch, s in predicted.items()], list(predicted.values()), "^--", color=COLOURS["other"],
               linewidth=1, label="predicted from B_simple")  # fmt: skip
     axes.plot(2 * images, 2 * steps, "D", color=COLOURS["third"], markersize=9, label="B_crit")
     axes.axhline(steps, **style.REFERENCE)
     axes.axvline(images, **style.REFERENCE)
-    axes.annotate("S_min", (1, steps), xycoords=("axes fraction", "data"), xytext=(-4, 3), textcoords="offset points",
-                  ha="right", fontsize=9, color=COLOURS["reference"])  # fmt: skip
-    axes.annotate("E_min", (images, 1), xycoords=("data", "axes fraction"), xytext=(3, -10), textcoords="offset points",
-                  fontsize=9, color=COLOURS["reference"])  # fmt: skip
+    style.label_line(axes, "S_min", steps, right=True)
+    style.note(axes, "E_min", (images, 1), (3, -10), xycoords=("data", "axes fraction"), color=COLOURS["reference"])
     axes.set(xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
         style.plain_numbers(axis, ",.0f")
@@ -216,16 +214,10 @@ def losses_by_epoch(runs: Mapping[str, Sequence[Sequence[float]]], guess: float)
         axes.plot(epochs, losses.mean(0), **style.series_style(index), label=label)
         axes.fill_between(epochs, losses.min(0), losses.max(0), color=style.PALETTE[index], alpha=0.2, linewidth=0)
     axes.axhline(guess, **style.REFERENCE)
-    axes.annotate("guessing", (0.99, guess), xytext=(0, 3), xycoords=("axes fraction", "data"),
-                  textcoords="offset points", ha="right", color=COLOURS["reference"], fontsize=9)  # fmt: skip
+    style.label_line(axes, "guessing", guess, right=True)
     axes.set_yscale("log")
     style.plain_numbers(axes.yaxis)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.legend()
     return axes
-
-
-def _error(values: Sequence[float]) -> float:
-    """The standard error of a mean; 0 of a single value."""
-    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0

@@ -152,11 +152,8 @@ def layer_owners(sizes: Sequence[tuple[int, int]], owners: Sequence[int], ranks:
                     width = 0.1 + 0.28 * (n / largest) ** 0.5
                     place = rank + 0.21 * (2 * side - 1)
                     style = {"facecolor": COLOURS["measured"]} if mine else {"facecolor": "white", "hatch": "///"}
-                    axes.add_patch(
-                        plt.Rectangle(
-                            (place - width / 2, layer - width), width, 2 * width, edgecolor=COLOURS["measured"], **style
-                        )
-                    )
+                    style |= {"width": width, "height": 2 * width, "edgecolor": COLOURS["measured"]}
+                    axes.add_patch(plt.Rectangle((place - width / 2, layer - width), **style))
         axes.set(xlim=(-0.5, ranks - 0.5), ylim=(len(sizes) - 0.5, -0.5), title=f"{way}: who holds which inverses")
         axes.title.set_fontsize(10)
         axes.set_xticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
@@ -186,15 +183,8 @@ def cost_of_a_step(rows: Mapping[str, Mapping[str, float]], title: str) -> Axes:
     for part in next(iter(rows.values())):
         colour, hatch = looks.get(part, ("reference", "xx"))
         widths = [row[part] for row in rows.values()]
-        axes.barh(
-            list(rows),
-            widths,
-            left=list(left.values()),
-            label=part,
-            color=COLOURS[colour],
-            hatch=hatch,
-            edgecolor="white",
-        )
+        look = {"color": COLOURS[colour], "hatch": hatch, "edgecolor": "white"}
+        axes.barh(list(rows), widths, left=list(left.values()), label=part, **look)
         left = {label: left[label] + row[part] for label, row in rows.items()}
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)

@@ -55,13 +55,12 @@ def step_times(milliseconds: Sequence[float], steady: float) -> Axes:
     axes.semilogy(range(1, len(milliseconds) + 1), milliseconds, marker="o", color=COLOURS["measured"])
     axes.axhline(steady, **style.REFERENCE)
     style.plain_numbers(axes.yaxis, minor=True)
-    axes.annotate(f"median {steady:.0f} ms", (1, steady), xytext=(0, 12), xycoords=("axes fraction", "data"),
-                  textcoords="offset points", ha="right", color=COLOURS["reference"], fontsize=9)  # fmt: skip
+    style.label_line(axes, f"median {steady:.0f} ms", steady, right=True, offset=12)
     return axes
 
 
 @in_course_style
-def scaling(times: Mapping[str, Mapping[int, float]], title: str, ideal: bool = True) -> Axes:
+def scaling(times: Mapping[str, Mapping[int, float]], title: str) -> Axes:
     """Speed-up (or any ratio) against ranks, one line per label, with the ideal S(N) = N drawn.
 
     Parameters
@@ -70,8 +69,7 @@ def scaling(times: Mapping[str, Mapping[int, float]], title: str, ideal: bool = 
     """
     axes = new_axes(title, "ranks", "speed-up")
     ranks = sorted({rank for series in times.values() for rank in series})
-    if ideal:
-        axes.plot(ranks, ranks, **style.REFERENCE, label="ideal")
+    axes.plot(ranks, ranks, **style.REFERENCE, label="ideal")
     for index, (label, series) in enumerate(times.items()):
         look = {"marker": MARKERS[index % 4], "color": style.PALETTE[index % 3]}
         axes.plot(list(series), list(series.values()), **look, label=label)
@@ -101,8 +99,7 @@ def final_accuracies(runs: Mapping[str, Sequence[float]], title: str, reference:
         axes.plot(values, [row] * len(values), "o", color=colour, alpha=0.35, markersize=4)
         axes.errorbar(mean, row, xerr=deviation, fmt="D", color=colour, markersize=6, capsize=4)
         left = min(*values, mean - deviation)
-        axes.annotate(f"{mean:.1%}", (left, row), xytext=(-8, 0), textcoords="offset points", va="center", ha="right",
-                      fontsize=9)  # fmt: skip
+        style.note(axes, f"{mean:.1%}", (left, row), (-8, 0), va="center", ha="right")
         if label == reference:
             axes.axvline(mean, **style.REFERENCE)
     axes.set_yticks(range(len(runs)), list(runs))
@@ -126,7 +123,7 @@ def accuracy_against_batch(accuracy: Mapping[str, Mapping[int, Sequence[float]]]
     axes = new_axes(title, "effective batch (images, log scale)", "validation accuracy")
     for index, (label, runs) in enumerate(accuracy.items()):
         means = [statistics.fmean(values) for values in runs.values()]
-        errors = [statistics.stdev(v) / len(v) ** 0.5 if len(v) > 1 else 0.0 for v in runs.values()]
+        errors = list(map(style.standard_error, runs.values()))
         axes.errorbar(list(runs), means, yerr=errors, label=label, **style.series_style(index))
     style.powers_of_two(axes, sorted({batch for runs in accuracy.values() for batch in runs}))
     style.percent(axes.yaxis)

@@ -1,7 +1,5 @@
 """Figures of labs 02 and 12: copies and shares of data-parallel training, who trains which image, a program's epoch, messages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -28,14 +26,12 @@ def copies_and_shares(batch_size: int) -> Figure:
             (1.4, f"gradient $g_{rank}$"),
         )
         for y, text in rows:
-            axes.add_patch(plt.Rectangle((x, y), 2.9, 0.55, facecolor="0.95", edgecolor=RANKS[rank], linewidth=1.3))
-            axes.text(x + 1.45, y + 0.275, text, ha="center", va="center", fontsize=10)
+            style.box(axes, (x, y), 2.9, 0.55, text, RANKS[rank], face="0.95", fontsize=10)
         for top in (3.3, 2.35):
-            axes.annotate("", (x + 1.45, top - 0.4), (x + 1.45, top), arrowprops={"arrowstyle": "->", "color": "0.3"})
-        axes.annotate("", (x + 1.45, 0.72), (x + 1.45, 1.4), arrowprops={"arrowstyle": "<->", "color": "0.3"})
-    axes.add_patch(plt.Rectangle((1.2, 0.12), 7.6, 0.6, facecolor="white", edgecolor="0.3", linewidth=1.3))
+            style.arrow(axes, (x + 1.45, top), (x + 1.45, top - 0.4))
+        style.arrow(axes, (x + 1.45, 1.4), (x + 1.45, 0.72), arrowstyle="<->")
     text = r"all-reduce: afterwards both ranks have $(g_0+g_1)/2$, and both take the same step"
-    axes.text(5, 0.42, text, ha="center", va="center", fontsize=10)
+    style.box(axes, (1.2, 0.12), 7.6, 0.6, text, fontsize=10)
     style.figure_title(figure, "The data is cut, the model is copied, the gradients are averaged")
     return figure
 
@@ -115,17 +111,13 @@ def epoch_of_a_program() -> Figure:
     axes.axis("off")
     for y, (who, text, often) in enumerate(rows):
         if who == "both":
-            axes.add_patch(plt.Rectangle((0.2, y), 8.6, 0.62, facecolor="0.88", edgecolor="0.3", linewidth=1.3))
-            axes.text(4.5, y + 0.31, text, ha="center", va="center", fontsize=10)
+            style.box(axes, (0.2, y), 8.6, 0.62, text, face="0.88", fontsize=10)
         for rank, x in enumerate((0.2, 4.7)) if who != "both" else ():
             if rank == 0 or who == "own":
-                axes.add_patch(
-                    plt.Rectangle((x, y), 4.1, 0.62, facecolor="white", edgecolor=RANKS[rank], linewidth=1.3)
-                )
-                axes.text(x + 2.05, y + 0.31, text, ha="center", va="center", fontsize=9)
+                style.box(axes, (x, y), 4.1, 0.62, text, RANKS[rank])
         axes.text(9.0, y + 0.31, often, va="center", fontsize=9)
         for x in (2.25, 6.75) if 0 < y < len(rows) - 1 else (2.25,) if y else ():
-            axes.annotate("", (x, y), (x, y - 0.38), arrowprops={"arrowstyle": "->", "color": "0.3"})
+            style.arrow(axes, (x, y - 0.38), (x, y))
     for rank, x in enumerate((2.25, 6.75)):
         axes.text(x, -0.3, f"rank {rank}", ha="center", color=RANKS[rank], fontsize=11)
     style.figure_title(figure, "An epoch on two ranks: three collectives keep them together (grey)")

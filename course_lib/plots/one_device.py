@@ -15,13 +15,8 @@ from course_lib.plots import style
 from course_lib.plots.style import COLOURS, HATCHES, PALETTE, in_course_style, new_axes
 
 __all__ = [
-    "first_images",
-    "forgotten_zero_grad",
-    "memory_against_batch",
-    "step_parts",
-    "throughput_models",
-    "wide_resnet",
-]
+    "first_images", "forgotten_zero_grad", "memory_against_batch", "step_parts", "throughput_models", "wide_resnet",
+]  # fmt: skip
 
 
 @in_course_style
@@ -52,13 +47,12 @@ def _box(axes: Axes, x: float, y: float, text: str, colour: str, width: float, h
     axes.text(x, y, text, ha="center", va="center", fontsize=9)
 
 
-def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], bend: float = 0.0) -> None:
-    look = {"arrowstyle": "-|>", "color": COLOURS["reference"], "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", end, start, arrowprops={**look, "connectionstyle": f"arc3,rad={bend}"})
+def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+    style.arrow(axes, start, end, COLOURS["reference"], arrowstyle="-|>", shrinkA=0, shrinkB=0)
 
 
 @in_course_style
-def wide_resnet(widths: Sequence[int], side: int = 28, channels: int = 1, classes: int = 10) -> Figure:
+def wide_resnet(widths: Sequence[int], side: int, channels: int, classes: int) -> Figure:
     """The network from the image to the logits, and below it one residual block.
 
     Parameters
@@ -154,8 +148,7 @@ def step_parts(parts: Mapping[str, Mapping[str, float]], title: str) -> Axes:
         left += lengths
     style.plain_numbers(axes.xaxis, ",.0f")
     for row, length in enumerate(left):
-        axes.annotate(f"{length:,.0f} µs", (length, row), xytext=(4, 0), textcoords="offset points", va="center",
-                      fontsize=9)  # fmt: skip
+        style.note(axes, f"{length:,.0f} µs", (length, row), (4, 0), va="center")
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.32 if len(parts) < 4 else -0.25))
@@ -182,8 +175,7 @@ def memory_against_batch(needs: Mapping[str, tuple[float, float]], free: float, 
         limit = (free - fixed) / each
         if limit >= 1:
             axes.plot(limit, free / 1e9, "o", color=colour)
-            axes.annotate(f"{limit:,.0f}", (limit, free / 1e9), xytext=(-4, 5), textcoords="offset points", ha="right",
-                          color=colour, fontsize=9)  # fmt: skip
+            style.note(axes, f"{limit:,.0f}", (limit, free / 1e9), (-4, 5), ha="right", color=colour)
     axes.axhline(free / 1e9, **style.REFERENCE)
     style.label_line(axes, f"free: {free / 1e9:.0f} GB", free / 1e9)
     lowest = min(fixed for fixed, _ in needs.values())

@@ -12,13 +12,8 @@ from course_lib.plots import style
 from course_lib.plots.style import COLOURS, in_course_style, new_axes
 
 __all__ = [
-    "accuracy_against_interval",
-    "accuracy_against_workers",
-    "loss_between",
-    "speedups",
-    "timelines",
-    "two_landscapes",
-]
+    "accuracy_against_interval", "accuracy_against_workers", "loss_between", "speedups", "timelines", "two_landscapes",
+]  # fmt: skip
 
 
 @in_course_style
@@ -35,8 +30,7 @@ def two_landscapes() -> Axes:
         axes.plot(ends, [loss(x) for x in ends], "o", color=COLOURS[colour])
         middle = sum(ends) / 2
         axes.plot(middle, loss(middle), "*", markersize=14, color=COLOURS[colour])
-        axes.annotate("average", (middle, loss(middle)), xytext=(0, 10), textcoords="offset points", ha="center",
-                      fontsize=9)  # fmt: skip
+        style.note(axes, "average", (middle, loss(middle)), (0, 10), ha="center")
     axes.set_ylim(-0.15, 1.8)
     axes.legend(loc="upper center")
     return axes
@@ -166,8 +160,5 @@ def loss_between(lines: Mapping[str, Sequence[tuple[float, float]]], points: Seq
 
 
 def _with_range(axes: Axes, runs: Mapping[int, Sequence[float]], index: int, label: str) -> None:
-    keys = sorted(runs)
-    means = [statistics.fmean(runs[key]) for key in keys]
-    below = [mean - min(runs[key]) for key, mean in zip(keys, means, strict=True)]
-    above = [max(runs[key]) - mean for key, mean in zip(keys, means, strict=True)]
-    axes.errorbar(keys, means, yerr=[below, above], label=label, **style.series_style(index))
+    rows = {key: (statistics.fmean(values), min(values), max(values)) for key, values in runs.items()}
+    style.ranges(axes, rows, index, label)

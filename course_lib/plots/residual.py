@@ -1,7 +1,5 @@
 """Lab 05's figures: residual block and bottleneck, the two shortcuts, a network's maps, and learning by depth."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -11,20 +9,9 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from course_lib.plots import style
-from course_lib.plots.style import COLOURS, in_course_style
+from course_lib.plots.style import COLOURS, arrow, box, in_course_style
 
 __all__ = ["blocks", "network_maps", "shortcuts", "training_accuracies"]
-
-
-def _box(axes: Axes, x: float, y: float, text: str, colour: str = "0.3", width: float = 2.6) -> None:
-    axes.add_patch(
-        plt.Rectangle((x - width / 2, y - 0.3), width, 0.6, facecolor="white", edgecolor=colour, linewidth=1.4)
-    )
-    axes.text(x, y, text, ha="center", va="center", fontsize=9)
-
-
-def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str = "0.3") -> None:
-    axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": colour, "linewidth": 1.2})
 
 
 def _draw_block(axes: Axes, title: str, layers: Sequence[str], x_in: str, x_out: str) -> None:
@@ -34,16 +21,16 @@ def _draw_block(axes: Axes, title: str, layers: Sequence[str], x_in: str, x_out:
     axes.text(0, top + 0.35, x_in, ha="center", fontsize=9)
     for place, text in enumerate(layers):
         y = len(layers) + 0.9 - place
-        _arrow(axes, (0, y + 0.7 if place else top + 0.25), (0, y + 0.3))
-        _box(axes, 0, y, text, COLOURS["measured"])
-    _arrow(axes, (0, 1.6), (0, 1.0))
+        arrow(axes, (0, y + 0.7 if place else top + 0.25), (0, y + 0.3))
+        box(axes, (-1.3, y - 0.3), 2.6, 0.6, text, COLOURS["measured"])
+    arrow(axes, (0, 1.6), (0, 1.0))
     axes.plot([0, 3, 3], [top, top, 0.8], color=COLOURS["other"], linewidth=1.6)
-    _arrow(axes, (3, 0.8), (0.3, 0.8), COLOURS["other"])
+    arrow(axes, (3, 0.8), (0.3, 0.8), COLOURS["other"])
     axes.text(3.1, len(layers) / 2 + 1, "shortcut:\nthe identity, or\nBN(conv 1×1)", va="center", fontsize=9,
               color=COLOURS["other"])  # fmt: skip
     axes.add_patch(plt.Circle((0, 0.8), 0.25, facecolor="white", edgecolor="0.3"))
     axes.text(0, 0.8, "+", ha="center", va="center", fontsize=12)
-    _arrow(axes, (0, 0.55), (0, 0.1))
+    arrow(axes, (0, 0.55), (0, 0.1))
     axes.text(0, -0.15, f"ReLU → {x_out}", ha="center", fontsize=9)
 
 
@@ -74,7 +61,7 @@ def shortcuts() -> Figure:
                     place = (column * 0.7 + channel * 0.45, 2.1 - row * 0.7 + channel * 0.45)
                     colour = COLOURS["measured"] if kept else "0.93"
                     ax.add_patch(plt.Rectangle(place, 0.66, 0.66, facecolor=colour, edgecolor="white"))
-        _arrow(ax, (3.6, 1.6), (4.6, 1.6))
+        arrow(ax, (3.6, 1.6), (4.6, 1.6))
         for channel in (3, 2, 1, 0):
             colour = COLOURS["measured" if filled == 2 else "other"] if channel < filled else "0.85"
             for row in range(2):
@@ -88,16 +75,15 @@ def shortcuts() -> Figure:
 
 
 @in_course_style
-def network_maps(model: nn.Module, parts: Sequence[str], side: int = 32) -> Figure:
-    """A bar for each part of `model`, as high as its map and as wide as its channels, with shape and parameters.
+def network_maps(model: nn.Module, parts: Sequence[str]) -> Figure:
+    """A bar for each part of `model`, as high as its map of a 32×32 image and as wide as its channels, with its parameters.
 
     Parameters
     ----------
     parts : sequence of str
         Names of the model's attributes, in the order of its forward.
-    side : int
-        Height and width of the image, in pixels.
     """
+    side = 32
     shapes: dict[str, tuple[int, ...]] = {}
     handles = [
         getattr(model, name).register_forward_hook(

@@ -102,20 +102,11 @@ def fitted_sums(
 def strong_and_weak() -> Figure:
     """Images per rank on 1, 2 and 4 ranks, in strong and in weak scaling: a sketch."""
     figure, panels = plt.subplots(1, 2, figsize=(6.8, 2.2), sharey=True)
-    for axes, title, share in zip(
-        panels,
-        ("strong: the same 64 images", "weak: 64 images per rank"),
-        (lambda n: 64 // n, lambda n: 64),
-        strict=True,
-    ):
-        place = 0.0
-        ticks = []
-        for ranks in (1, 2, 4):
-            places = place + np.arange(ranks)
-            axes.bar(places, share(ranks), 0.9, color=style.PALETTE[:ranks])
-            ticks.append((places.mean(), f"N = {ranks}"))
-            place += ranks + 1
-        axes.set_xticks(*zip(*ticks, strict=True))
+    counts = {"strong: the same 64 images": (64, 32, 16), "weak: 64 images per rank": (64, 64, 64)}
+    for axes, (title, images) in zip(panels, counts.items(), strict=True):
+        for ranks, first, count in zip((1, 2, 4), (0, 2, 5), images, strict=True):
+            axes.bar(first + np.arange(ranks), count, 0.9, color=style.PALETTE[:ranks])
+        axes.set_xticks([0, 2.5, 6.5], ["N = 1", "N = 2", "N = 4"])
         axes.set_title(title)
     panels[0].set_ylabel("images per rank")
     return figure
@@ -140,19 +131,15 @@ def who_sends(sent: Mapping[str, Sequence[int]]) -> Figure:
     ]  # fmt: skip
     for axes, (label, values), some in zip(panels, sent.items(), arrows, strict=True):
         for a, b in some:
-            axes.annotate(
-                "", places[b], places[a],
-                arrowprops={"arrowstyle": "->", "color": COLOURS["reference"], "shrinkA": 17, "shrinkB": 17,
-                            "connectionstyle": "arc3,rad=0.12"},
-            )  # fmt: skip
-        most = max(values)
+            bent = {"shrinkA": 17, "shrinkB": 17, "connectionstyle": "arc3,rad=0.12"}
+            style.arrow(axes, places[a], places[b], COLOURS["reference"], **bent)
         for place, value in zip(places, values, strict=True):
             colour = COLOURS["other"] if value > 1.01 * min(values) else COLOURS["measured"]
             axes.plot(*place, "o", markersize=30, color=colour, alpha=0.9)
             axes.text(*place, f"{value / 1e6:.1f}", color="white", ha="center", va="center", fontsize=9)
         axes.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal")
         axes.set_axis_off()
-        axes.set_title(f"{label}: at most {most / 1e6:.1f} MB")
+        axes.set_title(f"{label}: at most {max(values) / 1e6:.1f} MB")
     return figure
 
 
@@ -255,10 +242,9 @@ def published_runs(
         axes.fill_between(list(series), low, high, color=style.PALETTE[index], alpha=0.2, linewidth=0)
     for index, run in enumerate(runs):
         axes.plot(run.chips, run.seconds / 60, "k" + "os^DP"[index % 5], markersize=7)
-        beside = {"xytext": (8, 0), "ha": "left"} if run.chips >= 2000 else {"xytext": (-8, 0), "ha": "right"}
+        offset, side = (8, "left") if run.chips >= 2000 else (-8, "right")
         text = f"{run.kind}, {run.date}: {run.seconds / 60:.1f} min"
-        place = (run.chips, run.seconds / 60)
-        axes.annotate(text, place, textcoords="offset points", va="center", fontsize=8, **beside)
+        style.note(axes, text, (run.chips, run.seconds / 60), (offset, 0), va="center", ha=side, fontsize=8)
     _log_scale(axes)
     style.powers_of_two(axes, _thinned(ranks))
     axes.set_xlim(ranks[0], 10 * ranks[-1])

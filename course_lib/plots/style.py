@@ -3,14 +3,17 @@
 `course.mplstyle` beside this file holds what matplotlib lets a style decide; here is the rest.
 """
 
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import NullFormatter, NullLocator, PercentFormatter
 
 # Okabe–Ito: colour-blind readers can distinguish them, and so can readers in grey, by lightness.
 COLOURS = {"measured": "#0072B2", "other": "#D55E00", "third": "#009E73", "reference": "#555555"}
@@ -51,21 +54,60 @@ def figure_title(figure: Figure, title: str) -> None:
     figure.suptitle(title, x=0.01, ha="left")
 
 
-def label_line(axes: Axes, text: str, height: float, offset: float = 0.01) -> None:
-    """Name a horizontal line at its left end, above it, where learning curves are still below."""
-    axes.annotate(text, (offset, height), xytext=(0, 3), xycoords=("axes fraction", "data"), textcoords="offset points",
-                  color=COLOURS["reference"], fontsize=9)  # fmt: skip
+def note(axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], **look: Any) -> None:
+    """Write a small text beside a point; the offset is in points."""
+    axes.annotate(text, point, xytext=offset, textcoords="offset points", **{"fontsize": 9} | look)
 
 
-def percent(axis: Axis, decimals: int = 0) -> None:
-    """Write shares in 0…1 as percentages."""
+def label_line(axes: Axes, text: str, height: float, right: bool = False, offset: float = 3) -> None:
+    """Name a horizontal line above its left end, where learning curves are still below, or above its right end."""
+    place, side = (0.99, "right") if right else (0.01, "left")
+    note(
+        axes,
+        text,
+        (place, height),
+        (0, offset),
+        xycoords=("axes fraction", "data"),
+        ha=side,
+        color=COLOURS["reference"],
+    )
+
+
+def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str = "0.3", **look: Any) -> None:
+    axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": colour} | look)
+
+
+def box(
+    axes: Axes, corner: tuple[float, float], width: float, height: float, text: str, edge: str = "0.3",
+    face: str = "white", fontsize: float = 9,
+) -> None:  # fmt: skip
+    """A rectangle with a text in its middle; `corner` is the one of the smallest x and y."""
+    axes.add_patch(plt.Rectangle(corner, width, height, facecolor=face, edgecolor=edge, linewidth=1.3))
+    axes.text(corner[0] + width / 2, corner[1] + height / 2, text, ha="center", va="center", fontsize=fontsize)
+
+
+def ranges(axes: Axes, rows: Mapping[float, tuple[float, float, float]], index: int, label: str, **look: Any) -> None:
+    """A series of (middle, lowest, highest) by place, with bars from the lowest to the highest."""
+    places = sorted(rows)
+    middle, low, high = np.array([rows[place] for place in places]).T
+    axes.errorbar(places, middle, yerr=[middle - low, high - middle], label=label, **series_style(index), **look)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of the mean; 0 of a single value."""
+    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+
+def percent(axis: Axis, decimals: int | None = 0) -> None:
+    """Write shares in 0…1 as percentages; None: as many decimals as the axis needs."""
     axis.set_major_formatter(PercentFormatter(1, decimals=decimals))
 
 
 def plain_numbers(axis: Axis, pattern: str = "g", minor: bool = False) -> None:
     """Write a logarithmic axis without powers of ten; `minor` ticks have their numbers too, or none."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:{pattern}}"))
-    axis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:{pattern}}") if minor else NullFormatter())
+    numbers = f"{{x:{pattern}}}"
+    axis.set_major_formatter(numbers)
+    axis.set_minor_formatter(numbers if minor else NullFormatter())
 
 
 def powers_of_two(axes: Axes, ticks: Iterable[int]) -> None:

@@ -1,7 +1,5 @@
 """The `lab` command: a convenience over papermill and the packages' own commands."""
 
-from __future__ import annotations
-
 import sys
 from importlib.metadata import entry_points
 

@@ -1,7 +1,5 @@
 """One notebook, executed by papermill: its sockets, and the message of a failure."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -89,7 +87,7 @@ def execute_notebook(
                 reason = ["an exercise is not filled in yet"]  # nbgrader's stub says nothing
             line = f"failed in cell {error.cell_index + 1}: {error.ename}: {reason[0] if reason else ''}"
             line = divergence(parameters.get("output_dir", ""), began) or line  # in any process and rank
-            raise NotebookFailedError(line, _plain("\n".join(error.traceback))) from None
+            raise NotebookFailedError(line, re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", "\n".join(error.traceback))) from None
         except KeyboardInterrupt:
             # The client's task for the cell is left behind; asyncio would print its traceback when it is deleted.
             logging.getLogger("asyncio").setLevel(logging.CRITICAL)
@@ -101,7 +99,3 @@ def execute_notebook(
 def is_disk_full(error: BaseException) -> bool:
     """Whether no space is left, or a quota is exhausted."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)

@@ -1,7 +1,5 @@
 """Finding a lab, its parameters and its profiles."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import stat
@@ -94,13 +92,9 @@ def _like(name: str, value: Any, default: Any) -> Any:
             value = yaml.safe_load(value)
         except yaml.YAMLError:
             raise ParameterError(f"{name} = {value!r} cannot be read") from None
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(default, float) and isinstance(value, str):
-        try:
-            return float(value)  # YAML 1.1 reads 1e-3 as text
-        except ValueError:
-            pass
+    if isinstance(default, float) and not isinstance(value, bool):
+        with contextlib.suppress(TypeError, ValueError):
+            return float(value)  # also of text: YAML 1.1 reads 1e-3 as text
     if type(value) is not type(default):
         raise ParameterError(f"{name} = {value!r}: a value like {default!r} ({type(default).__name__}) is needed")
     return value

@@ -72,7 +72,7 @@ class RunFolder:
     lab : str
         ``01_single_gpu``…
     parameters : mapping
-        The notebook's parameters, for ``run.json``.
+        The notebook's.
     data : mapping
         Name, provenance, source and sizes of the data set (`course_lib.data.batches.ImageData.describe`).
     more : mapping
@@ -142,20 +142,13 @@ class RunFolder:
             for left in self.unfinished.iterdir():
                 if left.name in RESULTS or left.name.startswith("."):  # dot files: our own temporary names
                     left.unlink()
-            self._record = {
-                **self.identity(world_size),
-                "backend": backend,
-                "device": device,
-                "versions": versions(),
-                "started": _now(),
-                "ended": None,
-                "stopped_early": False,
-            }
+            self._record = self.identity(world_size) | {
+                "backend": backend, "device": device, "versions": versions(),
+                "started": _now(), "ended": None, "stopped_early": False,
+            }  # fmt: skip
             if before is not None:
-                self._record |= {
-                    "started": before["started"],
-                    "resumed": [*before.get("resumed", []), self._record["started"]],
-                }
+                resumed = [*before.get("resumed", []), self._record["started"]]
+                self._record |= {"started": before["started"], "resumed": resumed}
             self._write_record()
         except OSError as error:
             raise OSError(f"output_dir {self.path} cannot be written ({error.strerror}); choose another with "
@@ -222,7 +215,8 @@ class RunFolder:
         writer.writeheader()
         writer.writerow({"epoch": 0, "time": 0.0, "val_accuracy": 0.0})  # where every curve starts
         for record in self.rows:
-            writer.writerow({name: _csv_value(value) for name, value in asdict(record).items()})
+            row = asdict(record)
+            writer.writerow({k: str(v) if isinstance(v, int) else f"{v:.6g}" for k, v in row.items()})
         write_atomically(self.unfinished / "learning_curve.csv", text.getvalue())
 
     def early_stop(self, epoch: int) -> None:
@@ -358,7 +352,3 @@ def _epoch_line(row: EpochRecord, epoch_time: float) -> str:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _csv_value(value: float | int) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.6g}"

@@ -5,8 +5,6 @@ labs). nbgrader itself is not used, because ``setup.py`` runs this file while it
 ``pip install .`` would first install JupyterLab into pip's build environment. Only the standard library is imported.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

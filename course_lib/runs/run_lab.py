@@ -1,7 +1,5 @@
 """Run a lab's notebook headlessly; its results are published only when it succeeds."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,9 +26,7 @@ def run_lab(
     Parameters
     ----------
     name : str
-        ``1``, ``01`` or ``01_single_gpu``, or the path of a notebook; see `find_lab`.
-    profile : str
-        ``smoke``, ``laptop`` or ``gpu``.
+        As `find_lab` takes it.
     parameters : mapping, optional
         Override the profile's.
     output : path, optional
@@ -40,8 +36,7 @@ def run_lab(
     Returns
     -------
     Path
-        The run folder: the executed notebook, ``learning_curve.csv``, ``run.json``, ``model.safetensors``,
-        ``assessment.out``.
+        The run folder, with the executed notebook.
 
     Raises
     ------

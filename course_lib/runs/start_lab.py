@@ -1,7 +1,5 @@
 """``lab start``: a lab in the student's folder, ready to be filled in. Existing files are never overwritten."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
@@ -35,8 +33,6 @@ def start_labs(
         The folder; made where it is missing.
     every : bool
         All labs, except those that are there already.
-    scripts_only : bool
-        The scripts alone.
     log : callable
         Called with a line for each thing that was made.
 
@@ -58,10 +54,8 @@ def start_labs(
             wanted = dict.fromkeys(name for name in known if not _taken(folder, name))
         for name in wanted:
             if there := _taken(folder, name):
-                raise click.UsageError(
-                    f"{there} is there already and was left as it is; for a new copy choose another folder: "
-                    f"lab start {name[:2]} -o DIR"
-                )
+                remedy = f"for a new copy choose another folder: lab start {name[:2]} -o DIR"
+                raise click.UsageError(f"{there} is there already and was left as it is; {remedy}")
         try:
             for name in wanted:
                 _put(copies / name, folder / name)
@@ -73,9 +67,8 @@ def start_labs(
                 if not (folder / name).exists():
                     write_atomically(folder / name, (copies / name).read_bytes())
         except OSError as error:
-            raise click.UsageError(
-                f"{folder} cannot be written ({error.strerror or error}); choose another folder by -o DIR"
-            ) from None
+            why = f"{folder} cannot be written ({error.strerror or error})"
+            raise click.UsageError(f"{why}; choose another folder by -o DIR") from None
 
 
 @contextmanager

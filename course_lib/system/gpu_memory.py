@@ -1,7 +1,5 @@
 """The memory of the training device: how much is free, and what to do where it is full."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 

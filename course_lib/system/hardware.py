@@ -6,7 +6,6 @@ import contextlib
 import os
 import platform
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -106,13 +105,10 @@ class Utilisation:
 
     Use as a context manager. CPU utilisation counts this machine's cores together (0…100 %);
     GPU utilisation is NVML's: the share of time in which a kernel was running, the first GPU's.
-    ``process_cpu`` is the share of the cores that this process and its children used.
     """
 
     interval: float = 0.2
-    times: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
-    process_cpu: list[float] = field(default_factory=list)
     gpu: list[float] = field(default_factory=list)
 
     def __enter__(self) -> Utilisation:
@@ -129,30 +125,14 @@ class Utilisation:
         """What a monitor shows: the means, the GPU's where there is one."""
         return f"CPU {self.mean_cpu:.0f} %" + (f", GPU {self.mean_gpu:.0f} %" if self.gpu else "")
 
-    def _family_cpu_seconds(self) -> float:
-        process = psutil.Process()
-        seconds = 0.0
-        for member in [process, *process.children(recursive=True)]:
-            with contextlib.suppress(psutil.Error):
-                used = member.cpu_times()
-                seconds += used.user + used.system
-        return seconds
-
     def _sample(self) -> None:
-        cores = available_cores()
-        start = time.perf_counter()
         psutil.cpu_percent()  # its first call sets the reference point
-        last_time, last_cpu = start, self._family_cpu_seconds()
         with _nvml() as nvml:
             handle = nvml.nvmlDeviceGetHandleByIndex(0) if nvml and nvml.nvmlDeviceGetCount() else None
             while not self._stop.wait(self.interval):
-                now, used = time.perf_counter(), self._family_cpu_seconds()
-                self.times.append(now - start)
                 self.cpu.append(psutil.cpu_percent())
-                self.process_cpu.append(100 * max(0.0, used - last_cpu) / ((now - last_time) * cores))
                 if handle is not None:
                     self.gpu.append(float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
-                last_time, last_cpu = now, used
 
     @property
     def mean_cpu(self) -> float:

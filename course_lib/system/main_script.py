@@ -5,8 +5,6 @@
 importable modules, or functions by value, does not need that import.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

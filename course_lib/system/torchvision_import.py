@@ -5,8 +5,6 @@ its import fails because it registers meta functions for ``torchvision::nms`` an
 then do not exist. Declaring the two schemas first lets the import pass; transforms, data sets and models need neither.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import torch

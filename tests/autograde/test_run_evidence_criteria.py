@@ -70,6 +70,7 @@ def test_every_miss_has_no_points_a_reason_and_a_remedy(grade, make_run):
         ({"world_size": True}, "world_size is True"),
         ({"world_size": 0}, "world_size"),
         ({"started": "yesterday"}, "started is 'yesterday'"),
+        ({"started": "2020-01-01T00:00:00"}, "a time with its zone"),
         ({"ended": "2020-01-01T00:00:00+00:00"}, "ended before it started"),
         ({"stopped_early": "no"}, "stopped_early is 'no'"),
         ({"parameters": []}, "parameters is a list"),
@@ -124,6 +125,7 @@ def test_time_and_epochs_must_grow(grade, make_run, row, column, value, expected
         ([0.5], False, 0, "epochs is 0"),
         ([0.5], False, None, "epochs is None"),
         ([0.5], False, 1.5, "epochs is 1.5"),
+        ([0.5], False, True, "epochs is True"),
         ([0.5], False, 10**400, "beyond"),
     ],
 )

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 
@@ -9,3 +11,10 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def no_figures_left():
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")

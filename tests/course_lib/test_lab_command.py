@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -41,13 +40,10 @@ def refused(done, code, *words):
         (("run", "99"), ("'99'", "01_single_gpu")),
         (("run", "01", "--profile", "nope"), ("nope", "smoke")),
         (("run", "01", "-p", "nope", "1"), ("nope", "; it has num_gpus")),
-        (("run", "01", "-p", "num_gpus", "0"), ("num_gpus = 0",)),
         (("run", "01", "-p", "dataset", "nope"), ("nope", "fashion-mnist-small", "cifar10-synthetic")),
         (("run", "12", "--profile", "smoke", "-p", "augmentation", "afine"), ("did you mean affine?",)),
         (("run", "02", "--profile", "smoke", "-p", "batch_size", "4096"), ("batch_size = 4096", "at most 768")),
-        (("run", "02", "--profile", "smoke", "-p", "dataset", "cifar10-synthetic"), ("cifar10-synthetic", "mnist")),
         (("run", "01", "-p", "output_dir", "a", "-o", "b"), ("given twice", "a", "b")),
-        (("sweep", "12", "--profile", "smoke", "-g", "augmentation=afine", "--dry-run"), ("did you mean affine?",)),
         (("run", "01", "--profile", "smoke", "-o", "/dev/null/x"), ("/dev/null/x", "cannot be written")),
     ],
     ids=lambda value: " ".join(value) if value[0] in ("run", "sweep") else "",
@@ -76,10 +72,9 @@ def test_debug_shows_the_traceback(monkeypatch):
         main()
 
 
-def test_the_installed_command_lists_those_of_other_packages():
-    command = Path(sys.executable).with_name("lab")
-    done = subprocess.run([command, "--help"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0 and "run" in done.stdout and "data" in done.stdout
+def test_the_command_lists_those_of_other_packages(lab):
+    done = lab("--help")
+    assert done.returncode == 0 and all(f"\n  {name} " in done.stdout for name in ("run", "start", "data", "grade"))
 
 
 RANK_ASLEEP = """

@@ -141,19 +141,18 @@ def test_a_rule_is_never_executed(tmp_path):
     assert not canary.exists()
 
 
-@pytest.mark.parametrize("name, value", [("augmentation", "crops"), ("batch_size", 4096)])
-def test_the_notebooks_first_cell_refuses_under_plain_papermill(name, value, repository, tmp_path):
+def test_the_notebooks_first_cell_refuses_under_plain_papermill(repository, tmp_path):
     import nbformat
     import papermill
 
     notebook = nbformat.read(repository / "labs" / "12_assessment" / "12_assessment.ipynb", as_version=4)
     notebook.cells = [cell for cell in notebook.cells if cell.id in ("parameters", "setup")]
     nbformat.write(notebook, tmp_path / "cells.ipynb")
-    values = {"dataset": "cifar10-synthetic", "output_dir": str(tmp_path / "run"), name: value}
+    values = {"dataset": "cifar10-synthetic", "output_dir": str(tmp_path / "run"), "batch_size": 4096}
     paths = str(tmp_path / "cells.ipynb"), str(tmp_path / "out.ipynb")
     with pytest.raises(papermill.PapermillExecutionError) as raised:
         papermill.execute_notebook(*paths, values, progress_bar=False, cwd=str(tmp_path))
-    assert raised.value.ename == "ParameterError" and f"{name} = {value!r}: must" in raised.value.evalue
+    assert raised.value.ename == "ParameterError" and "batch_size = 4096: must" in raised.value.evalue
 
 
 @pytest.mark.parametrize(
@@ -217,6 +216,7 @@ def test_text_is_read_as_yaml_of_the_default_s_type(lab, name, text, value):
         ("1", "smoke", {"epochs": "many"}, ("epochs", "many")),
         ("1", "smoke", {"epochs": "true"}, ("epochs",)),
         ("1", "smoke", {"base_lr": "fast"}, ("base_lr", "fast")),
+        ("1", "smoke", {"base_lr": "true"}, ("base_lr",)),
         ("1", "smoke", {"epochs": "[1"}, ("epochs", "[1")),
         ("1", "smoke", {"epochs": ""}, ("epochs",)),
         ("1", "smoke", {"seed": "0x"}, ("seed",)),
@@ -237,18 +237,10 @@ def test_available_cores_is_the_affinity_less_the_quota():
 
 
 def test_utilisation_sees_a_busy_process():
-    def cpu_seconds():
-        ends = [0.0, *seen.times]
-        intervals = zip(ends, ends[1:], seen.process_cpu, strict=False)
-        return sum((end - begin) * share / 100 * available_cores() for begin, end, share in intervals)
-
     a, deadline = torch.randn(400, 400), time.monotonic() + 300
     with Utilisation(interval=0.05) as seen:  # PyTorch's work releases the interpreter's lock, as training does
-        begin = time.process_time()
-        while (cpu_seconds() < 0.3 or len(seen.times) < 3) and time.monotonic() < deadline:
+        while len(seen.cpu) < 3 and time.monotonic() < deadline:
             a @ a
-        used = time.process_time() - begin
-    assert len(seen.cpu) == len(seen.times) and 0 < seen.mean_cpu <= 100
-    assert seen.times == sorted(seen.times) and seen.times[0] > 0
-    assert 0.3 <= cpu_seconds() < used + 1.0
+    assert len(seen.cpu) >= 3 and seen.mean_cpu == pytest.approx(sum(seen.cpu) / len(seen.cpu))
+    assert 0 < seen.mean_cpu <= 100 and str(seen).startswith(f"CPU {seen.mean_cpu:.0f} %")
     assert all(math.isnan(value) or 0 <= value <= 100 for value in (seen.mean_gpu, Utilisation().mean_cpu))

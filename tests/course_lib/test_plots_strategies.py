@@ -7,7 +7,6 @@ import matplotlib
 
 matplotlib.use("agg")
 
-import matplotlib.pyplot as plt
 import pytest
 
 from course_lib.training.strategies import CurvePoint, StrategyResult, results_table
@@ -28,12 +27,6 @@ RUNS = [
     for name, seconds, accuracy, sent, processes in NUMBERS
     for seed in (0, 1)
 ]
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
 
 
 def words(axes):

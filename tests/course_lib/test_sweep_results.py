@@ -11,6 +11,7 @@ from course_lib.runs.parameters import ParameterError
 from course_lib.runs.sweep import run_trial
 from course_lib.runs.sweep.folder import Outcome, SweepFolder, read_outcome, write_outcome
 from course_lib.runs.sweep.local import Machine, core_budget
+from course_lib.runs.sweep.outcome import figures
 from course_lib.runs.sweep.outcome.estimate import makespan, past_runs, trial_seconds
 from course_lib.runs.sweep.outcome.figures import draw_results, scaling_table
 from course_lib.runs.sweep.outcome.results import collect, write_results
@@ -80,10 +81,13 @@ def test_runs_on_another_device_or_other_data_are_not_one_series(tmp_path, name,
     assert "speedup.png" not in [path.name for path in files]  # of one number of ranks each
 
 
-def test_many_series_and_odd_words_can_be_drawn(tmp_path):
+def test_many_series_and_odd_words_can_be_drawn_in_the_course_s_look(tmp_path, monkeypatch):
+    frames = []
+    monkeypatch.setattr(figures, "_legend", lambda axes: frames.append(axes.spines["top"].get_visible()))
     rows = [row for index in range(9) for row in runs({1: [100], 2: [180 + index]}, batch=2**index)]
     frame = pd.DataFrame(rows).assign(rule="$a_1$ & <b>")
     assert len(draw_results(tmp_path, frame, ["num_gpus", "batch_size", "rule"], "01_toy")) == 4
+    assert frames and not any(frames)
 
 
 def trial(ranks=1, folder=None, **parameters):

@@ -14,7 +14,6 @@ import nbformat
 import papermill
 import psutil
 import pytest
-from jupyter_client.connect import write_connection_file
 from nbclient.exceptions import DeadKernelError
 from rank_processes import GENEROUS, alive, survivors
 from warm_notebook import execute, outputs, printed, write_notebook
@@ -136,23 +135,6 @@ def test_a_dead_kernels_children_end_too(warm_server, tmp_path):
     with pytest.raises(DeadKernelError):
         execute(warm_server, tmp_path, child, cwd=str(tmp_path))
     assert survivors([int((tmp_path / "child").read_text())], GENEROUS) == []
-
-
-def test_a_kernel_ends_with_its_client(warm_server, tmp_path):
-    connection = tmp_path / "connection.json"
-    write_connection_file(str(connection))
-    code = f"""
-import time
-from course_lib.runs.warm_kernels import WarmServer
-server = WarmServer({warm_server.path!r})
-print(server.fork("course_lib.runs.warm_kernels.kernel", "main", ["-f", {str(connection)!r}]).pid, flush=True)
-time.sleep(600)
-"""
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as asking:
-        pid = int(asking.stdout.readline())
-        assert alive(pid)
-        asking.kill()
-    assert survivors([pid], GENEROUS) == []
 
 
 def test_a_relative_folder_and_standard_output_are_the_clients(warm_server, tmp_path, monkeypatch):

@@ -20,6 +20,10 @@ def test_it_records_each_epoch_until_the_target(tmp_path, target, epochs):
     folder = run.finish(stopped[0])
     curve = read_learning_curve(folder / "learning_curve.csv")
     assert len(curve) == 1 + epochs and (folder / "model.safetensors").exists()
+    transcript = (folder / "assessment.out").read_text().splitlines()  # of the rank that records
+    assert [line[:10] for line in transcript] == [f"Epoch =  {n}" for n in range(1, 1 + epochs)] + ["Early stop"] * (
+        target > 0
+    )
     assert curve.lr.iloc[1] == pytest.approx(0.004)  # it rises in the first of five steps…
     if epochs == 2:
         assert curve.lr.iloc[2] == pytest.approx(0.02)  # …and begins to fall from the full one in the second epoch

@@ -5,8 +5,6 @@ level are for the notebook's own run. Criteria in a table ``[ID]`` are for the r
 the same for all labs, are in `criteria.KINDS`.
 """
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -33,9 +31,12 @@ def full_name(lab: str) -> str:
 
 def programs_of(lab: str) -> list[str]:
     """Names of the programs whose runs have criteria, of a lab's full name."""
+    return [name for name, entry in _criteria_of(lab).items() if isinstance(entry, dict) and "points" not in entry]
+
+
+def _criteria_of(lab: str) -> dict[str, Any]:
     path = LABS / f"{lab}.toml"
-    whole = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return [name for name, entry in whole.items() if isinstance(entry, dict) and "points" not in entry]
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 _SETTINGS = {"run_record": {"provenance": ["official", "copy"]}}
@@ -52,8 +53,7 @@ def course_criteria(lab: str, run: str = "") -> list[dict[str, Any]]:
     run : str
         The id of a program's run; empty for the notebook's own.
     """
-    path = LABS / f"{lab}.toml"
-    whole = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    whole = _criteria_of(lab)
     entries = whole.get(run, {}) if run else whole
     tables = {kind: entry if isinstance(entry, dict) else {"points": entry} for kind, entry in entries.items()}
     # A table without points is a program's.

@@ -4,8 +4,6 @@ A kind is a function of the evidence and its settings. It returns a `Finding`. W
 is missing or broken), the answer is no, and that error is the reason; the caller sees to that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -91,6 +89,15 @@ _SECONDS = (lambda v: _is_number(v) and 0 < v < float("inf"), "a number of secon
 _THRESHOLD = (lambda v: _is_number(v) and 0 < v <= 1, "a number above 0 and at most 1")
 
 
+def _not_one_run(evidence: Evidence) -> Finding | None:
+    """A finding where times or figures of the three files cannot be those of one run."""
+    if not (ordered := monotone(evidence, {})).passed:  # or the last row's time would not be the longest
+        return ordered
+    curve = evidence.curve
+    reason = disagreement(evidence.transcript, curve) or more_than_wall_clock(curve, evidence.record)
+    return Finding(False, reason) if reason else None
+
+
 def _learned_nothing(evidence: Evidence, settings: Mapping[str, Any]) -> Finding | None:
     """A finding where no epoch reaches the setting ``accuracy``, if a rubric gives it."""
     if "accuracy" not in settings:  # then the curve, which may be missing, is not looked at
@@ -118,14 +125,11 @@ def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     if record.ended is None:
         return Finding(False, "run.json has no end: the run was not finished when it was handed in")
     if record.data_provenance not in settings["provenance"]:
-        return Finding(
-            False,
-            f"the run used {record.data_provenance} data, accepted are {' and '.join(settings['provenance'])}: "
-            "figures on other data say nothing about the task",
+        accepted = (
+            f"accepted are {' and '.join(settings['provenance'])}: figures on other data say nothing about the task"
         )
-    if nothing := _learned_nothing(evidence, settings):
-        return nothing
-    return Finding(True, f"finished, on {record.data_provenance} data")
+        return Finding(False, f"the run used {record.data_provenance} data, {accepted}")
+    return _learned_nothing(evidence, settings) or Finding(True, f"finished, on {record.data_provenance} data")
 
 
 @_kind(
@@ -137,9 +141,8 @@ def run_record(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
 def world_size(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """At least `minimum` ranks took part; with `accuracy`, in a training that has learned something, as of `run_record`."""
     ranks, minimum = evidence.record.world_size, settings["minimum"]
-    if nothing := _learned_nothing(evidence, settings):
-        return nothing
-    return Finding(ranks >= minimum, f"the run used {ranks} rank{'s' * (ranks != 1)}, at least {minimum} are asked for")
+    reason = f"the run used {ranks} rank{'s' * (ranks != 1)}, at least {minimum} are asked for"
+    return _learned_nothing(evidence, settings) or Finding(ranks >= minimum, reason)
 
 
 @_kind(
@@ -148,8 +151,7 @@ def world_size(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
 )
 def curve_schema(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """The CSV has its columns and only finite values, and starts at zero."""
-    problems = evidence.curve.problems
-    if problems:
+    if problems := evidence.curve.problems:
         return Finding(False, problems[0])
     return Finding(True, f"{len(evidence.curve.epochs)} epochs, all values finite")
 
@@ -165,9 +167,8 @@ def monotone(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     tenths = "epoch" not in evidence.curve.columns
     for before, row in pairwise(rows):
         if row.time < before.time or (row.time == before.time and not tenths):
-            return Finding(
-                False, f"line {row.line}: time {row.time:g} after {before.time:g}; cumulative seconds can only grow"
-            )
+            times = f"time {row.time:g} after {before.time:g}"
+            return Finding(False, f"line {row.line}: {times}; cumulative seconds can only grow")
         if row.epoch != before.epoch + 1:
             expected = before.epoch + 1
             return Finding(False, f"line {row.line}: epoch {row.epoch} after {before.epoch}; expected {expected}")
@@ -248,10 +249,8 @@ def accuracy_within_images(evidence: Evidence, settings: Mapping[str, Any]) -> F
     An epoch uses the training images that ``run.json`` names. The curve's throughput times its seconds must not be more.
     """
     curve, record, rows = evidence.curve, evidence.record, settings.get("in_a_row", 2)
-    if not (ordered := monotone(evidence, {})).passed:
-        return ordered
-    if reason := disagreement(evidence.transcript, curve) or more_than_wall_clock(curve, record):
-        return Finding(False, reason)
+    if refused := _not_one_run(evidence):
+        return refused
     due = stopping_epoch(curve.accuracies, settings["threshold"], rows)
     if due is None:
         once = reaches(max(curve.accuracies), settings["threshold"])
@@ -283,12 +282,8 @@ def time_budget(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     last, device = curve.rows[-1], record.device.split(":")[0][:40]
     own = "seconds_gpu" if "seconds_gpu" in settings and not record.device.lower().startswith("cpu") else "seconds"
     budget = settings[own]
-    if not (ordered := monotone(evidence, {})).passed:  # or the last row's time would not be the longest
-        return ordered
-    if reason := disagreement(evidence.transcript, curve):
-        return Finding(False, reason)
-    if reason := more_than_wall_clock(curve, record):
-        return Finding(False, reason)
+    if refused := _not_one_run(evidence):
+        return refused
     relation = "at most" if last.time <= budget else "more than"
     summary = f"training took {last.time:g} s until epoch {last.epoch}, the last row of learning_curve.csv"
     return Finding(last.time <= budget, f"{summary}: {relation} the {budget:g} s allowed on {quote(device)}")

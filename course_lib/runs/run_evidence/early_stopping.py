@@ -3,8 +3,6 @@
 ``len(val_accuracy) >= patience and all(acc >= target for acc in val_accuracy[-patience:])``, checked after every epoch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 __all__ = ["FLOAT32_SLACK", "reaches", "stopping_epoch"]

@@ -1,7 +1,5 @@
 """The error of evidence that cannot be used."""
 
-from __future__ import annotations
-
 __all__ = ["EvidenceError"]
 
 

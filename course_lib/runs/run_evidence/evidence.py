@@ -1,7 +1,5 @@
 """The evidence of a run folder: its three text files, each parsed, or the error that says why not."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Escaping for HTML is done once more, where a page is written; this keeps a line 
 gradebook comment, whatever bytes a student put in a file.
 """
 
-from __future__ import annotations
-
 __all__ = ["printable", "quote"]
 
 

@@ -1,7 +1,6 @@
 """``run.json``: what was run, on what, from when to when."""
 
-from __future__ import annotations
-
+import contextlib
 import json
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,21 +22,16 @@ class RunRecord:
 
     Attributes
     ----------
-    lab : str
     parameters : dict
         As written; `number` and `count` return a checked one.
-    world_size : int
-    device : str
-    data_name, data_provenance, data_source : str
-        Provenance is ``official``, ``copy`` or ``synthetic``.
-    started : datetime
+    data_provenance : str
+        ``official``, ``copy`` or ``synthetic``.
     ended : datetime or None
         None where the run has not finished.
-    stopped_early : bool
     program : str or None
         The hand-in program that wrote it; None where the record names none.
     train_images : int
-        Training images of an epoch; 0 where the record does not say.
+        Of an epoch; 0 where the record does not say.
     """
 
     lab: str
@@ -61,10 +55,7 @@ class RunRecord:
         EvidenceError
             If ``parameters`` has no such number.
         """
-        value = self.parameters.get(name, _MISSING)
-        if value is _MISSING or isinstance(value, bool) or not isinstance(value, (int, float)):
-            state = "is missing" if value is _MISSING else f"is {quote(value)}"
-            raise EvidenceError(f"run.json: parameters.{name} {state}, a number was expected: run the lab again")
+        value = _field(self.parameters, name, (int, float), "a number", "parameters.")
         if not abs(value) <= LARGEST:  # 1e999 is infinity to Python, and an integer may have thousands of digits
             raise EvidenceError(f"run.json: parameters.{name} is beyond {LARGEST:g}: run the lab again")
         return value
@@ -107,6 +98,7 @@ def parse_run_record(text: str) -> RunRecord:
         raise EvidenceError(f"run.json holds {quote(whole)}, an object was expected: run the lab again")
 
     data = _field(whole, "data", dict, "an object")
+    images = _field(data, "train_samples", int, "a whole number", "data.") if "train_samples" in data else 0
     record = RunRecord(
         lab=_field(whole, "lab", str, "a string"),
         parameters=_field(whole, "parameters", dict, "an object"),
@@ -119,9 +111,7 @@ def parse_run_record(text: str) -> RunRecord:
         ended=None if whole.get("ended", _MISSING) is None else _moment(whole, "ended"),
         stopped_early=_field(whole, "stopped_early", bool, "true or false"),
         program=_field(whole, "program", str, "a string") if "program" in whole else None,
-        train_images=max(0, _field(data, "train_samples", int, "a whole number", "data."))
-        if "train_samples" in data
-        else 0,
+        train_images=max(0, images),
     )
     if not 1 <= record.world_size <= LARGEST:
         raise EvidenceError("run.json: world_size is not a number of ranks: run the lab again")
@@ -139,24 +129,21 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _field(whole: dict, name: str, kind: type, expected: str, prefix: str = "") -> Any:
+def _field(whole: dict, name: str, kind: type | tuple[type, ...], expected: str, prefix: str = "") -> Any:
     value = whole.get(name, _MISSING)
     if value is _MISSING:
         raise EvidenceError(f"run.json: {prefix}{name} is missing, {expected} was expected: run the lab again")
     # bool is an int to Python, and not to us
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise EvidenceError(f"run.json: {prefix}{name} is {quote(value)}, {expected} was expected: run the lab again")
     return value
 
 
 def _moment(whole: dict, name: str) -> datetime:
     text = _field(whole, name, str, "a time (ISO 8601, UTC)")
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise EvidenceError(
-            f"run.json: {name} is {quote(text)}, a time with its zone (ISO 8601, UTC) was expected: run the lab again"
-        )
-    return moment
+    with contextlib.suppress(ValueError):
+        if (moment := datetime.fromisoformat(text)).tzinfo is not None:
+            return moment
+    raise EvidenceError(
+        f"run.json: {name} is {quote(text)}, a time with its zone (ISO 8601, UTC) was expected: run the lab again"
+    )

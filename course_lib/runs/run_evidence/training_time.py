@@ -1,7 +1,5 @@
 """Compare the training time of a learning curve with the run's wall-clock time."""
 
-from __future__ import annotations
-
 from course_lib.runs.run_evidence.learning_curve import LearningCurve
 from course_lib.runs.run_evidence.run_record import RunRecord
 from course_lib.runs.run_evidence.transcript import SIX_DIGITS

@@ -6,14 +6,12 @@ the tutorial's program would have printed, padding included. The comparison with
 `assessment_print` appends: a file may hold several runs, each of which begins at epoch 1. The last one counts.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass
 
 from course_lib.runs.run_evidence.errors import EvidenceError
-from course_lib.runs.run_evidence.learning_curve import CurveRow, LearningCurve
+from course_lib.runs.run_evidence.learning_curve import LearningCurve
 from course_lib.runs.run_evidence.quoting import quote
 
 __all__ = ["EPOCH_FORMAT", "STOP_FORMAT", "Transcript", "TranscriptRow", "disagreement", "parse_transcript"]
@@ -71,12 +69,9 @@ def parse_transcript(text: str) -> Transcript:
     EvidenceError
         A line is not in the multi-GPU tutorial's format, or out of place; gives its number, its text and the expected one.
     """
-    lines = text.split("\n")
-    if lines and lines[-1] == "":
-        lines.pop()
     rows: list[TranscriptRow] = []
     stopped_after: int | None = None
-    for number, raw in enumerate(lines, start=1):
+    for number, raw in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         line = raw.removesuffix("\r")
         if stop := _STOP.fullmatch(line):
             stopped_after_now = int(stop[1])
@@ -118,9 +113,8 @@ def _parse_epoch(number: int, line: str) -> TranscriptRow:
         row.epoch, row.time, row.epoch_time, match["images"], row.train_accuracy, row.val_loss, row.val_accuracy
     )
     if again != line:
-        raise _malformed(
-            number, line, f"the same figures printed by the multi-GPU tutorial's format, {quote(again, 300)}"
-        )
+        expected = f"the same figures printed by the multi-GPU tutorial's format, {quote(again, 300)}"
+        raise _malformed(number, line, expected)
     for name, value in vars(row).items():
         if not math.isfinite(value):
             raise _malformed(number, line, f"a finite {name.replace('_', ' ')}")
@@ -142,33 +136,24 @@ def disagreement(transcript: Transcript, curve: LearningCurve) -> str | None:
             f"learning_curve.csv has {len(curve.epochs)}: hand in both files from the same run"
         )
     earlier = 0.0
-    for printed_row, row in zip(transcript.rows, curve.epochs, strict=True):
+    for line, row in zip(transcript.rows, curve.epochs, strict=True):
         checks = [
-            ("epoch", printed_row.epoch, row.epoch, 0),
-            ("cumulative time", printed_row.time, row.time, seconds),
-            ("epoch time", printed_row.epoch_time, row.time - earlier, 2 * seconds + SIX_DIGITS * (row.time + earlier)),
-            (
-                "images/sec",
-                printed_row.images_per_sec,
-                row.images_per_sec,
-                TENSOR_DIGITS * abs(printed_row.images_per_sec),
-            ),
-            ("training accuracy", printed_row.train_accuracy, row.train_accuracy, fraction),
-            ("validation loss", printed_row.val_loss, row.val_loss, fraction),
-            ("validation accuracy", printed_row.val_accuracy, row.val_accuracy, fraction),
+            ("epoch", line.epoch, row.epoch, 0),
+            ("cumulative time", line.time, row.time, seconds),
+            ("epoch time", line.epoch_time, row.time - earlier, 2 * seconds + SIX_DIGITS * (row.time + earlier)),
+            ("images/sec", line.images_per_sec, row.images_per_sec, TENSOR_DIGITS * abs(line.images_per_sec)),
+            ("training accuracy", line.train_accuracy, row.train_accuracy, fraction),
+            ("validation loss", line.val_loss, row.val_loss, fraction),
+            ("validation accuracy", line.val_accuracy, row.val_accuracy, fraction),
         ]
         earlier = row.time
         for name, printed, written, tolerance in checks:
             if written is not None and abs(printed - written) > tolerance + SIX_DIGITS * abs(written):
-                return _differ(printed_row, row, name, printed, written)
+                return (
+                    f"epoch {line.epoch}: {name} is {printed:.6g} in assessment.out (line {line.line}) and "
+                    f"{written:.6g} in learning_curve.csv (line {row.line}): hand in both files from the same run"
+                )
     return None
-
-
-def _differ(printed_row: TranscriptRow, row: CurveRow, name: str, printed: float, written: float) -> str:
-    return (
-        f"epoch {printed_row.epoch}: {name} is {printed:.6g} in assessment.out (line {printed_row.line}) and "
-        f"{written:.6g} in learning_curve.csv (line {row.line}): hand in both files from the same run"
-    )
 
 
 def _malformed(number: int, line: str, expected: str) -> EvidenceError:

@@ -4,8 +4,6 @@ A report is a small file in the array's folder. The process that watches the arr
 accounting nor a pickle.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

@@ -202,9 +202,8 @@ class JobQueue:
                     self._later = time.monotonic() + LATER_SECONDS
                     return []
                 else:
-                    raise SlurmError(
-                        f"sbatch refuses a {self.noun} of {first.request}: {error}; see --slurm KEY=VALUE"
-                    ) from None
+                    refused = f"sbatch refuses a {self.noun} of {first.request}: {error}; see --slurm KEY=VALUE"
+                    raise SlurmError(refused) from None
         self._arrays[array] = False
         taken = [WatchedTask(array, index) for index in range(len(work))]
         self.tasks += taken
@@ -262,13 +261,12 @@ class JobQueue:
             elif task.code is None:
                 task.over = None  # Slurm has queued it again
         reasons = [state.reason for _, state in mine if state is not None and state.name == "PENDING"]
-        running = any(state is not None and state.running for _, state in mine)
+        running = any(state is not None and state.live and state.name != "PENDING" for _, state in mine)
         for reason in sorted(set(reasons)):
             if reason in FOR_EVER:
                 number = self._count([each for each in reasons if each == reason])
-                self.log_once(
-                    f"{number} will wait for ever: {reason} ({FOR_EVER[reason]}); Ctrl-C,  and give the command again"
-                )
+                remedy = f"{reason} ({FOR_EVER[reason]}); Ctrl-C, and give the command again"
+                self.log_once(f"{number} will wait for ever: {remedy}")
             elif not running and reason != "None":
                 self.log_once(f"jobs wait: {reason}")
         used = {task.array for task in self.tasks}

@@ -1,7 +1,5 @@
 """Options for the jobs: ``--slurm KEY=VALUE``, KEY being a long option of sbatch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ squeue answers from the controller's memory, so no accounting is needed; the con
 its end (``MinJobAge``). Jobs are asked for by name, which is known before they exist; an unknown job id is an error.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -58,11 +56,6 @@ class TaskState:
     def live(self) -> bool:
         """Whether it runs, or may yet run."""
         return _OVER.fullmatch(self.name) is None
-
-    @property
-    def running(self) -> bool:
-        """Whether it is on a node."""
-        return self.live and self.name != "PENDING"
 
 
 def tasks_by_name(names: Collection[str]) -> dict[str, dict[int, TaskState]] | None:

@@ -1,7 +1,5 @@
 """``lab sweep``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

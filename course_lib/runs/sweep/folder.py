@@ -10,8 +10,6 @@
 A trial is done when its ``point.json`` says so. There is no other state: whatever is killed, the next call can continue.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +34,9 @@ class SweepFolderError(ValueError):
 
 class DiskFullError(RuntimeError):
     """The disk is full; one line. What is done stays."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"no space left in {folder}; what is done stays: make room and give the same command")
 
 
 @dataclass(frozen=True)
@@ -119,9 +120,7 @@ class SweepFolder:
             if error.filename is None and error.errno is None:
                 raise
             if is_disk_full(error):
-                raise DiskFullError(
-                    f"no space left in {self.path}; what is done stays: make room and give the same command"
-                ) from None
+                raise DiskFullError(self.path) from None
             raise SweepFolderError(
                 f"{self.path} cannot be written ({error.strerror}); what is done stays; repair that or choose -o DIR"
             ) from None

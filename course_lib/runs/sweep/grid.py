@@ -1,7 +1,5 @@
 """Grids of parameters: ``batch_size=64,128,256`` → the trials of a sweep."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys

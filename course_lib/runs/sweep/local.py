@@ -82,7 +82,7 @@ def run_local(
     task: Callable[[Trial], TrialTask],
     machine: Machine,
     jobs: int,
-    on_start: Callable[[Trial], None] = lambda trial: None,
+    on_start: Callable[[Trial], None],
 ) -> Iterator[EndedTrial]:
     """Run trials, the largest first, at most `jobs` at a time.
 

@@ -1,7 +1,5 @@
 """A sweep from its grid to its results: what is left to do, the executor that does it, its table and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -26,12 +24,11 @@ __all__ = ["DiskFullError", "Sweep", "SweepResult"]
 
 @dataclass(frozen=True)
 class SweepResult:
-    """How a sweep ended: numbers of trials, the figures that were drawn, and the table (a DataFrame)."""
+    """How a sweep ended: numbers of trials, and the figures that were drawn."""
 
     done: int
     failed: int
     figures: Sequence[Path]
-    table: Any
 
 
 @dataclass
@@ -40,14 +37,11 @@ class Sweep:
 
     Parameters
     ----------
-    lab : Lab
-    profile : str
     axes : mapping of parameter to values
     fixed : mapping
         Parameters that override the profile's.
     repeats : int
         Seeds per combination.
-    folder : path
     whole : bool
         Execute the cells tagged ``lesson`` too, which a run does not need.
 
@@ -89,7 +83,8 @@ class Sweep:
         """Trials that have not ended; with `retry` those that failed too."""
         self._sweep.read(self.trials)
         ended = {"done"} if retry else {"done", "failed"}
-        return [trial for trial in self.trials if (before := self._before(trial)) is None or before.status not in ended]
+        over = {folder for folder, outcome in self._sweep.outcomes.items() if outcome.status in ended}
+        return [trial for trial in self.trials if trial.folder not in over]
 
     def estimate(self, trials: Sequence[Trial], jobs: int, machine: Machine) -> tuple[float | None, int]:
         """Seconds that `trials` will take on this machine, and how many of them resemble no past run.
@@ -112,17 +107,11 @@ class Sweep:
 
     def task(self, trial: Trial, executor: str = "local") -> TrialTask:
         """What the process that runs the trial needs."""
-        before = self._before(trial)
+        before = self._sweep.outcomes.get(trial.folder)
         return TrialTask(
-            notebook=str(self.lab.notebook),
-            folder=str(self.folder / trial.folder),
-            lab=self.lab.name,
-            profile=self.profile,
-            parameters=dict(trial.parameters),
-            attempts=1 if before is None else before.attempts + 1,
-            skip="" if self.whole else LESSON,
-            executor=executor,
-        )
+            str(self.lab.notebook), str(self.folder / trial.folder), self.lab.name, self.profile, dict(trial.parameters),
+            attempts=1 if before is None else before.attempts + 1, skip="" if self.whole else LESSON, executor=executor,
+        )  # fmt: skip
 
     def run(
         self, executor: str = "local", jobs: int = 1, retry: bool = False, options: Mapping[str, str] | None = None
@@ -141,14 +130,10 @@ class Sweep:
 
         Raises
         ------
-        SweepFolderError
         ParameterError
             A trial has more ranks than the machine can hold.
-        SlurmError
-            There is no Slurm here, or it refuses the jobs or does not answer.
-        WarmServerError
-            The warm process cannot be started.
-        DiskFullError
+        SweepFolderError, SlurmError, WarmServerError, DiskFullError
+            What cannot be used, in one line.
         """
         machine = Machine.here()
         budget: dict[str, int] = {}
@@ -180,18 +165,13 @@ class Sweep:
                 result = self._publish()
         return result
 
-    def _before(self, trial: Trial) -> Outcome | None:
-        return self._sweep.outcomes.get(trial.folder)
-
     def _record(self, ended: EndedTrial, executor: str) -> Outcome:
         """The outcome of a trial that has ended; a failure where its process did not write one."""
         trial, folder = ended.trial, self.folder / ended.trial.folder
         if ended.code == DISK_FULL:
-            raise DiskFullError(
-                f"no space left in {self.folder}; what is done stays: make room and give the same command"
-            )
+            raise DiskFullError(self.folder)
         outcome = read_outcome(folder)
-        if outcome is None or outcome == self._before(trial):
+        if outcome is None or outcome == self._sweep.outcomes.get(trial.folder):
             task = self.task(trial)
             error, text = ended.reason, ended.tail
             if not error:
@@ -209,7 +189,7 @@ class Sweep:
         attempts = submitted_attempts(self.folder)
         return [
             trial for trial in self.trials
-            if trial in left or attempts.get(trial.folder, 0) > self._before(trial).attempts
+            if trial in left or attempts.get(trial.folder, 0) > self._sweep.outcomes[trial.folder].attempts
         ]  # fmt: skip
 
     def _publish(self) -> SweepResult:
@@ -217,7 +197,7 @@ class Sweep:
         write_results(self.folder / "results.csv", table)
         figures = draw_results(self.folder, table, list(self.axes), self.lab.name)
         done = int((table["status"] == "done").sum()) if len(table) else 0
-        return SweepResult(done, len(table) - done, figures, table)
+        return SweepResult(done, len(table) - done, figures)
 
     def _notes(self, left: Sequence[Trial], retry: bool, budget: Mapping[str, int]) -> Iterator[str]:
         """Lines about the trials that ran in earlier calls: how many, and whether they can be compared with the rest."""

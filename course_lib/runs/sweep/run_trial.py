@@ -1,7 +1,5 @@
 """One trial of a sweep, in a process of its own: execute the notebook, publish the results, write the outcome."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -83,21 +81,11 @@ def run_trial(task: TrialTask) -> Outcome:
             if is_disk_full(failed):
                 raise
             error, text = f"{type(failed).__name__}: {failed}", traceback.format_exc()
+    status, seconds = "failed" if error else "done", round(time.monotonic() - clock, 3)
     outcome = Outcome(
-        status="failed" if error else "done",
-        lab=task.lab,
-        profile=task.profile,
-        parameters=dict(task.parameters),
-        seconds=round(time.monotonic() - clock, 3),
-        started=started,
-        attempts=task.attempts,
-        error=error,
-        traceback=text,
-        executor=task.executor,
-        cores=len(task.cpus) or available_cores(),
-        notebook=executes,
-        machine=machine_line(),
-    )
+        status, task.lab, task.profile, dict(task.parameters), seconds, started, task.attempts, error, text, task.executor,
+        cores=len(task.cpus) or available_cores(), notebook=executes, machine=machine_line(),
+    )  # fmt: skip
     write_outcome(folder, outcome)
     return outcome
 

@@ -4,8 +4,6 @@ A job writes its trial's ``point.json`` itself. `course_lib.runs.slurm.job_queue
 this process is killed they continue, and the next call finds and watches them; Ctrl-C cancels them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,8 +46,8 @@ def run_slurm(
     sweep: Path,
     jobs: int,
     options: Mapping[str, str],
-    on_start: Callable[[Trial], None] = lambda trial: None,
-    log: Callable[[str], None] = lambda line: None,
+    on_start: Callable[[Trial], None],
+    log: Callable[[str], None],
 ) -> Iterator[EndedTrial]:
     """Run trials as Slurm jobs, those of many ranks first. Leaving the iterator early cancels them.
 
@@ -65,10 +63,8 @@ def run_slurm(
         Trials that Slurm has at a time, at most; 0: all.
     options : mapping
         As `course_lib.runs.sweep.slurm_request.sweep_option` reads them.
-    on_start : callable
-        Called with each trial whose job begins.
-    log : callable
-        Called with each line about the jobs, such as what they wait for.
+    on_start, log : callable
+        Called with each trial whose job begins, and with each line about the jobs, such as what they wait for.
 
     Yields
     ------

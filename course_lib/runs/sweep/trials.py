@@ -1,7 +1,5 @@
 """The trials of a sweep: their parameters, and the folders that are named by them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -45,7 +43,6 @@ def plan(
 
     Parameters
     ----------
-    axes : mapping of parameter to values
     fixed : mapping
         Parameters that override the profile's everywhere.
     repeats : int

@@ -84,13 +84,11 @@ class WarmServer(ForkServer):
         Parameters
         ----------
         environment : mapping, optional
-            The whole environment; by default this process's.
-        folder : path, optional
-            Working folder; by default this process's.
+            The whole environment. It, the working `folder`, the cores and the streams are this process's by default.
         cpus : sequence of int, optional
-            The cores that it may use; by default this process's.
+            The cores that it may use.
         stdout, stderr : int, optional
-            Descriptors; by default this process's.
+            Descriptors.
 
         Raises
         ------
@@ -109,11 +107,7 @@ class WarmServer(ForkServer):
 
 def _listens(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-        return True
+        return probe.connect_ex(str(path)) == 0
 
 
 def _folder() -> Path:

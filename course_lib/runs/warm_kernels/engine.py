@@ -1,7 +1,5 @@
 """A papermill engine whose kernels are forks of the warm process: ``papermill --engine lab-warm …``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

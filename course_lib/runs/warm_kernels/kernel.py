@@ -1,7 +1,5 @@
 """The start of a warm kernel."""
 
-from __future__ import annotations
-
 import os
 import sys
 from multiprocessing import resource_tracker, util

@@ -1,7 +1,5 @@
 """A kernel provisioner (Jupyter's own extension point) whose kernels are forks of the warm process."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

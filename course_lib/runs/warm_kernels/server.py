@@ -3,8 +3,6 @@
 `course_lib.runs.warm_kernels.client` starts it. A request names the function that a fork calls.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

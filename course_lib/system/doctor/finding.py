@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "State", "absent", "fine", "problem"]
-
-State = Literal["fine", "absent", "problem"]
+__all__ = ["Finding", "absent", "fine", "judged", "problem"]
 
 
 @dataclass(frozen=True)
@@ -25,13 +23,9 @@ class Finding:
     """
 
     check: str
-    state: State
+    state: Literal["fine", "absent", "problem"]
     found: str
     remedy: str = ""
-
-    def __post_init__(self) -> None:
-        if self.state == "problem" and not self.remedy:
-            raise ValueError(f"the check {self.check!r} names a problem without its remedy")
 
 
 def fine(check: str, found: str, remedy: str = "") -> Finding:
@@ -47,3 +41,8 @@ def absent(check: str, found: str, remedy: str) -> Finding:
 def problem(check: str, found: str, remedy: str) -> Finding:
     """A lab will fail or mislead."""
     return Finding(check, "problem", found, remedy)
+
+
+def judged(check: str, found: str, bad: bool, remedy: str) -> Finding:
+    """A `problem` where it is bad, else `fine`."""
+    return problem(check, found, remedy) if bad else fine(check, found)

@@ -14,10 +14,6 @@ __all__ = ["driver", "idle", "nccl"]
 BUSY = 0.05  # share of a GPU's memory in use from which somebody else is taken to be on it
 
 
-def _visible() -> str | None:
-    return os.environ.get("CUDA_VISIBLE_DEVICES")
-
-
 def driver() -> Iterator[Finding]:
     """The driver's GPUs, and those that PyTorch can use."""
     there = hardware.gpus()
@@ -42,30 +38,26 @@ def driver() -> Iterator[Finding]:
         )
         return
     if not torch.cuda.is_available():
-        hidden = _visible()
-        yield problem(
-            "gpu",
-            f"{names}, but PyTorch reaches none"
-            + (f" (CUDA_VISIBLE_DEVICES={hidden!r})" if hidden is not None else ""),
-            "unset CUDA_VISIBLE_DEVICES, or ask Slurm for a GPU (salloc --gpus=1)"
-            if hidden is not None
-            else "python -c 'import torch; torch.cuda.init()' says why",
-        )
+        unreached, hidden = f"{names}, but PyTorch reaches none", os.environ.get("CUDA_VISIBLE_DEVICES")
+        if hidden is None:
+            yield problem("gpu", unreached, "python -c 'import torch; torch.cuda.init()' says why")
+        else:
+            remedy = "unset CUDA_VISIBLE_DEVICES, or ask Slurm for a GPU (salloc --gpus=1)"
+            yield problem("gpu", f"{unreached} (CUDA_VISIBLE_DEVICES={hidden!r})", remedy)
         return
     yield fine("gpu", f"{torch.cuda.device_count()} of {len(there)} visible: {names}; CUDA {built}")
 
 
 def idle() -> Iterator[Finding]:
     """Does somebody else compute on the GPUs? One's own kernels count too: each holds its memory until it is shut down."""
-    busy = [gpu for gpu in hardware.gpus() if gpu.memory_used > BUSY * gpu.memory_total]
+    busy = [
+        f"GPU {gpu.index} has {gpu.memory_used / 2**30:.1f} of {gpu.memory_total / 2**30:.0f} GiB in use"
+        for gpu in hardware.gpus() if gpu.memory_used > BUSY * gpu.memory_total
+    ]  # fmt: skip
     if busy:
-        text = ", ".join(
-            f"GPU {gpu.index} has {gpu.memory_used / 2**30:.1f} of {gpu.memory_total / 2**30:.0f} GiB in use"
-            for gpu in busy
-        )
         yield problem(
             "gpu use",
-            text,
+            ", ".join(busy),
             "nvidia-smi shows whose; shut down your other notebooks' kernels, or take another GPU: CUDA_VISIBLE_DEVICES=1",
         )
 

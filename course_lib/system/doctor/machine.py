@@ -10,7 +10,7 @@ import psutil
 import torch
 
 from course_lib.system import hardware
-from course_lib.system.doctor.finding import Finding, fine, problem
+from course_lib.system.doctor.finding import Finding, fine, judged, problem
 
 __all__ = ["disk", "memory", "open_files", "shared_memory", "threads"]
 
@@ -25,38 +25,29 @@ SHM = Path("/dev/shm")
 def threads() -> Iterator[Finding]:
     """Threads that PyTorch starts, against the cores that there are for them."""
     cores, wanted = hardware.available_cores(), torch.get_num_threads()
-    text = f"{cores} core{'s' if cores > 1 else ''}, {wanted} thread{'s' if wanted > 1 else ''} ({hardware.cpu_name()})"
-    given = os.environ.get("OMP_NUM_THREADS", "")
+    given, there = os.environ.get("OMP_NUM_THREADS", ""), f"{cores} core{'s' if cores > 1 else ''}"
     if given.isdigit() and int(given) > cores:
         yield problem(
             "cores",
-            f"OMP_NUM_THREADS={given} on {cores} core{'s' if cores > 1 else ''}: the threads wait for each other",
+            f"OMP_NUM_THREADS={given} on {there}: the threads wait for each other",
             "unset OMP_NUM_THREADS before the kernel starts; launch() divides the cores between the ranks",
         )
     elif wanted > cores:
         yield problem(
             "cores",
-            f"PyTorch takes {wanted} threads, and may use {cores} core{'s' if cores > 1 else ''}",
+            f"PyTorch takes {wanted} threads, and may use {there}",
             f"set OMP_NUM_THREADS={cores} before the kernel starts (a container or a job gives fewer cores than it shows)",
         )
-    elif cores == 1:
-        yield fine("cores", text, "two ranks share the core: speed-ups cannot show")
     else:
-        yield fine("cores", text)
+        text = f"{there}, {wanted} thread{'s' if wanted > 1 else ''} ({hardware.cpu_name()})"
+        yield fine("cores", text, "two ranks share the core: speed-ups cannot show" if cores == 1 else "")
 
 
 def memory() -> Iterator[Finding]:
     """Memory that is free now, within the container's or the job's limit."""
     free = min(psutil.virtual_memory().available, _group_room())
-    text = f"{free / GIB:.1f} GiB free"
-    if free < MEMORY:
-        yield problem(
-            "memory",
-            text,
-            f"two ranks need {MEMORY / GIB:.0f} GiB: shut down other kernels, or ask for more (sbatch --mem=4G)",
-        )
-    else:
-        yield fine("memory", text)
+    remedy = f"two ranks need {MEMORY / GIB:.0f} GiB: shut down other kernels, or ask for more (sbatch --mem=4G)"
+    yield judged("memory", f"{free / GIB:.1f} GiB free", free < MEMORY, remedy)
 
 
 def _group_room() -> float:
@@ -76,45 +67,28 @@ def shared_memory() -> Iterator[Finding]:
     except OSError as error:
         yield problem("/dev/shm", f"{SHM}: {error.strerror}", f"mount it: mount -t tmpfs tmpfs {SHM}")
         return
-    text = f"{free / 2**20:.0f} MiB free"
-    if free < SHARED_MEMORY:
-        yield problem(
-            "/dev/shm",
-            text,
-            "ranks end with a bus error where it is full: docker run --shm-size=2g, --ipc=host, or delete what was left there",
-        )
-    else:
-        yield fine("/dev/shm", text)
+    remedy = "ranks end with a bus error where it is full: docker run --shm-size=2g, --ipc=host, or delete what was left there"
+    yield judged("/dev/shm", f"{free / 2**20:.0f} MiB free", free < SHARED_MEMORY, remedy)
 
 
 def disk() -> Iterator[Finding]:
     """Room for run folders and for temporary files, and whether one may write there."""
-    for name, folder in (("disk", Path.cwd()), ("home", Path.home()), ("temporary", Path(_temporary()))):
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp")
+    for name, folder in (("disk", Path.cwd()), ("home", Path.home()), ("temporary", temporary)):
         try:
             free = shutil.disk_usage(folder).free
         except OSError as error:
             yield problem(name, f"{folder}: {error.strerror}", "make the folder, or ask your administrator")
             continue
-        text = f"{free / GIB:.1f} GiB free in {folder}"
         if not os.access(folder, os.W_OK | os.X_OK):
             yield problem(name, f"{folder} cannot be written to", "open the notebook from a folder of your own")
-        elif free < DISK:
-            yield problem(name, text, "delete old run folders (runs/) and checkpoints: du -sh ~/* | sort -h")
-        else:
-            yield fine(name, text)
-
-
-def _temporary() -> str:
-    return os.environ.get("TMPDIR") or "/tmp"
+            continue
+        remedy = "delete old run folders (runs/) and checkpoints: du -sh ~/* | sort -h"
+        yield judged(name, f"{free / GIB:.1f} GiB free in {folder}", free < DISK, remedy)
 
 
 def open_files() -> Iterator[Finding]:
     """Each tensor in shared memory and each connection between ranks holds an open file."""
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit < OPEN_FILES:
-        remedy = (
-            f"ulimit -n {OPEN_FILES} before the kernel starts" if hard >= OPEN_FILES else "ask for a higher hard limit"
-        )
-        yield problem("open files", f"at most {limit}", remedy)
-    else:
-        yield fine("open files", f"at most {limit}")
+    remedy = f"ulimit -n {OPEN_FILES} before the kernel starts" if hard >= OPEN_FILES else "ask for a higher hard limit"
+    yield judged("open files", f"at most {limit}", limit < OPEN_FILES, remedy)

@@ -48,9 +48,7 @@ def rendezvous() -> Iterator[Finding]:
         yield problem("ports", f"MASTER_PORT={port!r} is no port", "unset MASTER_PORT MASTER_ADDR")
         return
     with socket.socket() as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # as the store does: one that is closing counts as free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the store does: a closing one counts as free
         try:
             probe.bind((LOOPBACK, int(port)))
         except OSError as error:

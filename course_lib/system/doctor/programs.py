@@ -81,22 +81,14 @@ def exchange() -> Iterator[Finding]:
     """nbgrader's exchange, through which labs are fetched and handed in on a hub."""
     hub = bool(os.environ.get("JUPYTERHUB_USER"))
     root = Path(_exchange_root())
-    if not root.exists():
-        if hub:
-            yield problem(
-                "exchange",
-                f"there is no {root}",
-                f"labs cannot be fetched or handed in: the administrator makes it (mkdir -m 777 {root})",
-            )
-        else:
-            yield absent("exchange", f"no {root}", "hand in as your course says; on a hub it is there")
-        return
-    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
-        yield problem(
-            "exchange",
-            f"{root} is there, but you may not read and write there",
-            f"the administrator sets its permissions: chmod 777 {root}",
-        )
+    if not root.exists() and hub:
+        remedy = f"labs cannot be fetched or handed in: the administrator makes it (mkdir -m 777 {root})"
+        yield problem("exchange", f"there is no {root}", remedy)
+    elif not root.exists():
+        yield absent("exchange", f"no {root}", "hand in as your course says; on a hub it is there")
+    elif not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        remedy = f"the administrator sets its permissions: chmod 777 {root}"
+        yield problem("exchange", f"{root} is there, but you may not read and write there", remedy)
     else:
         yield fine("exchange", str(root))
 

@@ -10,8 +10,6 @@ process has ended ``{"status": …}``, the status of ``waitpid``. When the conne
 way, the keeper kills the process and the rest of its process group.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes

@@ -1,7 +1,5 @@
 """How long a sweep will take, from past runs."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Markers are means over the repeats; bars and bands are one standard deviation of the single run.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,15 +12,15 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import NullFormatter, NullLocator
 
-from course_lib.plots.curves import COLOURS, MARKERS
+from course_lib.plots import style
+from course_lib.plots.style import COLOURS, MARKERS, PALETTE
 from course_lib.runs.records import read_learning_curve
 from course_lib.system.atomic import write_atomically
 
-__all__ = ["draw_results", "scaling_table"]
+__all__ = ["draw_results"]
 
 UNITS = {"num_gpus": "{} rank(s)", "batch_size": "{} images per rank", "base_lr": "lr {}", "momentum": "momentum {}",
          "dataset": "{}", "provenance": "{}", "device": "{}",
@@ -31,6 +29,7 @@ RANKS = "ranks (GPUs, or CPU processes)"
 MOST_CURVES = 8  # in one panel
 
 
+@style.in_course_style
 def draw_results(folder: Path, table: pd.DataFrame, axes: Sequence[str], lab: str) -> list[Path]:
     """Draw the figures for which the table has data; returns the PNG files.
 
@@ -42,8 +41,6 @@ def draw_results(folder: Path, table: pd.DataFrame, axes: Sequence[str], lab: st
         From `course_lib.runs.sweep.outcome.results.collect`.
     axes : sequence of str
         The parameters that were varied.
-    lab : str
-        For the titles.
     """
     done = table[table["status"] == "done"]
     if "images_per_sec" not in done or not done["images_per_sec"].notna().any():
@@ -130,7 +127,7 @@ def _throughput(done: pd.DataFrame, about: str) -> Figure | None:
     _category_axis(axes, sorted(done[x].unique()), label, log=not by_ranks)
     axes.set_ylabel("training throughput (images/s)")
     axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    style.plain_numbers(axes.yaxis, ",.0f")
     _legend(axes)
     return figure
 
@@ -149,7 +146,7 @@ def _scaling(done: pd.DataFrame, about: str, what: str) -> Figure | None:
     for axes, (kind, table) in zip(panels, tables.items(), strict=True):
         ranks = sorted(table["ranks"].unique())
         ideal = ranks if what == "speedup" else [1] * len(ranks)
-        axes.plot(ranks, ideal, color=COLOURS["reference"], linestyle="--", linewidth=1, label="ideal")
+        axes.plot(ranks, ideal, **style.REFERENCE, label="ideal")
         for index, ((variant, size), series) in enumerate(groups := list(table.groupby(["variant", "batch"]))):
             values = series.set_index("ranks")
             text = _batch(size) if kind == "weak" else f"{size:g} images in all"
@@ -161,7 +158,7 @@ def _scaling(done: pd.DataFrame, about: str, what: str) -> Figure | None:
         axes.set_ylabel(f"{kind} {word} in images/s over {of}\n({fixed})")
         axes.set_ylim(bottom=0)
         if what == "efficiency":
-            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+            style.percent(axes.yaxis)
         _legend(axes)
     return figure
 
@@ -182,7 +179,7 @@ def _accuracy(done: pd.DataFrame, about: str) -> Figure | None:
         _errorbar(axes, *means, index, len(groups), _join(variant, _ranks(ranks) if several else ""))
     _category_axis(axes, sorted(done["effective_batch"].unique()), "effective batch: images per rank × ranks", log=True)
     axes.set_ylabel("final validation accuracy")
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+    style.percent(axes.yaxis, decimals=None)
     _legend(axes)
     return figure
 
@@ -219,29 +216,23 @@ def _curves(folder: Path, done: pd.DataFrame, variants: Sequence[str], about: st
         axes.set_xlabel(f"epoch, {_ranks(ranks)}")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_ylim(0, 1)
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        style.percent(axes.yaxis)
         _legend(axes)
     all_axes[0].set_ylabel("validation accuracy")
     return figure
 
 
 def _figure(panels: int, title: str, about: str, sharey: bool = False) -> tuple[Figure, Sequence[Axes]]:
-    figure = Figure(figsize=(6.6 if panels == 1 else 4.9 * panels, 4.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = Figure(figsize=(6.6 if panels == 1 else 4.9 * panels, 4.4))  # unknown to pyplot, which would keep it
     axes = figure.subplots(1, panels, squeeze=False, sharey=sharey)[0]
-    for one in axes:
-        one.grid(alpha=0.25)
-        one.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    style.figure_title(figure, title)
     figure.supxlabel(about, x=0.01, ha="left", fontsize=7.5, color=COLOURS["reference"])
     return figure, axes
 
 
 def _errorbar(axes: Axes, mean: pd.Series, deviation: pd.Series, index: int, many: int, label: str) -> None:
-    colours = list(COLOURS.values())
-    colour = colours[index] if many <= 4 else matplotlib.colormaps["viridis"](0.9 * index / (many - 1))
-    style = {"marker": MARKERS[index % 4], "color": colour, "capsize": 3, "linewidth": 1.5}
-    axes.errorbar(mean.index, mean, yerr=deviation, label=label, **style)
+    colour = PALETTE[index] if many <= 4 else matplotlib.colormaps["viridis"](0.9 * index / (many - 1))
+    axes.errorbar(mean.index, mean, yerr=deviation, label=label, marker=MARKERS[index % 4], color=colour)
 
 
 def _category_axis(axes: Axes, values: Sequence[Any], label: str, log: bool) -> None:
@@ -256,7 +247,7 @@ def _category_axis(axes: Axes, values: Sequence[Any], label: str, log: bool) -> 
 
 def _legend(axes: Axes) -> None:
     if any(axes.get_legend_handles_labels()[1]):
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(fontsize=8)
 
 
 def _mean(series: pd.DataFrame, by: str, value: str) -> tuple[pd.Series, pd.Series]:
@@ -282,11 +273,9 @@ def _about(done: pd.DataFrame, lab: str) -> str:
 
 
 def _label(row: Mapping[str, Any], names: Sequence[str]) -> str:
-    return ", ".join(UNITS.get(name, f"{name} {{}}").format(_value(row[name])) for name in names)
-
-
-def _value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, int | float | np.number) else str(value)
+    numbers = int | float | np.number
+    values = {name: f"{row[name]:g}" if isinstance(row[name], numbers) else str(row[name]) for name in names}
+    return ", ".join(UNITS.get(name, f"{name} {{}}").format(value) for name, value in values.items())
 
 
 def _join(*parts: str) -> str:

@@ -1,7 +1,5 @@
 """Progress of a sweep: a bar on a terminal, a line per trial in a log."""
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -1,7 +1,5 @@
 """The table of a sweep: a row per trial."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
