@@ -48,16 +48,12 @@ def submissions(course: Path, lab: str, skipped: Callable[[str], None] = lambda 
 
     Parameters
     ----------
-    course : Path
     lab : str
         Full name.
     skipped : callable
         Called with one line for each name under ``submitted/`` that cannot be a student's id.
 
-    Raises
-    ------
-    CourseError
-        There is no folder of submissions, or it cannot be read.
+    Raises `CourseError`: there is no folder of submissions, or it cannot be read.
     """
     submitted = course / "submitted"
     try:

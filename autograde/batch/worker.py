@@ -32,10 +32,8 @@ class GradingJob:
     ----------
     lab : str
         Full name.
-    course : Path
     source : Path
         The lab's source notebook.
-    sandboxed : bool
     threads : int
         Threads of a grading run: cores divided by workers.
     rubrics : Path
@@ -60,10 +58,7 @@ _context: GradingContext | None = None
 def open_context(job: GradingJob) -> None:
     """Make this process's context. Its warm interpreter starts in the background.
 
-    Raises
-    ------
-    CourseError
-        The source notebook or the course folder cannot be used.
+    Raises `CourseError`: the source notebook or the course folder cannot be used.
     """
     global _context
     if parent := multiprocessing.parent_process():

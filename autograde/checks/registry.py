@@ -52,10 +52,7 @@ class Ask(Protocol):
             What it returned, as plain data; with several ranks, the list of what each returned. Not to be believed:
             whatever is no plain data is an `Opaque`.
 
-        Raises
-        ------
-        AnswerError
-            The student's function raised, is missing, or reached a limit.
+        Raises `AnswerError`: the student's function raised, is missing, or reached a limit.
         """
 
 

@@ -64,7 +64,6 @@ class ExerciseJudge:
 
     Parameters
     ----------
-    warm : WarmInterpreter
     rules : ExecutionRules
         The rubric's.
     data : mapping of str to Path
@@ -141,10 +140,7 @@ class ExerciseJudge:
     def _leave_out(self, error: Exceeded) -> None:
         """Leave out the cell that ended an execution: the same cells come first in every exercise.
 
-        Raises
-        ------
-        AnswerError
-            It is one of the lab's own cells, or there were several such cells: nothing can be judged.
+        Raises `AnswerError`: it is one of the lab's own cells, or there were several such cells: nothing can be judged.
         """
         reason = _ended(error, f"in cell {quote(error.cell)}, while the notebook's answers were executed")
         theirs = [cell for cell in self.cells if cell.get("answer") or cell["definitions"]]

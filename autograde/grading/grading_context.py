@@ -42,7 +42,6 @@ class GradingContext:
 
     Attributes
     ----------
-    rubric : Rubric
     source : NotebookNode
         The instructor's notebook.
     secret : bytes
@@ -85,10 +84,7 @@ class GradingContext:
     def data(self, names: tuple[str, ...]) -> dict[str, Path]:
         """Folders of staged data sets, for the sandbox. A set that ships with the course needs no folder.
 
-        Raises
-        ------
-        CourseError
-            A set is not staged.
+        Raises `CourseError`: a set is not staged.
         """
         folders = {}
         for name in names:
@@ -107,13 +103,7 @@ class GradingContext:
 
 
 def source_notebook(path: Path) -> NotebookNode:
-    """Read an instructor's notebook.
-
-    Raises
-    ------
-    CourseError
-        It cannot be read.
-    """
+    """Read an instructor's notebook. Raises `CourseError`: it cannot be read."""
     try:
         return nbformat.read(path, as_version=4)
     except Exception as error:
@@ -126,10 +116,7 @@ def source_notebook(path: Path) -> NotebookNode:
 def course_secret(course: Path) -> bytes:
     """The course's secret, made at its first use: ``course/grading_secret``, readable only by its owner.
 
-    Raises
-    ------
-    CourseError
-        It cannot be read or made.
+    Raises `CourseError`: it cannot be read or made.
     """
     path = Path(course) / _SECRET
     try:

@@ -40,10 +40,7 @@ __all__ = ["augment", "check_data", "try_weights", "with_weights"]
 def check_data(rules: ModelEvidence) -> None:
     """Check that at least one of the rubric's data sets is staged here.
 
-    Raises
-    ------
-    ValueError
-        None is staged. The message is one line with the remedy.
+    Raises `ValueError`: none is staged. The message is one line with the remedy.
     """
     problems = []
     for name in [rules.held_out] if rules.held_out else rules.datasets:
@@ -67,9 +64,6 @@ def with_weights(
 
     Parameters
     ----------
-    context : GradingContext
-    rules : RunEvidence
-    evidence : Evidence
     files : mapping
         The run folder's files.
     cells : list of dict
@@ -107,10 +101,7 @@ def with_weights(
 def program_cell(rules: RunEvidence, text: bytes | EvidenceError) -> dict[str, Any]:
     """The definitions of a submitted program, as a cell of the sandbox.
 
-    Raises
-    ------
-    EvidenceError
-        The file cannot be read, or is not UTF-8.
+    Raises `EvidenceError`: the file cannot be read, or is not UTF-8.
     """
     if isinstance(text, EvidenceError):
         raise text
@@ -134,7 +125,6 @@ def try_weights(
 
     Parameters
     ----------
-    rules : ModelEvidence
     evidence : Evidence
         Its run record names the data set and the network's settings.
     weights : bytes
@@ -146,10 +136,8 @@ def try_weights(
     cells : list of dict
         The notebook's answers, for a network from the notebook.
 
-    Raises
-    ------
-    EvidenceError
-        The weights do not fit the network, or the execution ended early. The message is one line for the student.
+    Raises `EvidenceError`: the weights do not fit the network, or the execution ended early. The message is one line
+    for the student.
     """
     record = evidence.record
     if record.data_name not in rules.datasets:
@@ -229,14 +217,6 @@ def augment(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
     The change moves a trained network's accuracy by less than one percentage point. But no image equals one of the
     public test set byte for byte.
-
-    Parameters
-    ----------
-    images : uint8 (N, H, W, C)
-
-    Returns
-    -------
-    uint8 (N, H, W, C)
     """
     gain = random.uniform(0.94, 1.06, (len(images), 1, 1, 1)).astype(np.float32)
     noise = random.normal(0, 2.0, images.shape).astype(np.float32)

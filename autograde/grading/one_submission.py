@@ -76,7 +76,6 @@ def grade_submission(context: GradingContext, submission: Path, student: str) ->
 
     Parameters
     ----------
-    context : GradingContext
     submission : Path
         ``submitted/STUDENT/LAB``; need not exist.
     student : str
@@ -87,10 +86,7 @@ def grade_submission(context: GradingContext, submission: Path, student: str) ->
     Graded
         Never raises for a submission's content: at worst every criterion is 0 with a one-line reason.
 
-    Raises
-    ------
-    SandboxError
-        No sandbox can be made.
+    Raises `SandboxError`: no sandbox can be made.
     """
     started = time.monotonic()
     rubric = context.rubric

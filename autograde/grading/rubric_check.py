@@ -19,7 +19,6 @@ def rubric_problems(rubric: Rubric, source: NotebookNode) -> list[str]:
 
     Parameters
     ----------
-    rubric : Rubric
     source : NotebookNode
         The lab's source notebook.
     """

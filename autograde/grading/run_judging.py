@@ -25,8 +25,6 @@ def judge_run(
 
     Parameters
     ----------
-    rules : RunEvidence
-    evidence : Evidence
     flags : list of Flag
         New flags are appended.
     clock : float, optional

@@ -105,9 +105,6 @@ class RunEvidence:
     ----------
     cell : str
         grade_id of the notebook cell that carries the points.
-    max_points : float
-    criteria : tuple of Criterion
-    model : ModelEvidence or None
     id : str
         The run's name if there are several; empty for the notebook's own, at the rubric's top level.
     folder : str
@@ -157,15 +154,11 @@ class Rubric:
 
     Attributes
     ----------
-    lab, title : str
     mode : str
         ``evidence``: runs are judged from the submitted run folders. ``rerun``: the notebook's, and there is no other,
         from the folder that the grader's own run of the submitted notebook wrote.
     runs : tuple of RunEvidence
         The notebook's own first, where it has one.
-    exercises : tuple of Exercise
-    execution : Execution
-    rerun : Rerun or None
     digest : str
         SHA-256 of the file.
     """

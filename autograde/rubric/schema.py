@@ -115,10 +115,7 @@ def find_rubric(lab: str, folder: Path = RUBRICS) -> Rubric:
     folder : Path
         Of the rubrics.
 
-    Raises
-    ------
-    RubricError
-        No such rubric, or one that cannot be used.
+    Raises `RubricError`: no such rubric, or one that cannot be used.
     """
     names = rubric_names(folder)
     if re.fullmatch(r"[0-9]{1,2}", lab, re.ASCII):
@@ -131,13 +128,7 @@ def find_rubric(lab: str, folder: Path = RUBRICS) -> Rubric:
 
 
 def load_rubric(path: Path) -> Rubric:
-    """Read and check a rubric.
-
-    Raises
-    ------
-    RubricError
-        Names the file, the place in it and what was expected.
-    """
+    """Read and check a rubric. Raises `RubricError`: names the file, the place in it and what was expected."""
     try:
         text = path.read_text(encoding="utf-8")
         whole = tomllib.loads(text)

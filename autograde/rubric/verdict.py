@@ -87,14 +87,12 @@ class Verdict:
 
     Attributes
     ----------
-    lab, title, student : str
     graded_at : str
         ISO 8601, UTC.
     results : tuple of CriterionResult
         In the rubric's order; those of one cell are together.
     runs : tuple of RunSummary
         In the rubric's order.
-    flags : tuple of Flag
     sandbox : str
         The sandbox of the student's code: ``bubblewrap``, ``apptainer``, ``none``; empty if nothing was executed.
     digests : dict
@@ -173,13 +171,7 @@ class Verdict:
 
     @classmethod
     def from_json(cls, whole: dict[str, Any]) -> Verdict:
-        """The inverse of `to_json`.
-
-        Raises
-        ------
-        KeyError, TypeError
-            If a field is missing or unknown.
-        """
+        """The inverse of `to_json`. Raises `KeyError` or `TypeError` if a field is missing or unknown."""
         fields = {name: whole[name] for name in cls.__dataclass_fields__}
         fields["results"] = tuple(CriterionResult(**result) for result in whole["results"])
         fields["runs"] = tuple(RunSummary(**run) for run in whole["runs"])
@@ -190,10 +182,7 @@ class Verdict:
     def save(self, course: Path) -> Path:
         """Write ``course/autograded_evidence/STUDENT/LAB/verdict.json``, whole or not at all.
 
-        Raises
-        ------
-        OSError
-            If the folder cannot be written.
+        Raises `OSError` if the folder cannot be written.
         """
         path = verdict_path(course, self.student, self.lab)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -209,13 +198,7 @@ def verdict_path(course: Path, student: str, lab: str) -> Path:
 
 
 def load_verdict(path: Path) -> Verdict:
-    """Read a verdict.
-
-    Raises
-    ------
-    ValueError
-        If the file is no verdict; one line that names it and the remedy.
-    """
+    """Read a verdict. Raises `ValueError` if the file is no verdict; one line that names it and the remedy."""
     try:
         return Verdict.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -72,10 +72,7 @@ class Sandbox:
     uid : int or None
         The user that a joining process must become; None in a user namespace.
 
-    Raises
-    ------
-    SandboxError
-        bubblewrap is missing, or cannot make the namespaces.
+    Raises `SandboxError`: bubblewrap is missing, or cannot make the namespaces.
     """
 
     folder, port = FOLDER, 29_400

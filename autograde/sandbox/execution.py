@@ -84,7 +84,6 @@ class Execution:
 
     Attributes
     ----------
-    ranks : list of RankChannel
     output : bytes
         The beginning of the printed output.
     """
@@ -130,10 +129,7 @@ class Execution:
             Per rank and cell ``{"id", "error", "seconds"}``. The error is None or a mapping, in the student's words.
             The seconds are by the grader's own clock.
 
-        Raises
-        ------
-        Exceeded
-            A limit was reached, or a process ended. Its `cell` was being executed.
+        Raises `Exceeded`: a limit was reached, or a process ended. Its `cell` was being executed.
         """
         started = [time.monotonic()] * len(self.ranks)
         outcomes: list[list[dict[str, Any]]] = [[] for _ in self.ranks]
@@ -163,7 +159,6 @@ class Execution:
         ----------
         module : str
             The driver's source. It runs in the student code's process and holds no secret.
-        function : str
         given : object
             Plain data. If it is a list with one item per rank, and ranks > 1, each rank gets its own item.
         answers : mapping of str to callable
@@ -176,9 +171,7 @@ class Execution:
             Per rank ``{"value": …}``, ``{"error": {"type", "message", "cell", "line"}}`` or ``{"missing": name}``;
             None if another rank failed and this one did not return within `GRACE_SECONDS` after that.
 
-        Raises
-        ------
-        Exceeded
+        Raises `Exceeded`.
         """
         results: list[Any] = [None] * len(self.ranks)
 
@@ -203,12 +196,7 @@ class Execution:
         return results
 
     def read(self, names: Sequence[str], limit: int) -> dict[str, bytes | None]:
-        """Files of the working folder, from the first rank; None for a missing or too large one.
-
-        Raises
-        ------
-        Exceeded
-        """
+        """Files of the working folder, from the first rank; None for a missing or too large one. Raises `Exceeded`."""
         found: dict[str, bytes | None] = {}
 
         def took(rank: int, message: Any) -> bool:
@@ -242,10 +230,7 @@ class Execution:
     def wait_until_confined(self) -> None:
         """Wait until every rank has given up its privileges. No student code has run by then.
 
-        Raises
-        ------
-        SandboxError
-            One could not. This is no verdict on the student.
+        Raises `SandboxError`: one could not. This is no verdict on the student.
         """
         for rank in self.ranks:
             if not rank.wait_until_confined():

@@ -91,7 +91,6 @@ class Watch:
     ----------
     pid : int
         The sandbox's first process, in the grader's process namespace.
-    limits : Limits
     group : ControlGroup or None
         With a group the kernel counts the memory too, and ends a process that takes too much. Our figure is then only
         a lower bound, which is cheap to compute. The exact figure of 250 processes that keep forking takes seconds, in
@@ -117,13 +116,7 @@ class Watch:
         self._waits: dict[str, int] = {}
 
     def look(self) -> None:
-        """Look once.
-
-        Raises
-        ------
-        Exceeded
-            More memory, tasks, files or sockets than the limits allow.
-        """
+        """Look once. Raises `Exceeded`: more memory, tasks, files or sockets than the limits allow."""
         self._look_at_files_and_sockets()
         tasks = resident = tables = largest = 0
         processes = []

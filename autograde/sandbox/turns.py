@@ -40,10 +40,7 @@ def in_turn(attempt: Callable[[float], T], share: float = BESIDE_OTHERS, only_al
     object
         The attempt's result.
 
-    Raises
-    ------
-    Exceeded
-        As the attempt does. Of kind ``time`` only where the attempt was alone.
+    Raises `Exceeded` as the attempt does. Of kind ``time`` only where the attempt was alone.
     """
     if not only_alone:
         try:

@@ -47,10 +47,7 @@ class WarmInterpreter:
     sandboxed : bool
         False: forks run outside of a sandbox, with the grader's rights, on machines without sandboxes.
 
-    Raises
-    ------
-    SandboxError
-        It cannot be started.
+    Raises `SandboxError`: it cannot be started.
     """
 
     def __init__(self, slot: int = 0, sandboxed: bool = True) -> None:
@@ -88,7 +85,6 @@ class WarmInterpreter:
 
         Parameters
         ----------
-        limits : Limits
         ranks : int
             Number of processes; each gets torchrun's variables.
         data : mapping of str to Path

@@ -100,10 +100,8 @@ def release_of(source: NotebookNode) -> NotebookNode:
     source : NotebookNode
         Instructor's notebook, with solutions; it is not changed.
 
-    Raises
-    ------
-    RuntimeError
-        A region (solution, hidden tests, mark scheme) is not closed, or is in a cell of the wrong kind.
+    Raises `RuntimeError`: a region (solution, hidden tests, mark scheme) is not closed, or is in a cell of the wrong
+    kind.
     """
     notebook = copy.deepcopy(source)
     resources: dict = {}
@@ -122,10 +120,7 @@ def starter_answers(source: NotebookNode) -> dict[str, str]:
     source : NotebookNode
         Instructor's notebook, with solutions; it is not changed.
 
-    Raises
-    ------
-    RuntimeError
-        As `release_of`.
+    Raises `RuntimeError` as `release_of`.
     """
     return {grade_id(cell): cell.source for cell in release_of(source).cells if utils.is_solution(cell)}
 
@@ -146,10 +141,7 @@ def repair(submitted: NotebookNode, source: NotebookNode) -> RepairedNotebook:
         Of two cells with one ``grade_id`` the first that is neither the starter's text nor blank is the answer, and
         the others are left out. Texts are compared without regard to line ends and trailing white space.
 
-    Raises
-    ------
-    RuntimeError
-        As `release_of`; never for a submission's content.
+    Raises `RuntimeError` as `release_of`; never for a submission's content.
     """
     release = release_of(source)
     source_of = match_cells(submitted.cells, source.cells, release.cells)

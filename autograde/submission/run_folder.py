@@ -32,11 +32,8 @@ class RunFolder:
     writer : str
         The program that writes it, for messages; empty for the notebook.
 
-    Raises
-    ------
-    EvidenceError
-        Where there is no such folder (``run/``, else ``runs/LAB/``; ``run/FOLDER/``, else ``runs/LAB/FOLDER/``), or one
-        of its components is not a plain folder.
+    Raises `EvidenceError` where there is no such folder (``run/``, else ``runs/LAB/``; ``run/FOLDER/``, else
+    ``runs/LAB/FOLDER/``), or one of its components is not a plain folder.
     """
 
     def __init__(self, submission: Path, lab: str, folder: str = "", writer: str = "") -> None:
@@ -83,10 +80,7 @@ class RunFolder:
         limit : int
             Largest size accepted, in bytes.
 
-        Raises
-        ------
-        EvidenceError
-            Missing, a link, not a plain file, larger than `limit`, or unreadable.
+        Raises `EvidenceError`: missing, a link, not a plain file, larger than `limit`, or unreadable.
         """
         return read_plain(
             self._fd,
@@ -163,10 +157,7 @@ def read_plain(folder_fd: int, name: str, limit: int, *, shown: str, missing: st
     missing, remedy : str
         What to do where the file is missing, and where it cannot be used.
 
-    Raises
-    ------
-    EvidenceError
-        Missing, a link, not a plain file, larger than `limit`, or unreadable.
+    Raises `EvidenceError`: missing, a link, not a plain file, larger than `limit`, or unreadable.
     """
     # O_NONBLOCK: opening a named pipe must return, so that we can see what it is and refuse it.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

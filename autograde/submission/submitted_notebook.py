@@ -63,10 +63,7 @@ def read_notebook(submission: Path, lab: str) -> NotebookNode:
         replaced by ``unnamed-N``. Metadata is empty but for nbgrader's own fields; outputs are `safe_outputs`. A file
         above `MAX_BYTES` is read without outputs, which ``metadata.left_out`` then says in one line.
 
-    Raises
-    ------
-    EvidenceError
-        For every problem, in one line. Nothing else is raised.
+    Raises `EvidenceError` for every problem, in one line. Nothing else is raised.
     """
     shown = f"{lab}.ipynb"
     try:

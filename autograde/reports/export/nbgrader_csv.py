@@ -24,7 +24,6 @@ def nbgrader_csv(scores: LabScores, final_only: bool = False) -> bytes:
 
     Parameters
     ----------
-    scores : LabScores
     final_only : bool
         Leave out the rows of students who still need hand grading.
 

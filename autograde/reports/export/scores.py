@@ -24,7 +24,6 @@ class StudentScore:
     ----------
     student : str
         The id.
-    last_name, first_name, email : str or None
     submitted : bool
         Whether the gradebook has a submission; without one the numbers are 0.
     timestamp : datetime or None
@@ -109,14 +108,8 @@ def read_scores(course: Path, lab: str) -> LabScores:
     lab : str
         Full name, which is the assignment's.
 
-    Returns
-    -------
-    LabScores
-
-    Raises
-    ------
-    CourseError
-        There is no gradebook, it cannot be opened, it does not know the lab, or a score in it is not a number.
+    Raises `CourseError`: there is no gradebook, it cannot be opened, it does not know the lab, or a score in it is not
+    a number.
     """
     config = nbgrader_settings(course)
     url = make_url(CourseDirectory(config=config).db_url)

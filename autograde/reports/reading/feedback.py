@@ -42,7 +42,6 @@ def page_or_scores(
         nbgrader's, plain values.
     preprocessors : list of str
         Import names.
-    server : PageServer
     """
     try:
         return server.page(kind, path, resources, preprocessors), ""

@@ -48,10 +48,7 @@ class PageServer:
     def page(self, kind: str, path: str, resources: dict[str, Any], preprocessors: list[str]) -> str:
         """`autograde.reports.reading.page.read_page` in a bounded process.
 
-        Raises
-        ------
-        PageError
-            The notebook cannot be shown, or not within the limits.
+        Raises `PageError`: the notebook cannot be shown, or not within the limits.
         """
         line = json.dumps([kind, path, resources, preprocessors]).encode() + b"\n"
         with self._lock:

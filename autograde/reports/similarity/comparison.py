@@ -153,10 +153,6 @@ def compare(
         grade_id → the starter code. Only these answers are compared.
     reference : mapping, optional
         grade_id → the course's own solution.
-
-    Returns
-    -------
-    Similarity
     """
     exercises: dict[str, _Exercise] = {}
     own: dict[str, Counter] = defaultdict(Counter)

@@ -46,13 +46,8 @@ def read_answers(lab: str, course: Path, students: Sequence[str]) -> ClassAnswer
     ----------
     lab : str
         Full name.
-    course : Path
-    students : sequence of str
 
-    Raises
-    ------
-    CourseError
-        The source notebook cannot be read.
+    Raises `CourseError`: the source notebook cannot be read.
     """
     source = source_notebook(source_path(course, lab))
     code = {grade_id(cell) for cell in source.cells if cell.cell_type == "code"}
@@ -77,10 +72,7 @@ def compare_answers(read: ClassAnswers) -> Similarity:
 def answers_like_the_library(read: ClassAnswers, withheld: tuple[str, ...]) -> list[LibraryMatch]:
     """The answers that are much like what the rubric withholds of the library.
 
-    Raises
-    ------
-    WithheldError
-        An entry of `withheld` names nothing.
+    Raises `WithheldError`: an entry of `withheld` names nothing.
     """
     return compare_with_library(read.answers, read.starter, read.reference, original_sources(withheld))
 

@@ -108,10 +108,7 @@ _MACHINES = {  # audit architecture, and the numbers of clone, clone3, socket, s
 def enter(pidfd: int, user_namespace: bool) -> None:
     """Join the namespaces of the process behind `pidfd`; the process namespace holds for children only.
 
-    Raises
-    ------
-    OSError
-        The kernel refuses.
+    Raises `OSError`: the kernel refuses.
     """
     flags = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWCGROUP
     if user_namespace:
@@ -158,10 +155,7 @@ def furnish(folder: str, disk_bytes: int, files: int) -> None:
     disk_bytes, files : int
         Limits of ``/tmp`` and of ``/dev/shm``, each.
 
-    Raises
-    ------
-    OSError
-        The kernel refuses.
+    Raises `OSError`: the kernel refuses.
     """
     _call(libc.mount, None, b"/", None, MS_REC | MS_PRIVATE, None)
     with open("/proc/self/mountinfo") as table:
@@ -215,10 +209,7 @@ def confine(
     apart, network : bool
         Whether it is one of several ranks, and whether these share a loopback device.
 
-    Raises
-    ------
-    OSError
-        One privilege could not be given up; the caller must end.
+    Raises `OSError`: one privilege could not be given up; the caller must end.
     """
     first = 0
     for descriptor in sorted(keep):
