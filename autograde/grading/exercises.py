@@ -18,12 +18,12 @@ import numpy as np
 
 from autograde.checks.described import find_check, observer_source
 from autograde.checks.registry import AnswerError, Findings
-from autograde.rubric.criteria import Finding
 from autograde.rubric.form import Execution as ExecutionRules
 from autograde.rubric.form import Exercise
 from autograde.rubric.verdict import CriterionResult, Flag
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.turns import in_turn
+from course_lib.runs.run_evidence.criteria import Finding
 from course_lib.runs.run_evidence.quoting import quote
 
 if TYPE_CHECKING:

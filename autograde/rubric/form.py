@@ -18,7 +18,7 @@ __all__ = ["Criterion", "Execution", "Exercise", "ModelEvidence", "Rerun", "Rubr
 
 @dataclass(frozen=True)
 class Criterion:
-    """One line of a rubric; `settings` are those of its kind (see `autograde.rubric.criteria.KINDS`)."""
+    """One line of a rubric; `settings` are those of its kind (see `course_lib.runs.run_evidence.criteria.KINDS`)."""
 
     id: str
     kind: str

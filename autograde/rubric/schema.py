@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from autograde.rubric.criteria import KINDS, NEEDS_MODEL
 from autograde.rubric.form import (
     Criterion,
     Execution,
@@ -27,6 +26,7 @@ from autograde.rubric.form import (
     Text,
 )
 from course_lib.runs.run_evidence.course import course_criteria
+from course_lib.runs.run_evidence.criteria import KINDS, NEEDS_MODEL
 
 __all__ = [
     "RUBRICS",

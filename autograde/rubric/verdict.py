@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from course_lib.system.atomic import write_atomically
 
 __all__ = ["FLAGS", "CriterionResult", "Flag", "RunSummary", "Verdict", "load_verdict", "verdict_path"]
@@ -169,16 +171,6 @@ class Verdict:
         """A JSON-ready mapping, with the scores written out for other readers."""
         return asdict(self) | {"score": self.score, "max_score": self.max_score}
 
-    @classmethod
-    def from_json(cls, whole: dict[str, Any]) -> Verdict:
-        """The inverse of `to_json`. Raises `KeyError` or `TypeError` if a field is missing or unknown."""
-        fields = {name: whole[name] for name in cls.__dataclass_fields__}
-        fields["results"] = tuple(CriterionResult(**result) for result in whole["results"])
-        fields["runs"] = tuple(RunSummary(**run) for run in whole["runs"])
-        fields["unanswered"] = tuple(whole["unanswered"])
-        fields["flags"] = tuple(Flag(**flag) for flag in whole["flags"])
-        return cls(**fields)
-
     def save(self, course: Path) -> Path:
         """Write ``course/autograded_evidence/STUDENT/LAB/verdict.json``, whole or not at all.
 
@@ -200,7 +192,7 @@ def verdict_path(course: Path, student: str, lab: str) -> Path:
 def load_verdict(path: Path) -> Verdict:
     """Read a verdict. Raises `ValueError` if the file is no verdict; one line that names it and the remedy."""
     try:
-        return Verdict.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return msgspec.convert(json.loads(path.read_text(encoding="utf-8")), Verdict)
+    except (OSError, ValueError) as error:
         what = type(error).__name__
         raise ValueError(f"{path} is no verdict ({what}); grade the lab again with `lab grade`") from None

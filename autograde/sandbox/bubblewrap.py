@@ -46,7 +46,7 @@ class SandboxError(RuntimeError):
 
 
 class Sandbox:
-    """Fresh namespaces; a context manager.
+    """Fresh namespaces.
 
     Parameters
     ----------
@@ -203,12 +203,6 @@ class Sandbox:
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
-
-    def __enter__(self) -> Sandbox:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @cache

@@ -34,7 +34,7 @@ GRACE_SECONDS = 3.0
 class NoSandbox:
     """Replaces a `Sandbox` if the instructor has chosen none: a temporary folder without any isolation."""
 
-    user_namespace, uid, pidfd = False, None, -1
+    user_namespace, uid, pidfd, alive = False, None, -1, True
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="lab-unsandboxed-", ignore_cleanup_errors=True)
@@ -308,7 +308,7 @@ class Execution:
             code = rank.process.wait(1.0)
         except subprocess.TimeoutExpired:
             code = None
-        if code is None or not self.place_alive:
+        if code is None or not self.place.alive:
             return "the process and its sandbox were ended from within"
         if self.group is not None and self.group.ended_one():
             raise Exceeded("memory", out_of_memory(self.limits))
@@ -318,11 +318,6 @@ class Execution:
             return f"the process was ended by signal {-code}"
         said = f": {self._last_line()}" if code == 70 else ""  # the runner's own last word
         return f"the process ended itself with exit code {code}{said}"
-
-    @property
-    def place_alive(self) -> bool:
-        """Whether the sandbox is still there."""
-        return getattr(self.place, "alive", True)
 
 
 def _returned(ranks: int, waiting: Sequence[int]) -> str:

@@ -29,7 +29,6 @@ __all__ = [
     "autograded_notebook",
     "release_of",
     "repair",
-    "safe_outputs",
     "starter_answers",
 ]
 

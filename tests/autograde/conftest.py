@@ -14,8 +14,8 @@ from autograde.batch.pool import GradingResult
 from autograde.gradebook.scores import ensure_assignment, nbgrader_settings
 from autograde.grading.grading_context import GradingContext, course_secret
 from autograde.grading.grading_context import source_notebook as read_source
-from autograde.rubric.criteria import NEEDS_MODEL
 from autograde.rubric.schema import find_rubric
+from course_lib.runs.run_evidence.criteria import NEEDS_MODEL
 
 
 @pytest.fixture

@@ -237,7 +237,7 @@ def test_spoilt_and_misplaced_verdicts_are_named_and_left_out(course):
     path = verdict_path(course, "eve", LAB)
     path.write_text(path.read_text().replace('"student": "eve"', '"student": "../../../evil"'))
     page = page_of(course, verdict("ada"))
-    assert "is no verdict (KeyError)" in page.text and "is of another student or lab" in page.text
+    assert "is no verdict (ValidationError)" in page.text and "is of another student or lab" in page.text
     assert "Submissions 1" in page.text
     assert not list(course.parent.rglob("evil*"))
 

@@ -1,6 +1,5 @@
 """Scores in nbgrader's gradebook, read back through nbgrader's own API."""
 
-import json
 import os
 import shutil
 import sqlite3
@@ -12,7 +11,7 @@ from fake_runs import AUTOMATIC, CHECKS, HONEST_RUN, LAB, RUN, lab_path, open_bo
 
 from autograde.batch.grade_lab import grade_lab
 from autograde.gradebook.scores import CourseError
-from autograde.rubric.verdict import Verdict, load_verdict, verdict_path
+from autograde.rubric.verdict import load_verdict, verdict_path
 from autograde.submission.student_id import is_student_id
 
 WITHOUT_TRANSCRIPT = RUN - 1
@@ -272,7 +271,7 @@ def test_a_verdict_is_saved_whole_and_read_back(lab_course, hand_in, graded_here
     hand_in("ada", False)
     (verdict,) = grade_lab("1", lab_course)
     path = verdict_path(lab_course, "ada", LAB)
-    assert load_verdict(path) == Verdict.from_json(json.loads(json.dumps(verdict.to_json())))
+    assert load_verdict(path) == verdict
     assert [p.name for p in path.parent.iterdir()] == ["verdict.json"]
     path.write_text("{}")
     with pytest.raises(ValueError, match="is no verdict"):

@@ -182,7 +182,7 @@ def test_a_lone_surrogate_in_a_shown_field_survives_saving(grade, submission, tm
 
 
 def test_a_criterion_that_breaks_earns_nothing_and_the_others_go_on(grade, monkeypatch):
-    from autograde.rubric import criteria
+    from course_lib.runs.run_evidence import criteria
 
     broken = criteria.Kind(lambda evidence, settings: 1 / 0, "x", {})
     monkeypatch.setitem(criteria.KINDS, "monotone", broken)

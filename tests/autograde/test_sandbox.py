@@ -3,6 +3,7 @@
 import os
 import textwrap
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -657,7 +658,7 @@ def test_an_environment_below_tmp_is_still_there(tmp_path, monkeypatch):
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "marker").write_text("seen")
     monkeypatch.setattr("autograde.sandbox.bubblewrap.python_paths", lambda: (tmp_path / "venv",))
-    with Sandbox() as sandbox:
+    with closing(Sandbox()) as sandbox:
         inside = Path(f"/proc/{sandbox.pid}/root")
         assert Path(f"{inside}{tmp_path}/venv/marker").read_text() == "seen"
         assert (inside / "tmp" / "lab").is_dir()

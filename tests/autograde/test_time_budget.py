@@ -4,7 +4,7 @@ import pytest
 from fake_runs import LAB
 
 from autograde.grading.evidence import read_evidence
-from autograde.rubric.criteria import KINDS
+from course_lib.runs.run_evidence.criteria import KINDS
 
 
 @pytest.fixture

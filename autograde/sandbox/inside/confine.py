@@ -83,16 +83,7 @@ _DENIED_APART = {
     "preadv2": (327, 286),
     "cachestat": (451, 451),
 }
-_FCNTL_COMMANDS = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    1030,
-    1031,
-    1032,
-)  # descriptors, their flags, a pipe's size: no locks, leases or hints
+_FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030, 1031, 1032)  # descriptors, flags, a pipe's size: no locks, leases or hints
 # Address families that a lab needs: local, IPv4 and IPv6 on loopback, and netlink's routes for listing the interfaces.
 # Others (vsock above all) are not bound by a network namespace.
 _FAMILIES, NETLINK = (1, 2, 10), 16
