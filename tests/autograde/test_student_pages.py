@@ -179,12 +179,3 @@ def test_a_page_that_cannot_be_written_leaves_the_old_ones_whole(course, monkeyp
     assert main.path.read_bytes() == before[main.path]
     assert pages["ada"].path.read_bytes() == before[pages["ada"].path]
     assert {path for path in main.path.parent.rglob("*") if path.is_file()} == set(before)
-
-
-def test_another_place_has_its_own_students_pages(course, tmp_path):
-    verdict("ada").save(course)
-    out = write_report([LAB], course, tmp_path / "deep" / "demo.html")
-    assert sorted(str(path.relative_to(out.parent)) for path in out.parent.rglob("*.html")) == [
-        f"{LAB}/ada.html", f"{LAB}_similarity.html", "demo.html",
-    ]  # fmt: skip
-    assert not (course / "reports").exists()
