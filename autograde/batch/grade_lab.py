@@ -92,20 +92,14 @@ def grade_lab(
     ----------
     lab : str
         ``1``, ``01`` or ``01_single_gpu``.
-    course : path
-        The course folder, with ``submitted/STUDENT/LAB``.
     students : iterable of str, optional
         Only these; by default everyone who submitted.
     jobs : int, optional
         Workers; by default one per core. Jobs of the array, with the executor ``slurm``.
-    executor : str
-        ``local`` or ``slurm``.
     slurm : mapping
         Options for sbatch, as `autograde.batch.slurm.slurm_option` reads them.
     sandboxed : bool
         False: students' code runs with your rights, and every result says so.
-    force : bool
-        Grade again, unchanged submissions too.
     rubrics : Path
         Folder of the rubrics: yours, or those that ship with the grader.
     begun : callable

@@ -32,12 +32,8 @@ class GradingJob:
     ----------
     lab : str
         Full name.
-    source : Path
-        The lab's source notebook.
     threads : int
         Threads of a grading run: cores divided by workers.
-    rubrics : Path
-        Folder of the rubrics.
     """
 
     lab: str

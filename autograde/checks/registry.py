@@ -66,8 +66,6 @@ class HiddenCheck:
         ``judge(ask) -> Findings``, one `Finding` for each part.
     parts : mapping of str to str
         What each part is about, in the student's words. Points are the rubric's.
-    ranks : int
-        Processes to start.
     network : bool
         Whether several ranks have a loopback device together; without it, they reach each other through the grader only.
     seconds : float

@@ -64,10 +64,6 @@ class ExerciseJudge:
 
     Parameters
     ----------
-    rules : ExecutionRules
-        The rubric's.
-    data : mapping of str to Path
-        Staged data sets that the sandbox shows.
     cells : list of dict
         From `autograde.grading.executed_cells.cells_to_run`.
     seed : list of int

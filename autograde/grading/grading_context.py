@@ -42,15 +42,11 @@ class GradingContext:
 
     Attributes
     ----------
-    source : NotebookNode
-        The instructor's notebook.
     secret : bytes
         The course's secret. Hidden inputs are drawn from it and the submission. A second grading draws the same inputs,
         and nobody without the secret can predict them.
     warm : WarmInterpreter or None
         None if nothing can be executed: exercises are then left out, and weights are not tested.
-    threads : int
-        Threads of a grading run.
     """
 
     rubric: Rubric

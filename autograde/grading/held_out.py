@@ -64,12 +64,8 @@ def with_weights(
 
     Parameters
     ----------
-    files : mapping
-        The run folder's files.
     cells : list of dict
         The notebook's answers, for a network from the notebook.
-    seed : sequence of int
-        Seed of the submission's hidden inputs.
     """
     if rules.model is None:
         return evidence
@@ -127,8 +123,6 @@ def try_weights(
     ----------
     evidence : Evidence
         Its run record names the data set and the network's settings.
-    weights : bytes
-        ``model.safetensors``.
     warm, limits, data
         For the sandbox.
     random : Generator
@@ -216,7 +210,7 @@ def augment(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Lightly changed copies: each image a little brighter or darker, with a little noise.
 
     The change moves a trained network's accuracy by less than one percentage point. But no image equals one of the
-    public test set byte for byte.
+    public test set byte for byte. Images are uint8 (N, H, W, C).
     """
     gain = random.uniform(0.94, 1.06, (len(images), 1, 1, 1)).astype(np.float32)
     noise = random.normal(0, 2.0, images.shape).astype(np.float32)

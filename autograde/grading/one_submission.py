@@ -78,8 +78,6 @@ def grade_submission(context: GradingContext, submission: Path, student: str) ->
     ----------
     submission : Path
         ``submitted/STUDENT/LAB``; need not exist.
-    student : str
-        The student's id.
 
     Returns
     -------

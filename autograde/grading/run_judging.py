@@ -25,8 +25,6 @@ def judge_run(
 
     Parameters
     ----------
-    flags : list of Flag
-        New flags are appended.
     clock : float, optional
         Seconds of the grader's own run, in rerun mode.
     """

@@ -34,8 +34,6 @@ def flag_copies(course: Path, lab: str, students: Sequence[str]) -> dict[str, Ve
         Its saved verdicts are read, and saved again where their flags have changed.
     lab : str
         Full name.
-    students : sequence of str
-        Whose verdicts count.
 
     Returns
     -------

@@ -48,8 +48,6 @@ class Execution(Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     run : tuple of str
         Ids of the lab's own code cells that the answers need (imports, helpers). They run in the lab's version.
-    parameters : mapping
-        Values for the notebook's parameters cell.
     data : tuple of str
         Staged data sets that the sandbox shows.
     withheld : tuple of str
@@ -103,8 +101,6 @@ class RunEvidence:
 
     Attributes
     ----------
-    cell : str
-        grade_id of the notebook cell that carries the points.
     id : str
         The run's name if there are several; empty for the notebook's own, at the rubric's top level.
     folder : str
@@ -159,8 +155,6 @@ class Rubric:
         from the folder that the grader's own run of the submitted notebook wrote.
     runs : tuple of RunEvidence
         The notebook's own first, where it has one.
-    digest : str
-        SHA-256 of the file.
     """
 
     lab: str

@@ -112,8 +112,6 @@ def find_rubric(lab: str, folder: Path = RUBRICS) -> Rubric:
     ----------
     lab : str
         ``1``, ``01`` or ``01_single_gpu``.
-    folder : Path
-        Of the rubrics.
 
     Raises `RubricError`: no such rubric, or one that cannot be used.
     """

@@ -93,14 +93,10 @@ class Verdict:
         ISO 8601, UTC.
     results : tuple of CriterionResult
         In the rubric's order; those of one cell are together.
-    runs : tuple of RunSummary
-        In the rubric's order.
     sandbox : str
         The sandbox of the student's code: ``bubblewrap``, ``apptainer``, ``none``; empty if nothing was executed.
     digests : dict
         Of ``submission``, ``rubric`` and ``grader``. If all three are the same, grading again gives the same.
-    seconds : float
-        Duration of the grading.
     unanswered : tuple of str
         Answer cells that still hold the starter's text.
     """

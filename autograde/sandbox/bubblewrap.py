@@ -52,8 +52,6 @@ class Sandbox:
     ----------
     slot : int
         Number of the worker. It sets the user id if root starts the grader.
-    data : mapping of str to Path
-        Staged data sets to show, by name.
     disk_bytes : int
         Size of ``/tmp``, and of ``/dev/shm``.
     replaced : mapping of Path to Path

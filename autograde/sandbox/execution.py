@@ -80,13 +80,7 @@ class _Allowance:
 
 
 class Execution:
-    """Runners in one sandbox, with a common deadline for all calls. A context manager.
-
-    Attributes
-    ----------
-    output : bytes
-        The beginning of the printed output.
-    """
+    """Runners in one sandbox, with a common deadline for all calls. A context manager."""
 
     def __init__(self, place: Sandbox | NoSandbox, limits: Limits, group: ControlGroup | None = None) -> None:
         self.place, self.limits, self.group = place, limits, group

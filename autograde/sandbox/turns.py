@@ -30,10 +30,6 @@ def in_turn(attempt: Callable[[float], T], share: float = BESIDE_OTHERS, only_al
     ----------
     attempt : callable
         ``attempt(share)`` runs with this share, 0…1, of its time limit.
-    share : float
-        The share of the first attempt.
-    only_alone : bool
-        Skip the first attempt.
 
     Returns
     -------

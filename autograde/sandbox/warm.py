@@ -42,8 +42,6 @@ class WarmInterpreter:
 
     Parameters
     ----------
-    slot : int
-        Number of the worker.
     sandboxed : bool
         False: forks run outside of a sandbox, with the grader's rights, on machines without sandboxes.
 
@@ -87,10 +85,6 @@ class WarmInterpreter:
         ----------
         ranks : int
             Number of processes; each gets torchrun's variables.
-        data : mapping of str to Path
-            Staged data sets that are visible in the sandbox.
-        threads : int
-            Threads per rank.
         fork_server : bool
             Whether the code will call `course_lib.distributed.launch`.
         withheld : tuple of str

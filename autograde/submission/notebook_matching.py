@@ -24,11 +24,6 @@ def match_cells(
     Cells match by grade id, by cell id, or by equal text (for a cell that was cut and pasted). If an editor has dropped
     every cell id, a cell after a matched one matches the next cell of the source.
 
-    Parameters
-    ----------
-    submitted, source, release : list of NotebookNode
-        The cells of the three notebooks.
-
     Returns
     -------
     list of int or None
@@ -65,12 +60,8 @@ def choose_cell(submitted: list[NotebookNode], indices: list[int], source: Noteb
 
     Parameters
     ----------
-    submitted : list of NotebookNode
-        The student's cells.
     indices : list of int
         Which of them are this cell.
-    source, release : NotebookNode
-        The cell in the source and in the release.
 
     Returns
     -------

@@ -192,13 +192,6 @@ def repair(submitted: NotebookNode, source: NotebookNode) -> RepairedNotebook:
 def autograded_notebook(submitted: NotebookNode, repaired: RepairedNotebook) -> NotebookNode:
     """The repaired notebook with the student's own outputs, for an instructor to look at.
 
-    Parameters
-    ----------
-    submitted : NotebookNode
-        The notebook from which `repaired` was made.
-    repaired : RepairedNotebook
-        From `repair`; it is not changed.
-
     Returns
     -------
     NotebookNode

@@ -146,8 +146,6 @@ def read_plain(folder_fd: int, name: str, limit: int, *, shown: str, missing: st
 
     Parameters
     ----------
-    folder_fd : int
-        Descriptor of the folder.
     name : str
         A bare file name, chosen by the grader.
     limit : int

@@ -39,10 +39,6 @@ def fill_canvas(path: Path, grades: Grades, titles: Sequence[str], column: str |
 
     Parameters
     ----------
-    path : Path
-        The export; it is read only.
-    grades : Grades
-        The scores to write.
     titles : sequence of str
         What the column's heading may begin with.
     column : str, optional

@@ -47,8 +47,6 @@ def fill_scores(
 
     Parameters
     ----------
-    rows : sequence of int
-        The rows of students.
     ids : sequence of str
         Headings of columns that may hold student ids, the preferred first; of equally good ones the first is taken.
     maximum : tuple of str
@@ -58,12 +56,8 @@ def fill_scores(
 
     Returns
     -------
-    written : dict of int to float
-        Scores, by row.
     students : dict of int to str
         Student ids of the rows for which there is a score, written or locked.
-    lines : list of str
-        What the instructor should know.
 
     Raises `ExportError`: the file has none of the students, or scaling is asked for and one of the two maxima is
     missing or 0.

@@ -43,10 +43,6 @@ def fill_moodle(path: Path, grades: Grades, feedback: Path | None = None) -> Fil
 
     Parameters
     ----------
-    path : Path
-        The worksheet; it is read only.
-    grades : Grades
-        The scores to write.
     feedback : Path, optional
         The course folder whose saved verdicts give the comments; without it comments stay.
 

@@ -22,14 +22,8 @@ class StudentScore:
 
     Attributes
     ----------
-    student : str
-        The id.
     submitted : bool
         Whether the gradebook has a submission; without one the numbers are 0.
-    timestamp : datetime or None
-        Of the submission.
-    raw : float
-        Points before the penalty.
     penalty : float
         Points that nbgrader takes off for lateness.
     seconds_late : float
@@ -103,8 +97,6 @@ def read_scores(course: Path, lab: str) -> LabScores:
 
     Parameters
     ----------
-    course : Path
-        The course folder.
     lab : str
         Full name, which is the assignment's.
 

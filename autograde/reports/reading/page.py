@@ -69,8 +69,6 @@ def render(kind: str, notebook: NotebookNode, resources: dict[str, Any], preproc
 
     Parameters
     ----------
-    kind : str
-        One of `KINDS`.
     resources : dict
         nbgrader's of the page. Texts at its top level are escaped here; the templates do not do so.
     preprocessors : list of str

@@ -32,13 +32,7 @@ class PageError(RuntimeError):
 
 
 class PageServer:
-    """Makes pages one at a time; starts its process with the first, and again where it has ended.
-
-    Parameters
-    ----------
-    cpu_seconds : int
-        Processor time of a page.
-    """
+    """Makes pages one at a time; starts its process with the first, and again where it has ended."""
 
     def __init__(self, cpu_seconds: int = CPU_SECONDS) -> None:
         self._command = [sys.executable, "-P", "-m", "autograde.reports.reading.page_process", str(cpu_seconds)]

@@ -41,8 +41,6 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
     ----------
     labs : list of str
         Each ``1``, ``01`` or ``01_single_gpu``; the page has one part for each.
-    course : path
-        The course folder.
     out : path
         The class's page; it and the students' pages are each replaced as a whole.
 

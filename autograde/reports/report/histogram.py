@@ -21,8 +21,6 @@ def score_histogram(scores: Sequence[float], most: float) -> Chart:
 
     Parameters
     ----------
-    scores : sequence of float
-        At least one.
     most : float
         The points that there are. The axis goes from 0 to there, or to the highest score if that is more.
 

@@ -151,8 +151,6 @@ def compare(
         Student → grade_id → source. An answer that is missing is an empty one.
     starter : mapping
         grade_id → the starter code. Only these answers are compared.
-    reference : mapping, optional
-        grade_id → the course's own solution.
     """
     exercises: dict[str, _Exercise] = {}
     own: dict[str, Counter] = defaultdict(Counter)
@@ -201,8 +199,6 @@ def compare_with_library(
 
     Parameters
     ----------
-    answers, starter, reference : mapping
-        As in `compare`.
     library : mapping
         Path → source of the modules that hold solutions.
 

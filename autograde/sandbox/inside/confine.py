@@ -189,8 +189,6 @@ def confine(
 
     Parameters
     ----------
-    keep : set of int
-        Descriptors that stay open.
     folder : str
         Working folder, in the sandbox.
     uid : int or None
