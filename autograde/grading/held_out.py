@@ -69,28 +69,23 @@ def with_weights(
     """
     if rules.model is None:
         return evidence
-    weights = files[WEIGHTS]
     tried: HeldOut | EvidenceError
-    if isinstance(evidence.record_or_error, EvidenceError):
-        tried = evidence.record_or_error
-    elif (other := other_program(rules, evidence)) is not None:
-        tried = EvidenceError(other)
-    elif isinstance(weights, EvidenceError):
-        tried = weights
-    elif context.warm is None:
-        tried = EvidenceError("the weights were not tested: there is no sandbox on the grader's machine")
-    else:
+    try:
+        if (other := other_program(rules, evidence)) is not None:
+            raise EvidenceError(other)
+        if isinstance(weights := files[WEIGHTS], EvidenceError):
+            raise weights
+        if context.warm is None:
+            raise EvidenceError("the weights were not tested: there is no sandbox on the grader's machine")
         random = np.random.default_rng([*seed, *b"held-out", *rules.id.encode()])
-        execution = context.rubric.execution
-        own = rules.model
+        own, execution = rules.model, context.rubric.execution
         limits = Limits.of(own.seconds or execution.seconds, own.memory_gib or execution.memory_gib)
-        try:
-            if rules.model.network.startswith("program:"):
-                cells = [program_cell(rules, files[PROGRAM])]
-            data = context.data(execution.data)
-            tried = try_weights(rules.model, evidence, weights, context.warm, random, limits, cells, data)
-        except EvidenceError as error:
-            tried = error
+        if own.network.startswith("program:"):
+            cells = [program_cell(rules, files[PROGRAM])]
+        data = context.data(execution.data)
+        tried = try_weights(own, evidence, weights, context.warm, random, limits, cells, data)
+    except EvidenceError as error:
+        tried = error
     return replace(evidence, held_out_or_error=tried)
 
 

@@ -214,9 +214,8 @@ def python_paths() -> tuple[Path, ...]:
     found |= {Path(os.path.realpath(sys.executable)).parent.parent}
     found |= {Path(package.__file__).parent for package in (course_lib, data_prep)}
     found.add(Path(assessment_print.__file__))
-    outer = [path for path in sorted(found) if not path.is_relative_to("/usr") or path == Path("/usr")]
-    outer = [path for path in outer if path != Path("/usr")]
-    return tuple(path for path in outer if not any(path != other and path.is_relative_to(other) for other in outer))
+    outer = [path for path in sorted(found) if not path.is_relative_to("/usr")]
+    return tuple(path for path in outer if not any(_inside(path, other) for other in outer))
 
 
 @cache

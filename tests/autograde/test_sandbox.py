@@ -382,37 +382,6 @@ def test_a_single_process_meets_its_bounds_as_an_error_of_its_own(inside, body, 
     assert told in found["type"] + found["message"]
 
 
-def processes_with(marker: str) -> list[int]:
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                if marker in Path("/proc", name, "cmdline").read_text():
-                    found.append(int(name))
-            except OSError:
-                continue
-    return found
-
-
-def test_a_detached_process_is_gone_with_the_sandbox(warm):
-    marker = f"marker-{time.time_ns()}"
-    body = """
-        if os.fork() == 0:
-            os.setsid()
-            if os.fork() == 0:
-                os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", given])
-            os._exit(0)
-        return True
-    """
-    with warm.execute(Limits(seconds=30.0)) as execution:
-        assert execution.call(probe(body), "probe", marker) == [{"value": True}]
-        end = time.monotonic() + 300
-        while not (alive := processes_with(marker)) and time.monotonic() < end:
-            time.sleep(0.02)
-        assert len(alive) == 1  # seen from outside, and of no use to anybody
-    assert processes_with(marker) == []
-
-
 def test_two_sandboxes_do_not_see_each_other(warm):
     write = """
         for name in ("/tmp/note", "/dev/shm/note", "/tmp/lab/note"):

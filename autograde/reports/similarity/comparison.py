@@ -32,12 +32,10 @@ The library's own solutions
     one is flagged, a line of sends that is the library's slower way too. Of 293 functions of withheld modules, nine common
     names in them changed, 273 are flagged; those that are not are short.
 
-Libraries tried (November 2026, Python 3.11, one core; a made-up class of 200, the four answers of lab 01 each)
-    compare50 1.2.15 cannot be installed beside nbformat (it wants attrs < 21, jsonschema attrs >= 22.2), and its fragments
-    of 25 tokens are as long as many of these answers. copydetect 0.5.0 (its last release, March 2024) makes every name V,
-    attributes too: with the weights above, and the score's threshold where one wrong pair is flagged in twelve classes of
-    40, it finds 23 to 53 % of 60 disguised copies, six tokens with attributes kept 97 %. Neither knows what a whole class
-    writes. So: Pygments, which both build on, and the few lines below.
+Libraries tried (November 2026)
+    compare50 1.2.15 cannot be installed beside nbformat. copydetect 0.5.0 makes every name V, attributes too: at the same
+    rate of wrong pairs it finds 23 to 53 % of 60 disguised copies, six tokens with attributes kept 97 %. Neither knows
+    what a whole class writes. Pygments, which both build on, is used here.
 """
 
 from __future__ import annotations
