@@ -26,21 +26,13 @@ __all__ = ["GradingJob", "close_context", "grade_one", "open_context"]
 
 @dataclass(frozen=True)
 class GradingJob:
-    """What every worker of a batch needs.
+    """What every worker of a batch needs."""
 
-    Attributes
-    ----------
-    lab : str
-        Full name.
-    threads : int
-        Threads of a grading run: cores divided by workers.
-    """
-
-    lab: str
+    lab: str  # full name
     course: Path
     source: Path
     sandboxed: bool = True
-    threads: int = 1
+    threads: int = 1  # threads of a grading run: cores divided by workers
     rubrics: Path = RUBRICS
 
     def submission(self, student: str) -> Path:

@@ -58,22 +58,13 @@ class Ask(Protocol):
 
 @dataclass(frozen=True)
 class HiddenCheck:
-    """One check.
+    """One check."""
 
-    Attributes
-    ----------
-    judge : callable
-        ``judge(ask) -> Findings``, one `Finding` for each part.
-    parts : mapping of str to str
-        What each part is about, in the student's words. Points are the rubric's.
-    network : bool
-        Whether several ranks have a loopback device together; without it, they reach each other through the grader only.
-    seconds : float
-        Limit on the calls, where it is less than what the rubric leaves: ranks that wait for each other, wait for ever.
-    """
-
-    judge: Callable[[Ask], Findings]
+    judge: Callable[[Ask], Findings]  # ``judge(ask) -> Findings``, one `Finding` for each part
+    # What each part is about, in the student's words. Points are the rubric's.
     parts: Mapping[str, str]
     ranks: int = 1
+    # Whether several ranks have a loopback device together; without it, they reach each other through the grader only
     network: bool = False
+    # Limit on the calls, where it is less than what the rubric leaves: ranks that wait for each other, wait for ever
     seconds: float = math.inf

@@ -60,24 +60,14 @@ def exercise_results(exercise: Exercise, findings: Findings, other: Finding) -> 
 
 @dataclass
 class ExerciseJudge:
-    """Judges the exercises of one submission.
-
-    Parameters
-    ----------
-    cells : list of dict
-        From `autograde.grading.executed_cells.cells_to_run`.
-    seed : list of int
-        Seed of the hidden inputs; each exercise draws from its own stream.
-    flags : list of Flag
-        New flags are appended.
-    """
+    """Judges the exercises of one submission."""
 
     warm: WarmInterpreter
     rules: ExecutionRules
     data: Mapping[str, Path]
-    cells: list[dict[str, Any]]
-    seed: list[int]
-    flags: list[Flag] = field(default_factory=list)
+    cells: list[dict[str, Any]]  # from `autograde.grading.executed_cells.cells_to_run`
+    seed: list[int]  # seed of the hidden inputs; each exercise draws from its own stream
+    flags: list[Flag] = field(default_factory=list)  # new flags are appended
     _left_out: list[AnswerError] = field(default_factory=list)
     _timed_out: bool = False
     _failed_before_calls: AnswerError | None = None

@@ -38,20 +38,14 @@ _SECRET = "grading_secret"
 
 @dataclass
 class GradingContext:
-    """A worker's tools for one lab.
-
-    Attributes
-    ----------
-    secret : bytes
-        The course's secret. Hidden inputs are drawn from it and the submission. A second grading draws the same inputs,
-        and nobody without the secret can predict them.
-    warm : WarmInterpreter or None
-        None if nothing can be executed: exercises are then left out, and weights are not tested.
-    """
+    """A worker's tools for one lab."""
 
     rubric: Rubric
     source: NotebookNode
+    # The course's secret. Hidden inputs are drawn from it and the submission. A second grading draws the same inputs,
+    # and nobody without the secret can predict them.
     secret: bytes
+    # None if nothing can be executed: exercises are then left out, and weights are not tested
     warm: WarmInterpreter | None
     threads: int = 1
     starter: Mapping[str, str] = field(init=False)

@@ -85,33 +85,21 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one student's submission of a lab, without the written answers.
-
-    Attributes
-    ----------
-    graded_at : str
-        ISO 8601, UTC.
-    results : tuple of CriterionResult
-        In the rubric's order; those of one cell are together.
-    sandbox : str
-        The sandbox of the student's code: ``bubblewrap``, ``apptainer``, ``none``; empty if nothing was executed.
-    digests : dict
-        Of ``submission``, ``rubric`` and ``grader``. If all three are the same, grading again gives the same.
-    unanswered : tuple of str
-        Answer cells that still hold the starter's text.
-    """
+    """The result of one student's submission of a lab, without the written answers."""
 
     lab: str
     title: str
     student: str
-    graded_at: str
-    results: tuple[CriterionResult, ...]
+    graded_at: str  # ISO 8601, UTC
+    results: tuple[CriterionResult, ...]  # in the rubric's order; those of one cell are together
     runs: tuple[RunSummary, ...]
     flags: tuple[Flag, ...] = ()
+    # The sandbox of the student's code: ``bubblewrap``, ``apptainer``, ``none``; empty if nothing was executed
     sandbox: str = ""
+    # Of ``submission``, ``rubric`` and ``grader``. If all three are the same, grading again gives the same.
     digests: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
-    unanswered: tuple[str, ...] = ()
+    unanswered: tuple[str, ...] = ()  # answer cells that still hold the starter's text
 
     @property
     def score(self) -> float:

@@ -29,40 +29,20 @@ CROWD = 64  # processes and threads of a sandbox; with more, all of them wait fo
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one execution.
+    """The limits of one execution."""
 
-    Attributes
-    ----------
-    seconds : float
-        By its own clock, from the first process to the last answer. Processor time may be `processors` times as long,
-        the wall clock `WALL` times.
-    processors : int
-        The most processors that it uses at the same time.
-    memory_bytes : int
-        Of all processes together; shared pages count once.
-    disk_bytes : int
-        Of ``/tmp``, of ``/dev/shm``, and of any one file.
-    tasks : int
-        Processes and threads together.
-    output_bytes : int
-        Printed output of all processes.
-    answer_bytes : int
-        Of one answer.
-    files : int
-        In each of ``/tmp`` and ``/dev/shm``: an empty file takes no disk, but a kilobyte of the kernel's memory.
-    sockets : int
-        All of them together: data in their buffers belongs to no process's memory.
-    """
-
+    # By its own clock, from the first process to the last answer. Processor time may be `processors` times as long, the
+    # wall clock `WALL` times.
     seconds: float = 60.0
-    processors: int = 2
-    memory_bytes: int = 4 << 30
-    disk_bytes: int = 512 * MIB
-    tasks: int = 256
-    output_bytes: int = 1 * MIB
-    answer_bytes: int = 64 * MIB
+    processors: int = 2  # the most processors that it uses at the same time
+    memory_bytes: int = 4 << 30  # of all processes together; shared pages count once
+    disk_bytes: int = 512 * MIB  # of ``/tmp``, of ``/dev/shm``, and of any one file
+    tasks: int = 256  # processes and threads together
+    output_bytes: int = 1 * MIB  # printed output of all processes
+    answer_bytes: int = 64 * MIB  # of one answer
+    # In each of ``/tmp`` and ``/dev/shm``: an empty file takes no disk, but a kilobyte of the kernel's memory
     files: int = 100_000
-    sockets: int = 2_048
+    sockets: int = 2_048  # all of them together: data in their buffers belongs to no process's memory
 
     @classmethod
     def of(cls, seconds: float, memory_gib: float) -> Limits:

@@ -43,51 +43,29 @@ _RELEASE_VALUES = ("cell_type", "checksum")
 
 @dataclass(frozen=True)
 class Repair:
-    """One difference between a submission and the released lab, and its repair.
+    """One difference between a submission and the released lab, and its repair."""
 
-    Parameters
-    ----------
-    kind : str
-        ``missing-answer``, ``duplicate``, ``cell-type``, ``metadata``, ``moved``, ``restored-plain`` (a cell that
-        students may well edit, such as the parameters) or ``restored-locked`` (one that nbgrader locks: a sign of
-        tampering).
-    cell : str
-        The cell's ``grade_id``, else its id, both as the source has them.
-    detail : str
-        One line of printable ASCII.
-    """
-
+    # ``missing-answer``, ``duplicate``, ``cell-type``, ``metadata``, ``moved``, ``restored-plain`` (a cell that
+    # students may well edit, such as the parameters) or ``restored-locked`` (one that nbgrader locks: a sign of
+    # tampering)
     kind: str
-    cell: str
-    detail: str
+    cell: str  # the cell's ``grade_id``, else its id, both as the source has them
+    detail: str  # one line of printable ASCII
 
 
 @dataclass(frozen=True)
 class RepairedNotebook:
-    """The result of `repair`.
+    """The result of `repair`."""
 
-    Parameters
-    ----------
-    notebook : NotebookNode
-        Valid nbformat 4.5, without outputs. A cell of the student's own has ``metadata["added"] == True``.
-    repairs : tuple of Repair
-        In the order of the cells, at most `MAX_REPAIRS`.
-    more_repairs : int
-        How many there were beyond those.
-    added : tuple of NotebookNode
-        The student's own cells, as they are in `notebook`.
-    edited : dict
-        Cell id to the student's text, for each code cell without nbgrader metadata that the student changed.
-    origin : dict
-        Id of a cell of `notebook` to the index of the student's cell that it comes from. A locked cell that was
-        changed has none, nor has a cell that the submission lacks.
-    """
-
+    # Valid nbformat 4.5, without outputs. A cell of the student's own has ``metadata["added"] == True``.
     notebook: NotebookNode
-    repairs: tuple[Repair, ...]
-    more_repairs: int
-    added: tuple[NotebookNode, ...]
+    repairs: tuple[Repair, ...]  # in the order of the cells, at most `MAX_REPAIRS`
+    more_repairs: int  # how many there were beyond those
+    added: tuple[NotebookNode, ...]  # the student's own cells, as they are in `notebook`
+    # Cell id to the student's text, for each code cell without nbgrader metadata that the student changed
     edited: dict[str, str]
+    # Id of a cell of `notebook` to the index of the student's cell that it comes from. A locked cell that was changed
+    # has none, nor has a cell that the submission lacks.
     origin: dict[str, int]
 
 

@@ -18,30 +18,18 @@ __all__ = ["Grades", "LabScores", "StudentScore", "read_scores"]
 
 @dataclass(frozen=True)
 class StudentScore:
-    """One student's score in one lab, from the gradebook.
-
-    Attributes
-    ----------
-    submitted : bool
-        Whether the gradebook has a submission; without one the numbers are 0.
-    penalty : float
-        Points that nbgrader takes off for lateness.
-    seconds_late : float
-        After the due date, with the student's extension; 0 where the lab has none.
-    needs_hand_grading : bool
-        Whether a cell waits for a person; the score is not final.
-    """
+    """One student's score in one lab, from the gradebook."""
 
     student: str
     last_name: str | None
     first_name: str | None
     email: str | None
-    submitted: bool = False
+    submitted: bool = False  # whether the gradebook has a submission; without one the numbers are 0
     timestamp: datetime | None = None
     raw: float = 0.0
-    penalty: float = 0.0
-    seconds_late: float = 0.0
-    needs_hand_grading: bool = False
+    penalty: float = 0.0  # points that nbgrader takes off for lateness
+    seconds_late: float = 0.0  # after the due date, with the student's extension; 0 where the lab has none
+    needs_hand_grading: bool = False  # whether a cell waits for a person; the score is not final
 
     @property
     def score(self) -> float:

@@ -101,26 +101,16 @@ class Pair:
 
 @dataclass(frozen=True)
 class Similarity:
-    """The result of comparing a class.
+    """The result of comparing a class."""
 
-    Attributes
-    ----------
-    students, compared : int
-        Submissions in the class, and those with something of their own to compare.
-    median, fence : float
-        Of the scores of all pairs of these; `fence` is 0 in a class too small for one.
-    flagged : tuple of Pair
-        By falling score, at most `MAX_FLAGGED`.
-    left_out : int
-        Pairs that the rule flags beyond these.
-    """
-
+    # Submissions in the class, and those with something of their own to compare
     students: int
     compared: int
+    # Of the scores of all pairs of these; `fence` is 0 in a class too small for one
     median: float
     fence: float
-    flagged: tuple[Pair, ...]
-    left_out: int = 0
+    flagged: tuple[Pair, ...]  # by falling score, at most `MAX_FLAGGED`
+    left_out: int = 0  # pairs that the rule flags beyond these
 
 
 @dataclass(frozen=True)
