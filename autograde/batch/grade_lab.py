@@ -111,10 +111,7 @@ def grade_lab(
     log : callable
         Called with each line about the jobs, with the executor ``slurm``.
 
-    Returns
-    -------
-    list of Verdict
-        In order of the students' ids.
+    Returns the verdicts in order of the students' ids.
 
     Raises
     ------

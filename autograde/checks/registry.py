@@ -46,11 +46,8 @@ class Ask(Protocol):
             What it may ask by ``outside(name, *args)``; called in the grader as ``answer(rank, *args)``. It
             must not wait, which would hold up all ranks.
 
-        Returns
-        -------
-        object
-            What it returned, as plain data; with several ranks, the list of what each returned. Not to be believed:
-            whatever is no plain data is an `Opaque`.
+        Returns what it returned, as plain data; with several ranks, the list of what each returned. Not to be believed:
+        whatever is no plain data is an `Opaque`.
 
         Raises `AnswerError`: the student's function raised, is missing, or reached a limit.
         """

@@ -79,10 +79,7 @@ def grade_submission(context: GradingContext, submission: Path, student: str) ->
     submission : Path
         ``submitted/STUDENT/LAB``; need not exist.
 
-    Returns
-    -------
-    Graded
-        Never raises for a submission's content: at worst every criterion is 0 with a one-line reason.
+    Never raises for a submission's content: at worst every criterion is 0 with a one-line reason.
 
     Raises `SandboxError`: no sandbox can be made.
     """

@@ -35,10 +35,7 @@ def flag_copies(course: Path, lab: str, students: Sequence[str]) -> dict[str, Ve
     lab : str
         Full name.
 
-    Returns
-    -------
-    dict
-        Student → verdict, for all readable verdicts.
+    Returns student → verdict, for all readable verdicts.
     """
     everybody: dict[str, Verdict] = {}
     elsewhere: dict[str, dict[str, str]] = {}

@@ -117,11 +117,8 @@ class Execution:
     def cells(self, cells: Sequence[Mapping[str, str]]) -> list[list[dict[str, Any]]]:
         """Execute cells, each a mapping with ``id`` and ``source``, on every rank.
 
-        Returns
-        -------
-        list of list of dict
-            Per rank and cell ``{"id", "error", "seconds"}``. The error is None or a mapping, in the student's words.
-            The seconds are by the grader's own clock.
+        Returns per rank and cell ``{"id", "error", "seconds"}``. The error is None or a mapping, in the student's
+        words. The seconds are by the grader's own clock.
 
         Raises `Exceeded`: a limit was reached, or a process ended. Its `cell` was being executed.
         """
@@ -159,11 +156,8 @@ class Execution:
             The questions that the driver may ask, answered here by ``answer(rank, *args)`` with plain data. An answer
             must not wait, which would stop all ranks.
 
-        Returns
-        -------
-        list
-            Per rank ``{"value": …}``, ``{"error": {"type", "message", "cell", "line"}}`` or ``{"missing": name}``;
-            None if another rank failed and this one did not return within `GRACE_SECONDS` after that.
+        Returns per rank ``{"value": …}``, ``{"error": {"type", "message", "cell", "line"}}`` or ``{"missing": name}``;
+        None if another rank failed and this one did not return within `GRACE_SECONDS` after that.
 
         Raises `Exceeded`.
         """

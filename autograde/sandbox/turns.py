@@ -31,11 +31,6 @@ def in_turn(attempt: Callable[[float], T], share: float = BESIDE_OTHERS, only_al
     attempt : callable
         ``attempt(share)`` runs with this share, 0…1, of its time limit.
 
-    Returns
-    -------
-    object
-        The attempt's result.
-
     Raises `Exceeded` as the attempt does. Of kind ``time`` only where the attempt was alone.
     """
     if not only_alone:

@@ -72,11 +72,6 @@ class RepairedNotebook:
 def release_of(source: NotebookNode) -> NotebookNode:
     """The notebook that students get, as ``nbgrader generate_assignment`` makes it of a source notebook.
 
-    Parameters
-    ----------
-    source : NotebookNode
-        Instructor's notebook, with solutions; it is not changed.
-
     Raises `RuntimeError`: a region (solution, hidden tests, mark scheme) is not closed, or is in a cell of the wrong
     kind.
     """
@@ -90,35 +85,16 @@ def release_of(source: NotebookNode) -> NotebookNode:
 
 
 def starter_answers(source: NotebookNode) -> dict[str, str]:
-    """The text that each answer cell has in the release, by ``grade_id``.
-
-    Parameters
-    ----------
-    source : NotebookNode
-        Instructor's notebook, with solutions; it is not changed.
-
-    Raises `RuntimeError` as `release_of`.
-    """
+    """The text that each answer cell has in the release, by ``grade_id``. Raises `RuntimeError` as `release_of`."""
     return {grade_id(cell): cell.source for cell in release_of(source).cells if utils.is_solution(cell)}
 
 
 def repair(submitted: NotebookNode, source: NotebookNode) -> RepairedNotebook:
-    """Put a student's answers into the instructor's notebook.
+    """Put a student's answers into the instructor's notebook (nbformat 4.5, with solutions). Neither is changed.
 
-    Parameters
-    ----------
-    submitted : NotebookNode
-        From `autograde.submission.submitted_notebook.read_notebook`; it is not changed.
-    source : NotebookNode
-        Instructor's notebook, nbformat 4.5, with solutions; it is not changed.
-
-    Returns
-    -------
-    RepairedNotebook
-        Of two cells with one ``grade_id`` the first that is neither the starter's text nor blank is the answer, and
-        the others are left out. Texts are compared without regard to line ends and trailing white space.
-
-    Raises `RuntimeError` as `release_of`; never for a submission's content.
+    Of two cells with one ``grade_id`` the first that is neither the starter's text nor blank is the answer, and the
+    others are left out. Texts are compared without regard to line ends and trailing white space. Raises `RuntimeError`
+    as `release_of`; never for a submission's content.
     """
     release = release_of(source)
     source_of = match_cells(submitted.cells, source.cells, release.cells)
@@ -170,11 +146,7 @@ def repair(submitted: NotebookNode, source: NotebookNode) -> RepairedNotebook:
 def autograded_notebook(submitted: NotebookNode, repaired: RepairedNotebook) -> NotebookNode:
     """The repaired notebook with the student's own outputs, for an instructor to look at.
 
-    Returns
-    -------
-    NotebookNode
-        Outputs are `safe_outputs`. They come from the student's file and prove nothing. A changed locked cell shows
-        none.
+    Outputs are `safe_outputs`. They come from the student's file and prove nothing. A changed locked cell shows none.
     """
     notebook = copy.deepcopy(repaired.notebook)
     for cell in notebook.cells:

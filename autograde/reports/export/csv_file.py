@@ -40,11 +40,8 @@ class ExportError(RuntimeError):
 def neutral(text: str) -> str:
     """A text as a cell that no spreadsheet computes.
 
-    Returns
-    -------
-    str
-        Without NUL; with an apostrophe in front of what begins as a formula does: the text itself, blanks apart, and what
-        follows a separator or a line end in it. Applying this twice is the same as once.
+    Returns the text without NUL, with an apostrophe in front of what begins as a formula does: the text itself, blanks apart,
+    and what follows a separator or a line end in it. Applying this twice is the same as once.
     """
     text = _WITHIN.sub(r"\1'", text.replace("\0", ""))
     first = text.lstrip()[:1]

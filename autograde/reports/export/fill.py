@@ -54,10 +54,8 @@ def fill_scores(
     locked : callable
         Whether the score of a row must stay as it is.
 
-    Returns
-    -------
-    students : dict of int to str
-        Student ids of the rows for which there is a score, written or locked.
+    Returns the written scores by row, the student ids of the rows for which there is a score, written or locked, and
+    lines for the instructor.
 
     Raises `ExportError`: the file has none of the students, or scaling is asked for and one of the two maxima is
     missing or 0.

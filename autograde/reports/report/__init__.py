@@ -44,10 +44,7 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
     out : path
         The class's page; it and the students' pages are each replaced as a whole.
 
-    Returns
-    -------
-    Path
-        `out`.
+    Returns `out`.
 
     Raises
     ------

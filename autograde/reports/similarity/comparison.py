@@ -185,19 +185,9 @@ def compare_with_library(
 ) -> list[LibraryMatch]:
     """Find answers that are much like a module of the library, for each the module that is most alike.
 
-    Parameters
-    ----------
-    library : mapping
-        Path → source of the modules that hold solutions.
-
-    Returns
-    -------
-    list of LibraryMatch
-        By students' ids and grade_ids.
+    `library` is path → source of the modules that hold solutions. The matches are in order of students and grade_ids.
     """
     matches: list[LibraryMatch] = []
-    if not answers:
-        return matches
     lexed = {path: _Lexed(source) for path, source in sorted(library.items())}
     for grade_id in sorted(starter):
         exercise = _Exercise(grade_id, answers, starter, reference)

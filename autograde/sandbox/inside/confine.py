@@ -115,11 +115,8 @@ def part(network: bool) -> int:
     network : bool
         Whether the loopback device stays shared: ranks that use Gloo communicate over it.
 
-    Returns
-    -------
-    int
-        0 in a child, the first process of a private process namespace. The calling process does not return: it ends
-        as the child ends.
+    Returns 0 in a child, the first process of a private process namespace. The calling process does not return: it ends
+    as the child ends.
     """
     _call(libc.unshare, CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | (0 if network else CLONE_NEWNET))
     child = os.fork()
