@@ -144,6 +144,14 @@ class TestFiles:
         (submission / f"{LAB}.ipynb").symlink_to(tmp_path / "other.ipynb")
         assert "is a symbolic link" in refused()
 
+    @pytest.mark.parametrize("level", [0, 1])
+    def test_a_link_in_place_of_a_folder(self, refused, submission, tmp_path, level):
+        (submission / f"{LAB}.ipynb").write_text(json.dumps(document()))
+        path = [submission, submission.parent][level]
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+        assert "is not a plain folder" in refused()
+
     def test_the_limit_itself(self, read, refused):
         text = json.dumps(document(code("x = 1")))
         assert len(read(text + " " * (MAX_BYTES - len(text))).cells) == 1
