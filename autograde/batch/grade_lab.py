@@ -48,16 +48,12 @@ def submissions(course: Path, lab: str, skipped: Callable[[str], None] = lambda 
 
     Parameters
     ----------
-    course : Path
     lab : str
         Full name.
     skipped : callable
         Called with one line for each name under ``submitted/`` that cannot be a student's id.
 
-    Raises
-    ------
-    CourseError
-        There is no folder of submissions, or it cannot be read.
+    Raises `CourseError`: there is no folder of submissions, or it cannot be read.
     """
     submitted = course / "submitted"
     try:
@@ -96,20 +92,14 @@ def grade_lab(
     ----------
     lab : str
         ``1``, ``01`` or ``01_single_gpu``.
-    course : path
-        The course folder, with ``submitted/STUDENT/LAB``.
     students : iterable of str, optional
         Only these; by default everyone who submitted.
     jobs : int, optional
         Workers; by default one per core. Jobs of the array, with the executor ``slurm``.
-    executor : str
-        ``local`` or ``slurm``.
     slurm : mapping
         Options for sbatch, as `autograde.batch.slurm.slurm_option` reads them.
     sandboxed : bool
         False: students' code runs with your rights, and every result says so.
-    force : bool
-        Grade again, unchanged submissions too.
     rubrics : Path
         Folder of the rubrics: yours, or those that ship with the grader.
     begun : callable
@@ -121,10 +111,7 @@ def grade_lab(
     log : callable
         Called with each line about the jobs, with the executor ``slurm``.
 
-    Returns
-    -------
-    list of Verdict
-        In order of the students' ids.
+    Returns the verdicts in order of the students' ids.
 
     Raises
     ------

@@ -38,16 +38,10 @@ def run_local(job: GradingJob, students: list[str], workers: int, timeout: float
 
     Parameters
     ----------
-    job : GradingJob
-    students : list of str
-    workers : int
     timeout : float
         Seconds.
 
-    Raises
-    ------
-    SandboxError
-        Nothing can be executed here.
+    Raises `SandboxError`: nothing can be executed here.
     """
     attempts = dict.fromkeys(students, 0)
     queue = list(reversed(students))

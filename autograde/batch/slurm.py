@@ -57,7 +57,6 @@ def run_slurm(
     ----------
     job : GradingJob
         The compute nodes see its course folder, and this Python environment, under the same paths.
-    students : list of str
     workers : int
         The most tasks that run at a time; also the length of the first array.
     timeout : float

@@ -25,16 +25,10 @@ def grade_chunk(task: ArrayTask, job: GradingJob, students: Sequence[str], timeo
 
     Parameters
     ----------
-    task : ArrayTask
-    job : GradingJob
-    students : sequence of str
     timeout : float
         Seconds after which a student is given up and the next one is graded.
 
-    Raises
-    ------
-    SandboxError
-        Nothing can be executed on this node. This is also reported.
+    Raises `SandboxError`: nothing can be executed on this node. This is also reported.
     """
     signal.signal(signal.SIGALRM, _give_up)
     try:

@@ -26,27 +26,13 @@ __all__ = ["GradingJob", "close_context", "grade_one", "open_context"]
 
 @dataclass(frozen=True)
 class GradingJob:
-    """What every worker of a batch needs.
+    """What every worker of a batch needs."""
 
-    Attributes
-    ----------
-    lab : str
-        Full name.
-    course : Path
-    source : Path
-        The lab's source notebook.
-    sandboxed : bool
-    threads : int
-        Threads of a grading run: cores divided by workers.
-    rubrics : Path
-        Folder of the rubrics.
-    """
-
-    lab: str
+    lab: str  # full name
     course: Path
     source: Path
     sandboxed: bool = True
-    threads: int = 1
+    threads: int = 1  # threads of a grading run: cores divided by workers
     rubrics: Path = RUBRICS
 
     def submission(self, student: str) -> Path:
@@ -60,10 +46,7 @@ _context: GradingContext | None = None
 def open_context(job: GradingJob) -> None:
     """Make this process's context. Its warm interpreter starts in the background.
 
-    Raises
-    ------
-    CourseError
-        The source notebook or the course folder cannot be used.
+    Raises `CourseError`: the source notebook or the course folder cannot be used.
     """
     global _context
     if parent := multiprocessing.parent_process():

@@ -46,39 +46,22 @@ class Ask(Protocol):
             What it may ask by ``outside(name, *args)``; called in the grader as ``answer(rank, *args)``. It
             must not wait, which would hold up all ranks.
 
-        Returns
-        -------
-        object
-            What it returned, as plain data; with several ranks, the list of what each returned. Not to be believed:
-            whatever is no plain data is an `Opaque`.
+        Returns what it returned, as plain data; with several ranks, the list of what each returned. Not to be believed:
+        whatever is no plain data is an `Opaque`.
 
-        Raises
-        ------
-        AnswerError
-            The student's function raised, is missing, or reached a limit.
+        Raises `AnswerError`: the student's function raised, is missing, or reached a limit.
         """
 
 
 @dataclass(frozen=True)
 class HiddenCheck:
-    """One check.
+    """One check."""
 
-    Attributes
-    ----------
-    judge : callable
-        ``judge(ask) -> Findings``, one `Finding` for each part.
-    parts : mapping of str to str
-        What each part is about, in the student's words. Points are the rubric's.
-    ranks : int
-        Processes to start.
-    network : bool
-        Whether several ranks have a loopback device together; without it, they reach each other through the grader only.
-    seconds : float
-        Limit on the calls, where it is less than what the rubric leaves: ranks that wait for each other, wait for ever.
-    """
-
-    judge: Callable[[Ask], Findings]
+    judge: Callable[[Ask], Findings]  # ``judge(ask) -> Findings``, one `Finding` for each part
+    # What each part is about, in the student's words. Points are the rubric's.
     parts: Mapping[str, str]
     ranks: int = 1
+    # Whether several ranks have a loopback device together; without it, they reach each other through the grader only
     network: bool = False
+    # Limit on the calls, where it is less than what the rubric leaves: ranks that wait for each other, wait for ever
     seconds: float = math.inf

@@ -51,10 +51,7 @@ def write_autograded(course: Path, verdict: Verdict, notebook: NotebookNode, sub
     The secret names the file in which the exchange hands out feedback. ``nbgrader release_feedback`` stops, for the
     whole class, at the first submission without one or without a time, so there always are both.
 
-    Raises
-    ------
-    OSError
-        The folder cannot be written.
+    Raises `OSError`: the folder cannot be written.
     """
     show_verdict(notebook, verdict)
     folder = Path(course) / "autograded" / verdict.student / verdict.lab
@@ -78,13 +75,8 @@ def submitted_at(submission: Path, problem: Callable[[str], None] = lambda line:
 
     Parameters
     ----------
-    submission : Path
     problem : callable
         Called with one line if the file holds no time; not called if there is no file.
-
-    Returns
-    -------
-    datetime or None
     """
     remedy = "so its lateness is not known; write a time as 2026-11-20 22:00:00 UTC"
     try:

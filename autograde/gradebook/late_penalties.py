@@ -41,10 +41,7 @@ class LatePenalties:
     config : Config
         nbgrader's configuration (see `autograde.gradebook.scores.nbgrader_settings`).
 
-    Raises
-    ------
-    LatePenaltyError
-        The configuration names a plugin that cannot be loaded.
+    Raises `LatePenaltyError`: the configuration names a plugin that cannot be loaded.
     """
 
     def __init__(self, config: Config):
@@ -70,10 +67,7 @@ class LatePenalties:
 
         The submission and its scores must have been committed: nbgrader's step opens the database itself.
 
-        Raises
-        ------
-        LatePenaltyError
-            The plugin failed. The gradebook is unchanged.
+        Raises `LatePenaltyError`: the plugin failed. The gradebook is unchanged.
         """
         resources = {"nbgrader": {"notebook": lab, "assignment": lab, "student": student, "db_url": self._db_url}}
         for step in self._steps:

@@ -71,10 +71,7 @@ def nbgrader_settings(course: Path) -> Config:
     ``nbgrader_config.py`` is looked for beside the course folder, in the working folder, and beside this package, in
     that order. The folders that nbgrader writes, and the database, are set to be in `course`.
 
-    Raises
-    ------
-    CourseError
-        No configuration is found, or it cannot be loaded.
+    Raises `CourseError`: no configuration is found, or it cannot be loaded.
     """
     course = course.resolve()
     for folder in (course.parent, Path.cwd(), _BESIDE_PACKAGE):
@@ -99,23 +96,14 @@ def nbgrader_settings(course: Path) -> Config:
 def source_path(course: Path, lab: str) -> Path:
     """A lab's source notebook, by nbgrader's configuration for a course folder.
 
-    Raises
-    ------
-    CourseError
-        As `nbgrader_settings`.
+    Raises `CourseError` as `nbgrader_settings`.
     """
     directories = CourseDirectory(config=nbgrader_settings(course))
     return Path(directories.format_path(directories.source_directory, ".", lab)).resolve() / f"{lab}.ipynb"
 
 
 def open_gradebook(config: Config) -> Gradebook:
-    """The course's gradebook; a context manager.
-
-    Raises
-    ------
-    CourseError
-        If the database cannot be opened.
-    """
+    """The course's gradebook; a context manager. Raises `CourseError` if the database cannot be opened."""
     directories = CourseDirectory(config=config)
     try:
         return Gradebook(directories.db_url, directories.course_id)
@@ -129,10 +117,8 @@ def open_gradebook(config: Config) -> Gradebook:
 def ensure_assignment(config: Config, rubric: Rubric) -> None:
     """Make sure that the gradebook knows the lab and the rubric's cells, with the rubric's points.
 
-    Raises
-    ------
-    CourseError
-        No source notebook, no such cell, other points than the rubric's, or nbgrader cannot make the assignment.
+    Raises `CourseError`: no source notebook, no such cell, other points than the rubric's, or nbgrader cannot make the
+    assignment.
     """
     if not _has_notebook(config, rubric.lab):
         directories = CourseDirectory(config=config)
@@ -217,8 +203,6 @@ def record_verdict(
 
     Parameters
     ----------
-    gradebook : Gradebook
-    verdict : Verdict
     timestamp : datetime, optional
         When the lab was handed in; UTC without zone, as in nbgrader.
     penalties : LatePenalties, optional

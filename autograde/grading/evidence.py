@@ -41,11 +41,8 @@ def read_run_files(submission: Path, lab: str, folder: str = "", writer: str = "
     folder, writer : str
         For a lab with several runs: see `autograde.submission.run_folder.RunFolder`.
 
-    Returns
-    -------
-    dict
-        Name of the file → its bytes, or the error that says why there are none. Never raises for a submission's
-        content.
+    Returns the name of each file → its bytes, or the error that says why there are none. Never raises for a submission's
+    content.
     """
     limits = LIMITS | {WEIGHTS: WEIGHTS_OF_SEVERAL} if folder else LIMITS
     files: RunFiles = {}

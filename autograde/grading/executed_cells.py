@@ -16,11 +16,8 @@ __all__ = ["cells_to_run"]
 def cells_to_run(repaired: RepairedNotebook, rules: ExecutionRules) -> list[dict[str, Any]]:
     """The cells to execute before a function is called.
 
-    Returns
-    -------
-    list of dict
-        ``{"id", "source", "definitions"}``: with `definitions` only the source's definitions are executed. An answer
-        also has ``"answer": True``.
+    Returns ``{"id", "source", "definitions"}``: with `definitions` only the source's definitions are executed. An
+    answer also has ``"answer": True``.
     """
     found: list[dict[str, Any]] = []
     for cell in repaired.notebook.cells:

@@ -18,12 +18,12 @@ import numpy as np
 
 from autograde.checks.described import find_check, observer_source
 from autograde.checks.registry import AnswerError, Findings
-from autograde.rubric.criteria import Finding
 from autograde.rubric.form import Execution as ExecutionRules
 from autograde.rubric.form import Exercise
 from autograde.rubric.verdict import CriterionResult, Flag
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.turns import in_turn
+from course_lib.runs.run_evidence.criteria import Finding
 from course_lib.runs.run_evidence.quoting import quote
 
 if TYPE_CHECKING:
@@ -60,29 +60,14 @@ def exercise_results(exercise: Exercise, findings: Findings, other: Finding) -> 
 
 @dataclass
 class ExerciseJudge:
-    """Judges the exercises of one submission.
-
-    Parameters
-    ----------
-    warm : WarmInterpreter
-    rules : ExecutionRules
-        The rubric's.
-    data : mapping of str to Path
-        Staged data sets that the sandbox shows.
-    cells : list of dict
-        From `autograde.grading.executed_cells.cells_to_run`.
-    seed : list of int
-        Seed of the hidden inputs; each exercise draws from its own stream.
-    flags : list of Flag
-        New flags are appended.
-    """
+    """Judges the exercises of one submission."""
 
     warm: WarmInterpreter
     rules: ExecutionRules
     data: Mapping[str, Path]
-    cells: list[dict[str, Any]]
-    seed: list[int]
-    flags: list[Flag] = field(default_factory=list)
+    cells: list[dict[str, Any]]  # from `autograde.grading.executed_cells.cells_to_run`
+    seed: list[int]  # seed of the hidden inputs; each exercise draws from its own stream
+    flags: list[Flag] = field(default_factory=list)  # new flags are appended
     _left_out: list[AnswerError] = field(default_factory=list)
     _timed_out: bool = False
     _failed_before_calls: AnswerError | None = None
@@ -141,10 +126,7 @@ class ExerciseJudge:
     def _leave_out(self, error: Exceeded) -> None:
         """Leave out the cell that ended an execution: the same cells come first in every exercise.
 
-        Raises
-        ------
-        AnswerError
-            It is one of the lab's own cells, or there were several such cells: nothing can be judged.
+        Raises `AnswerError`: it is one of the lab's own cells, or there were several such cells: nothing can be judged.
         """
         reason = _ended(error, f"in cell {quote(error.cell)}, while the notebook's answers were executed")
         theirs = [cell for cell in self.cells if cell.get("answer") or cell["definitions"]]

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,25 +38,14 @@ _SECRET = "grading_secret"
 
 @dataclass
 class GradingContext:
-    """A worker's tools for one lab.
-
-    Attributes
-    ----------
-    rubric : Rubric
-    source : NotebookNode
-        The instructor's notebook.
-    secret : bytes
-        The course's secret. Hidden inputs are drawn from it and the submission. A second grading draws the same inputs,
-        and nobody without the secret can predict them.
-    warm : WarmInterpreter or None
-        None if nothing can be executed: exercises are then left out, and weights are not tested.
-    threads : int
-        Threads of a grading run.
-    """
+    """A worker's tools for one lab."""
 
     rubric: Rubric
     source: NotebookNode
+    # The course's secret. Hidden inputs are drawn from it and the submission. A second grading draws the same inputs,
+    # and nobody without the secret can predict them.
     secret: bytes
+    # None if nothing can be executed: exercises are then left out, and weights are not tested
     warm: WarmInterpreter | None
     threads: int = 1
     starter: Mapping[str, str] = field(init=False)
@@ -85,10 +74,7 @@ class GradingContext:
     def data(self, names: tuple[str, ...]) -> dict[str, Path]:
         """Folders of staged data sets, for the sandbox. A set that ships with the course needs no folder.
 
-        Raises
-        ------
-        CourseError
-            A set is not staged.
+        Raises `CourseError`: a set is not staged.
         """
         folders = {}
         for name in names:
@@ -107,13 +93,7 @@ class GradingContext:
 
 
 def source_notebook(path: Path) -> NotebookNode:
-    """Read an instructor's notebook.
-
-    Raises
-    ------
-    CourseError
-        It cannot be read.
-    """
+    """Read an instructor's notebook. Raises `CourseError`: it cannot be read."""
     try:
         return nbformat.read(path, as_version=4)
     except Exception as error:
@@ -126,10 +106,7 @@ def source_notebook(path: Path) -> NotebookNode:
 def course_secret(course: Path) -> bytes:
     """The course's secret, made at its first use: ``course/grading_secret``, readable only by its owner.
 
-    Raises
-    ------
-    CourseError
-        It cannot be read or made.
+    Raises `CourseError`: it cannot be read or made.
     """
     path = Path(course) / _SECRET
     try:
@@ -163,8 +140,5 @@ def grader_digest() -> str:
         if "report" not in path.relative_to(path.parents[1]).parts:
             total.update(hashlib.sha256(path.read_bytes()).digest())
     for name in ("torch", "numpy", "nbgrader"):
-        try:
-            total.update(f"{name} {version(name)}".encode())
-        except PackageNotFoundError:
-            total.update(name.encode())
+        total.update(f"{name} {version(name)}".encode())
     return total.hexdigest()

@@ -40,10 +40,7 @@ __all__ = ["augment", "check_data", "try_weights", "with_weights"]
 def check_data(rules: ModelEvidence) -> None:
     """Check that at least one of the rubric's data sets is staged here.
 
-    Raises
-    ------
-    ValueError
-        None is staged. The message is one line with the remedy.
+    Raises `ValueError`: none is staged. The message is one line with the remedy.
     """
     problems = []
     for name in [rules.held_out] if rules.held_out else rules.datasets:
@@ -67,50 +64,35 @@ def with_weights(
 
     Parameters
     ----------
-    context : GradingContext
-    rules : RunEvidence
-    evidence : Evidence
-    files : mapping
-        The run folder's files.
     cells : list of dict
         The notebook's answers, for a network from the notebook.
-    seed : sequence of int
-        Seed of the submission's hidden inputs.
     """
     if rules.model is None:
         return evidence
-    weights = files[WEIGHTS]
     tried: HeldOut | EvidenceError
-    if isinstance(evidence.record_or_error, EvidenceError):
-        tried = evidence.record_or_error
-    elif (other := other_program(rules, evidence)) is not None:
-        tried = EvidenceError(other)
-    elif isinstance(weights, EvidenceError):
-        tried = weights
-    elif context.warm is None:
-        tried = EvidenceError("the weights were not tested: there is no sandbox on the grader's machine")
-    else:
+    try:
+        if (other := other_program(rules, evidence)) is not None:
+            raise EvidenceError(other)
+        if isinstance(weights := files[WEIGHTS], EvidenceError):
+            raise weights
+        if context.warm is None:
+            raise EvidenceError("the weights were not tested: there is no sandbox on the grader's machine")
         random = np.random.default_rng([*seed, *b"held-out", *rules.id.encode()])
-        execution = context.rubric.execution
-        own = rules.model
+        own, execution = rules.model, context.rubric.execution
         limits = Limits.of(own.seconds or execution.seconds, own.memory_gib or execution.memory_gib)
-        try:
-            if rules.model.network.startswith("program:"):
-                cells = [program_cell(rules, files[PROGRAM])]
-            data = context.data(execution.data)
-            tried = try_weights(rules.model, evidence, weights, context.warm, random, limits, cells, data)
-        except EvidenceError as error:
-            tried = error
+        if own.network.startswith("program:"):
+            cells = [program_cell(rules, files[PROGRAM])]
+        data = context.data(execution.data)
+        tried = try_weights(own, evidence, weights, context.warm, random, limits, cells, data)
+    except EvidenceError as error:
+        tried = error
     return replace(evidence, held_out_or_error=tried)
 
 
 def program_cell(rules: RunEvidence, text: bytes | EvidenceError) -> dict[str, Any]:
     """The definitions of a submitted program, as a cell of the sandbox.
 
-    Raises
-    ------
-    EvidenceError
-        The file cannot be read, or is not UTF-8.
+    Raises `EvidenceError`: the file cannot be read, or is not UTF-8.
     """
     if isinstance(text, EvidenceError):
         raise text
@@ -134,11 +116,8 @@ def try_weights(
 
     Parameters
     ----------
-    rules : ModelEvidence
     evidence : Evidence
         Its run record names the data set and the network's settings.
-    weights : bytes
-        ``model.safetensors``.
     warm, limits, data
         For the sandbox.
     random : Generator
@@ -146,10 +125,8 @@ def try_weights(
     cells : list of dict
         The notebook's answers, for a network from the notebook.
 
-    Raises
-    ------
-    EvidenceError
-        The weights do not fit the network, or the execution ended early. The message is one line for the student.
+    Raises `EvidenceError`: the weights do not fit the network, or the execution ended early. The message is one line
+    for the student.
     """
     record = evidence.record
     if record.data_name not in rules.datasets:
@@ -228,15 +205,7 @@ def augment(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Lightly changed copies: each image a little brighter or darker, with a little noise.
 
     The change moves a trained network's accuracy by less than one percentage point. But no image equals one of the
-    public test set byte for byte.
-
-    Parameters
-    ----------
-    images : uint8 (N, H, W, C)
-
-    Returns
-    -------
-    uint8 (N, H, W, C)
+    public test set byte for byte. Images are uint8 (N, H, W, C).
     """
     gain = random.uniform(0.94, 1.06, (len(images), 1, 1, 1)).astype(np.float32)
     noise = random.normal(0, 2.0, images.shape).astype(np.float32)

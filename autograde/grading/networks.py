@@ -14,23 +14,15 @@ __all__ = ["DRIVER", "NETWORKS", "Network"]
 
 @dataclass(frozen=True)
 class Network:
-    """One network.
+    """One network."""
 
-    Attributes
-    ----------
-    normalised : bool
-        Images are normalised per channel with the training split's mean and standard deviation, as
-        `course_lib.data.batches.Batches` does it; otherwise only scaled to 0…1.
-    numbers : mapping
-        The run's parameters that set its size, each a whole number: the default without a value in ``run.json``, the
-        smallest and the largest value.
-    batch : int
-        Images per batch.
-    """
-
+    # Images are normalised per channel with the training split's mean and standard deviation, as
+    # `course_lib.data.batches.Batches` does it; otherwise only scaled to 0…1
     normalised: bool = True
+    # The run's parameters that set its size, each a whole number: the default without a value in ``run.json``, the
+    # smallest and the largest value
     numbers: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    batch: int = 250
+    batch: int = 250  # images per batch
 
 
 _WIDTH = {"width": (1, 1, 64)}

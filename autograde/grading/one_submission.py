@@ -26,7 +26,6 @@ from autograde.grading.held_out import with_weights
 from autograde.grading.rerun import rerun
 from autograde.grading.run_judging import count_once, judge_run, lost_run
 from autograde.grading.same_weights import repeated_weights
-from autograde.rubric.criteria import Finding
 from autograde.rubric.form import Rubric, RunEvidence
 from autograde.rubric.verdict import CriterionResult, Flag, RunSummary, Verdict
 from autograde.sandbox.bubblewrap import SandboxError
@@ -34,6 +33,7 @@ from autograde.submission.notebook_matching import grade_id
 from autograde.submission.notebook_repair import RepairedNotebook, autograded_notebook, repair
 from autograde.submission.run_folder import EvidenceError
 from autograde.submission.submitted_notebook import read_notebook
+from course_lib.runs.run_evidence.criteria import Finding
 from course_lib.runs.run_evidence.evidence import RunFiles, parse_evidence
 
 if TYPE_CHECKING:
@@ -76,21 +76,12 @@ def grade_submission(context: GradingContext, submission: Path, student: str) ->
 
     Parameters
     ----------
-    context : GradingContext
     submission : Path
         ``submitted/STUDENT/LAB``; need not exist.
-    student : str
-        The student's id.
 
-    Returns
-    -------
-    Graded
-        Never raises for a submission's content: at worst every criterion is 0 with a one-line reason.
+    Never raises for a submission's content: at worst every criterion is 0 with a one-line reason.
 
-    Raises
-    ------
-    SandboxError
-        No sandbox can be made.
+    Raises `SandboxError`: no sandbox can be made.
     """
     started = time.monotonic()
     rubric = context.rubric

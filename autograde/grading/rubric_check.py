@@ -15,14 +15,7 @@ __all__ = ["rubric_problems"]
 
 
 def rubric_problems(rubric: Rubric, source: NotebookNode) -> list[str]:
-    """The mismatches, one line each; an empty list if rubric and lab fit.
-
-    Parameters
-    ----------
-    rubric : Rubric
-    source : NotebookNode
-        The lab's source notebook.
-    """
+    """The mismatches, one line each; an empty list if rubric and lab fit."""
     problems = []
     ids = {cell.id for cell in source.cells if cell.cell_type == "code"}
     graded = [cell.metadata.nbgrader for cell in source.cells if cell.metadata.get("nbgrader", {}).get("grade")]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autograde.rubric.criteria import KINDS
 from autograde.rubric.form import Criterion, RunEvidence
 from autograde.rubric.verdict import CriterionResult, Flag, RunSummary
 from autograde.submission.run_folder import EvidenceError
+from course_lib.runs.run_evidence.criteria import KINDS
 from course_lib.runs.run_evidence.evidence import Evidence
 from course_lib.runs.run_evidence.quoting import quote
 
@@ -25,10 +25,6 @@ def judge_run(
 
     Parameters
     ----------
-    rules : RunEvidence
-    evidence : Evidence
-    flags : list of Flag
-        New flags are appended.
     clock : float, optional
         Seconds of the grader's own run, in rerun mode.
     """

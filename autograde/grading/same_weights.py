@@ -34,13 +34,8 @@ def flag_copies(course: Path, lab: str, students: Sequence[str]) -> dict[str, Ve
         Its saved verdicts are read, and saved again where their flags have changed.
     lab : str
         Full name.
-    students : sequence of str
-        Whose verdicts count.
 
-    Returns
-    -------
-    dict
-        Student → verdict, for all readable verdicts.
+    Returns student → verdict, for all readable verdicts.
     """
     everybody: dict[str, Verdict] = {}
     elsewhere: dict[str, dict[str, str]] = {}

@@ -18,7 +18,7 @@ __all__ = ["Criterion", "Execution", "Exercise", "ModelEvidence", "Rerun", "Rubr
 
 @dataclass(frozen=True)
 class Criterion:
-    """One line of a rubric; `settings` are those of its kind (see `autograde.rubric.criteria.KINDS`)."""
+    """One line of a rubric; `settings` are those of its kind (see `course_lib.runs.run_evidence.criteria.KINDS`)."""
 
     id: str
     kind: str
@@ -42,87 +42,50 @@ class Exercise:
 
 
 class Execution(Struct, frozen=True, forbid_unknown_fields=True):
-    """How answers are executed for the hidden checks.
+    """How answers are executed for the hidden checks."""
 
-    Attributes
-    ----------
-    run : tuple of str
-        Ids of the lab's own code cells that the answers need (imports, helpers). They run in the lab's version.
-    parameters : mapping
-        Values for the notebook's parameters cell.
-    data : tuple of str
-        Staged data sets that the sandbox shows.
-    withheld : tuple of str
-        Modules of the course's library that are hidden from answers, because they solve an exercise: ``course_lib.MODULE``
-        (see `autograde.sandbox.withheld`).
-    seconds, memory_gib : float
-        Limits on one exercise, all of its ranks together.
-    """
-
+    # Ids of the lab's own code cells that the answers need (imports, helpers). They run in the lab's version.
     run: tuple[str, ...] = ()
     parameters: dict[str, Any] = {}
-    data: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()  # staged data sets that the sandbox shows
+    # Modules of the course's library that are hidden from answers, because they solve an exercise:
+    # ``course_lib.MODULE`` (see `autograde.sandbox.withheld`)
     withheld: tuple[str, ...] = ()
+    # Limits on one exercise, all of its ranks together
     seconds: Positive = 60.0
     memory_gib: Positive = 4.0
 
 
 class ModelEvidence(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the submitted weights are tested on held-out images.
+    """How the submitted weights are tested on held-out images."""
 
-    Attributes
-    ----------
-    network : str
-        ``course_lib:NAME`` (see `autograde.grading.networks`), which needs no code of the student's, or ``notebook:FUNCTION``,
-        a function of the notebook without arguments, or ``program:FUNCTION``, a function of the run's own program, which is
-        handed in beside the notebook, of the number of classes. Both are called in the sandbox.
-    datasets : tuple of str
-        The sets that a run may use. The images are from the test split of the set in ``run.json``.
-    images : int
-        The number of held-out images, in random choice and order.
-    tolerance : float
-        The largest difference between the accuracy on them and the learning curve's last one.
-    held_out : str
-        A staged set of the same kind of images that students have never seen, whose test split is used instead.
-    seconds, memory_gib : float or None
-        Limits of the test; None: those of `Execution`.
-    """
-
+    # ``course_lib:NAME`` (see `autograde.grading.networks`), which needs no code of the student's, or
+    # ``notebook:FUNCTION``, a function of the notebook without arguments, or ``program:FUNCTION``, a function of the
+    # run's own program, which is handed in beside the notebook, of the number of classes. Both are called in the
+    # sandbox.
     network: Text
+    # The sets that a run may use. The images are from the test split of the set in ``run.json``.
     datasets: tuple[str, ...]
-    images: Count
-    tolerance: Positive
+    images: Count  # the number of held-out images, in random choice and order
+    tolerance: Positive  # the largest difference between the accuracy on them and the learning curve's last one
+    # A staged set of the same kind of images that students have never seen, whose test split is used instead
     held_out: str = ""
+    # Limits of the test; None: those of `Execution`
     seconds: Positive | None = None
     memory_gib: Positive | None = None
 
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """One run folder that is handed in: its place, the cell that carries its points, and how it is judged.
-
-    Attributes
-    ----------
-    cell : str
-        grade_id of the notebook cell that carries the points.
-    max_points : float
-    criteria : tuple of Criterion
-    model : ModelEvidence or None
-    id : str
-        The run's name if there are several; empty for the notebook's own, at the rubric's top level.
-    folder : str
-        A plain name below ``run/``; empty: ``run/`` itself.
-    program : str
-        The value of ``program`` that ``run.json`` must have; empty: any.
-    """
+    """One run folder that is handed in: its place, the cell that carries its points, and how it is judged."""
 
     cell: str
     max_points: float
     criteria: tuple[Criterion, ...]
     model: ModelEvidence | None = None
-    id: str = ""
-    folder: str = ""
-    program: str = ""
+    id: str = ""  # the run's name if there are several; empty for the notebook's own, at the rubric's top level
+    folder: str = ""  # a plain name below ``run/``; empty: ``run/`` itself
+    program: str = ""  # the value of ``program`` that ``run.json`` must have; empty: any
 
     @property
     def name(self) -> str:
@@ -153,27 +116,14 @@ class Rerun(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Rubric:
-    """How a lab is graded.
-
-    Attributes
-    ----------
-    lab, title : str
-    mode : str
-        ``evidence``: runs are judged from the submitted run folders. ``rerun``: the notebook's, and there is no other,
-        from the folder that the grader's own run of the submitted notebook wrote.
-    runs : tuple of RunEvidence
-        The notebook's own first, where it has one.
-    exercises : tuple of Exercise
-    execution : Execution
-    rerun : Rerun or None
-    digest : str
-        SHA-256 of the file.
-    """
+    """How a lab is graded."""
 
     lab: str
     title: str
+    # ``evidence``: runs are judged from the submitted run folders. ``rerun``: the notebook's, and there is no other,
+    # from the folder that the grader's own run of the submitted notebook wrote.
     mode: str
-    runs: tuple[RunEvidence, ...]
+    runs: tuple[RunEvidence, ...]  # the notebook's own first, where it has one
     exercises: tuple[Exercise, ...] = ()
     execution: Execution = field(default_factory=Execution)
     rerun: Rerun | None = None

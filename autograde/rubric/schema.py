@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from autograde.rubric.criteria import KINDS, NEEDS_MODEL
 from autograde.rubric.form import (
     Criterion,
     Execution,
@@ -27,6 +26,7 @@ from autograde.rubric.form import (
     Text,
 )
 from course_lib.runs.run_evidence.course import course_criteria
+from course_lib.runs.run_evidence.criteria import KINDS, NEEDS_MODEL
 
 __all__ = [
     "RUBRICS",
@@ -112,13 +112,8 @@ def find_rubric(lab: str, folder: Path = RUBRICS) -> Rubric:
     ----------
     lab : str
         ``1``, ``01`` or ``01_single_gpu``.
-    folder : Path
-        Of the rubrics.
 
-    Raises
-    ------
-    RubricError
-        No such rubric, or one that cannot be used.
+    Raises `RubricError`: no such rubric, or one that cannot be used.
     """
     names = rubric_names(folder)
     if re.fullmatch(r"[0-9]{1,2}", lab, re.ASCII):
@@ -131,13 +126,7 @@ def find_rubric(lab: str, folder: Path = RUBRICS) -> Rubric:
 
 
 def load_rubric(path: Path) -> Rubric:
-    """Read and check a rubric.
-
-    Raises
-    ------
-    RubricError
-        Names the file, the place in it and what was expected.
-    """
+    """Read and check a rubric. Raises `RubricError`: names the file, the place in it and what was expected."""
     try:
         text = path.read_text(encoding="utf-8")
         whole = tomllib.loads(text)

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from course_lib.system.atomic import write_atomically
 
 __all__ = ["FLAGS", "CriterionResult", "Flag", "RunSummary", "Verdict", "load_verdict", "verdict_path"]
@@ -83,39 +85,21 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one student's submission of a lab, without the written answers.
-
-    Attributes
-    ----------
-    lab, title, student : str
-    graded_at : str
-        ISO 8601, UTC.
-    results : tuple of CriterionResult
-        In the rubric's order; those of one cell are together.
-    runs : tuple of RunSummary
-        In the rubric's order.
-    flags : tuple of Flag
-    sandbox : str
-        The sandbox of the student's code: ``bubblewrap``, ``apptainer``, ``none``; empty if nothing was executed.
-    digests : dict
-        Of ``submission``, ``rubric`` and ``grader``. If all three are the same, grading again gives the same.
-    seconds : float
-        Duration of the grading.
-    unanswered : tuple of str
-        Answer cells that still hold the starter's text.
-    """
+    """The result of one student's submission of a lab, without the written answers."""
 
     lab: str
     title: str
     student: str
-    graded_at: str
-    results: tuple[CriterionResult, ...]
+    graded_at: str  # ISO 8601, UTC
+    results: tuple[CriterionResult, ...]  # in the rubric's order; those of one cell are together
     runs: tuple[RunSummary, ...]
     flags: tuple[Flag, ...] = ()
+    # The sandbox of the student's code: ``bubblewrap``, ``apptainer``, ``none``; empty if nothing was executed
     sandbox: str = ""
+    # Of ``submission``, ``rubric`` and ``grader``. If all three are the same, grading again gives the same.
     digests: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
-    unanswered: tuple[str, ...] = ()
+    unanswered: tuple[str, ...] = ()  # answer cells that still hold the starter's text
 
     @property
     def score(self) -> float:
@@ -171,29 +155,10 @@ class Verdict:
         """A JSON-ready mapping, with the scores written out for other readers."""
         return asdict(self) | {"score": self.score, "max_score": self.max_score}
 
-    @classmethod
-    def from_json(cls, whole: dict[str, Any]) -> Verdict:
-        """The inverse of `to_json`.
-
-        Raises
-        ------
-        KeyError, TypeError
-            If a field is missing or unknown.
-        """
-        fields = {name: whole[name] for name in cls.__dataclass_fields__}
-        fields["results"] = tuple(CriterionResult(**result) for result in whole["results"])
-        fields["runs"] = tuple(RunSummary(**run) for run in whole["runs"])
-        fields["unanswered"] = tuple(whole["unanswered"])
-        fields["flags"] = tuple(Flag(**flag) for flag in whole["flags"])
-        return cls(**fields)
-
     def save(self, course: Path) -> Path:
         """Write ``course/autograded_evidence/STUDENT/LAB/verdict.json``, whole or not at all.
 
-        Raises
-        ------
-        OSError
-            If the folder cannot be written.
+        Raises `OSError` if the folder cannot be written.
         """
         path = verdict_path(course, self.student, self.lab)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -209,15 +174,9 @@ def verdict_path(course: Path, student: str, lab: str) -> Path:
 
 
 def load_verdict(path: Path) -> Verdict:
-    """Read a verdict.
-
-    Raises
-    ------
-    ValueError
-        If the file is no verdict; one line that names it and the remedy.
-    """
+    """Read a verdict. Raises `ValueError` if the file is no verdict; one line that names it and the remedy."""
     try:
-        return Verdict.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return msgspec.convert(json.loads(path.read_text(encoding="utf-8")), Verdict)
+    except (OSError, ValueError) as error:
         what = type(error).__name__
         raise ValueError(f"{path} is no verdict ({what}); grade the lab again with `lab grade`") from None

@@ -46,14 +46,12 @@ class SandboxError(RuntimeError):
 
 
 class Sandbox:
-    """Fresh namespaces; a context manager.
+    """Fresh namespaces.
 
     Parameters
     ----------
     slot : int
         Number of the worker. It sets the user id if root starts the grader.
-    data : mapping of str to Path
-        Staged data sets to show, by name.
     disk_bytes : int
         Size of ``/tmp``, and of ``/dev/shm``.
     replaced : mapping of Path to Path
@@ -72,10 +70,7 @@ class Sandbox:
     uid : int or None
         The user that a joining process must become; None in a user namespace.
 
-    Raises
-    ------
-    SandboxError
-        bubblewrap is missing, or cannot make the namespaces.
+    Raises `SandboxError`: bubblewrap is missing, or cannot make the namespaces.
     """
 
     folder, port = FOLDER, 29_400
@@ -207,12 +202,6 @@ class Sandbox:
             os.close(self.pidfd)
             self.pidfd = -1
 
-    def __enter__(self) -> Sandbox:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 @cache
 def python_paths() -> tuple[Path, ...]:
@@ -225,9 +214,8 @@ def python_paths() -> tuple[Path, ...]:
     found |= {Path(os.path.realpath(sys.executable)).parent.parent}
     found |= {Path(package.__file__).parent for package in (course_lib, data_prep)}
     found.add(Path(assessment_print.__file__))
-    outer = [path for path in sorted(found) if not path.is_relative_to("/usr") or path == Path("/usr")]
-    outer = [path for path in outer if path != Path("/usr")]
-    return tuple(path for path in outer if not any(path != other and path.is_relative_to(other) for other in outer))
+    outer = [path for path in sorted(found) if not path.is_relative_to("/usr")]
+    return tuple(path for path in outer if not any(_inside(path, other) for other in outer))
 
 
 @cache

@@ -28,10 +28,6 @@ class ControlGroup:
 
     Parameters
     ----------
-    folder : Path
-        The group's folder; its limits are set already.
-    version : int
-        1 or 2.
     beside : sequence of Path
         Version 1 has one hierarchy per resource: these are the group's folders in the processor's hierarchies.
 

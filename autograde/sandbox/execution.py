@@ -34,7 +34,7 @@ GRACE_SECONDS = 3.0
 class NoSandbox:
     """Replaces a `Sandbox` if the instructor has chosen none: a temporary folder without any isolation."""
 
-    user_namespace, uid, pidfd = False, None, -1
+    user_namespace, uid, pidfd, alive = False, None, -1, True
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="lab-unsandboxed-", ignore_cleanup_errors=True)
@@ -80,14 +80,7 @@ class _Allowance:
 
 
 class Execution:
-    """Runners in one sandbox, with a common deadline for all calls. A context manager.
-
-    Attributes
-    ----------
-    ranks : list of RankChannel
-    output : bytes
-        The beginning of the printed output.
-    """
+    """Runners in one sandbox, with a common deadline for all calls. A context manager."""
 
     def __init__(self, place: Sandbox | NoSandbox, limits: Limits, group: ControlGroup | None = None) -> None:
         self.place, self.limits, self.group = place, limits, group
@@ -124,16 +117,10 @@ class Execution:
     def cells(self, cells: Sequence[Mapping[str, str]]) -> list[list[dict[str, Any]]]:
         """Execute cells, each a mapping with ``id`` and ``source``, on every rank.
 
-        Returns
-        -------
-        list of list of dict
-            Per rank and cell ``{"id", "error", "seconds"}``. The error is None or a mapping, in the student's words.
-            The seconds are by the grader's own clock.
+        Returns per rank and cell ``{"id", "error", "seconds"}``. The error is None or a mapping, in the student's
+        words. The seconds are by the grader's own clock.
 
-        Raises
-        ------
-        Exceeded
-            A limit was reached, or a process ended. Its `cell` was being executed.
+        Raises `Exceeded`: a limit was reached, or a process ended. Its `cell` was being executed.
         """
         started = [time.monotonic()] * len(self.ranks)
         outcomes: list[list[dict[str, Any]]] = [[] for _ in self.ranks]
@@ -163,22 +150,16 @@ class Execution:
         ----------
         module : str
             The driver's source. It runs in the student code's process and holds no secret.
-        function : str
         given : object
             Plain data. If it is a list with one item per rank, and ranks > 1, each rank gets its own item.
         answers : mapping of str to callable
             The questions that the driver may ask, answered here by ``answer(rank, *args)`` with plain data. An answer
             must not wait, which would stop all ranks.
 
-        Returns
-        -------
-        list
-            Per rank ``{"value": …}``, ``{"error": {"type", "message", "cell", "line"}}`` or ``{"missing": name}``;
-            None if another rank failed and this one did not return within `GRACE_SECONDS` after that.
+        Returns per rank ``{"value": …}``, ``{"error": {"type", "message", "cell", "line"}}`` or ``{"missing": name}``;
+        None if another rank failed and this one did not return within `GRACE_SECONDS` after that.
 
-        Raises
-        ------
-        Exceeded
+        Raises `Exceeded`.
         """
         results: list[Any] = [None] * len(self.ranks)
 
@@ -203,12 +184,7 @@ class Execution:
         return results
 
     def read(self, names: Sequence[str], limit: int) -> dict[str, bytes | None]:
-        """Files of the working folder, from the first rank; None for a missing or too large one.
-
-        Raises
-        ------
-        Exceeded
-        """
+        """Files of the working folder, from the first rank; None for a missing or too large one. Raises `Exceeded`."""
         found: dict[str, bytes | None] = {}
 
         def took(rank: int, message: Any) -> bool:
@@ -242,10 +218,7 @@ class Execution:
     def wait_until_confined(self) -> None:
         """Wait until every rank has given up its privileges. No student code has run by then.
 
-        Raises
-        ------
-        SandboxError
-            One could not. This is no verdict on the student.
+        Raises `SandboxError`: one could not. This is no verdict on the student.
         """
         for rank in self.ranks:
             if not rank.wait_until_confined():
@@ -323,7 +296,7 @@ class Execution:
             code = rank.process.wait(1.0)
         except subprocess.TimeoutExpired:
             code = None
-        if code is None or not self.place_alive:
+        if code is None or not self.place.alive:
             return "the process and its sandbox were ended from within"
         if self.group is not None and self.group.ended_one():
             raise Exceeded("memory", out_of_memory(self.limits))
@@ -333,11 +306,6 @@ class Execution:
             return f"the process was ended by signal {-code}"
         said = f": {self._last_line()}" if code == 70 else ""  # the runner's own last word
         return f"the process ended itself with exit code {code}{said}"
-
-    @property
-    def place_alive(self) -> bool:
-        """Whether the sandbox is still there."""
-        return getattr(self.place, "alive", True)
 
 
 def _returned(ranks: int, waiting: Sequence[int]) -> str:

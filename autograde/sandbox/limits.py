@@ -29,40 +29,20 @@ CROWD = 64  # processes and threads of a sandbox; with more, all of them wait fo
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one execution.
+    """The limits of one execution."""
 
-    Attributes
-    ----------
-    seconds : float
-        By its own clock, from the first process to the last answer. Processor time may be `processors` times as long,
-        the wall clock `WALL` times.
-    processors : int
-        The most processors that it uses at the same time.
-    memory_bytes : int
-        Of all processes together; shared pages count once.
-    disk_bytes : int
-        Of ``/tmp``, of ``/dev/shm``, and of any one file.
-    tasks : int
-        Processes and threads together.
-    output_bytes : int
-        Printed output of all processes.
-    answer_bytes : int
-        Of one answer.
-    files : int
-        In each of ``/tmp`` and ``/dev/shm``: an empty file takes no disk, but a kilobyte of the kernel's memory.
-    sockets : int
-        All of them together: data in their buffers belongs to no process's memory.
-    """
-
+    # By its own clock, from the first process to the last answer. Processor time may be `processors` times as long, the
+    # wall clock `WALL` times.
     seconds: float = 60.0
-    processors: int = 2
-    memory_bytes: int = 4 << 30
-    disk_bytes: int = 512 * MIB
-    tasks: int = 256
-    output_bytes: int = 1 * MIB
-    answer_bytes: int = 64 * MIB
+    processors: int = 2  # the most processors that it uses at the same time
+    memory_bytes: int = 4 << 30  # of all processes together; shared pages count once
+    disk_bytes: int = 512 * MIB  # of ``/tmp``, of ``/dev/shm``, and of any one file
+    tasks: int = 256  # processes and threads together
+    output_bytes: int = 1 * MIB  # printed output of all processes
+    answer_bytes: int = 64 * MIB  # of one answer
+    # In each of ``/tmp`` and ``/dev/shm``: an empty file takes no disk, but a kilobyte of the kernel's memory
     files: int = 100_000
-    sockets: int = 2_048
+    sockets: int = 2_048  # all of them together: data in their buffers belongs to no process's memory
 
     @classmethod
     def of(cls, seconds: float, memory_gib: float) -> Limits:
@@ -91,7 +71,6 @@ class Watch:
     ----------
     pid : int
         The sandbox's first process, in the grader's process namespace.
-    limits : Limits
     group : ControlGroup or None
         With a group the kernel counts the memory too, and ends a process that takes too much. Our figure is then only
         a lower bound, which is cheap to compute. The exact figure of 250 processes that keep forking takes seconds, in
@@ -117,13 +96,7 @@ class Watch:
         self._waits: dict[str, int] = {}
 
     def look(self) -> None:
-        """Look once.
-
-        Raises
-        ------
-        Exceeded
-            More memory, tasks, files or sockets than the limits allow.
-        """
+        """Look once. Raises `Exceeded`: more memory, tasks, files or sockets than the limits allow."""
         self._look_at_files_and_sockets()
         tasks = resident = tables = largest = 0
         processes = []

@@ -21,7 +21,6 @@ class RankChannel:
 
     Attributes
     ----------
-    socket : socket
     output : int
         Reading end of its output pipe; -1 once closed.
     process : ForkedProcess
@@ -75,13 +74,7 @@ class RankChannel:
             self._received += piece
 
     def message(self, limit: int) -> Any:
-        """The next whole message, or `NOTHING`.
-
-        Raises
-        ------
-        Exceeded
-            It is too large, or not in the format.
-        """
+        """The next whole message, or `NOTHING`. Raises `Exceeded`: it is too large, or not in the format."""
         size = wire.HEADER.size
         if len(self._received) < size:
             return self.NOTHING

@@ -30,20 +30,8 @@ def in_turn(attempt: Callable[[float], T], share: float = BESIDE_OTHERS, only_al
     ----------
     attempt : callable
         ``attempt(share)`` runs with this share, 0…1, of its time limit.
-    share : float
-        The share of the first attempt.
-    only_alone : bool
-        Skip the first attempt.
 
-    Returns
-    -------
-    object
-        The attempt's result.
-
-    Raises
-    ------
-    Exceeded
-        As the attempt does. Of kind ``time`` only where the attempt was alone.
+    Raises `Exceeded` as the attempt does. Of kind ``time`` only where the attempt was alone.
     """
     if not only_alone:
         try:

@@ -42,15 +42,10 @@ class WarmInterpreter:
 
     Parameters
     ----------
-    slot : int
-        Number of the worker.
     sandboxed : bool
         False: forks run outside of a sandbox, with the grader's rights, on machines without sandboxes.
 
-    Raises
-    ------
-    SandboxError
-        It cannot be started.
+    Raises `SandboxError`: it cannot be started.
     """
 
     def __init__(self, slot: int = 0, sandboxed: bool = True) -> None:
@@ -88,13 +83,8 @@ class WarmInterpreter:
 
         Parameters
         ----------
-        limits : Limits
         ranks : int
             Number of processes; each gets torchrun's variables.
-        data : mapping of str to Path
-            Staged data sets that are visible in the sandbox.
-        threads : int
-            Threads per rank.
         fork_server : bool
             Whether the code will call `course_lib.distributed.launch`.
         withheld : tuple of str

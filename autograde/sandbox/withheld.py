@@ -45,10 +45,7 @@ def withheld_modules(entries: tuple[str, ...]) -> tuple[WithheldModule, ...]:
         ``course_lib.training.lo*``, all modules whose names begin like this. ``torchvision.models.resnet`` is a module
         of another package, which need not be installed. `hidden_packages` handles a whole one, such as ``timm``.
 
-    Raises
-    ------
-    WithheldError
-        An entry names no module.
+    Raises `WithheldError`: an entry names no module.
     """
     result: dict[str, Path] = {}
     for entry in entries:

@@ -24,15 +24,7 @@ def match_cells(
     Cells match by grade id, by cell id, or by equal text (for a cell that was cut and pasted). If an editor has dropped
     every cell id, a cell after a matched one matches the next cell of the source.
 
-    Parameters
-    ----------
-    submitted, source, release : list of NotebookNode
-        The cells of the three notebooks.
-
-    Returns
-    -------
-    list of int or None
-        As long as `submitted`. An index occurs more than once where cells were copied with their grade id.
+    The list is as long as `submitted`. An index occurs more than once where cells were copied with their grade id.
     """
     by_grade = {grade_id(cell): index for index, cell in enumerate(source) if grade_id(cell)}
     by_id = {cell.id: index for index, cell in enumerate(source)}
@@ -65,18 +57,11 @@ def choose_cell(submitted: list[NotebookNode], indices: list[int], source: Noteb
 
     Parameters
     ----------
-    submitted : list of NotebookNode
-        The student's cells.
     indices : list of int
         Which of them are this cell.
-    source, release : NotebookNode
-        The cell in the source and in the release.
 
-    Returns
-    -------
-    int
-        The first of `indices` whose text is an answer (not blank, not the starter's); for a cell without an answer, the
-        first unchanged one. If there is none, the first.
+    Returns the first of `indices` whose text is an answer (not blank, not the starter's); for a cell without an answer,
+    the first unchanged one. If there is none, the first.
     """
     if utils.is_solution(source):
         starter = _normal(release.source)

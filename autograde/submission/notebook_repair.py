@@ -29,7 +29,6 @@ __all__ = [
     "autograded_notebook",
     "release_of",
     "repair",
-    "safe_outputs",
     "starter_answers",
 ]
 
@@ -44,66 +43,37 @@ _RELEASE_VALUES = ("cell_type", "checksum")
 
 @dataclass(frozen=True)
 class Repair:
-    """One difference between a submission and the released lab, and its repair.
+    """One difference between a submission and the released lab, and its repair."""
 
-    Parameters
-    ----------
-    kind : str
-        ``missing-answer``, ``duplicate``, ``cell-type``, ``metadata``, ``moved``, ``restored-plain`` (a cell that
-        students may well edit, such as the parameters) or ``restored-locked`` (one that nbgrader locks: a sign of
-        tampering).
-    cell : str
-        The cell's ``grade_id``, else its id, both as the source has them.
-    detail : str
-        One line of printable ASCII.
-    """
-
+    # ``missing-answer``, ``duplicate``, ``cell-type``, ``metadata``, ``moved``, ``restored-plain`` (a cell that
+    # students may well edit, such as the parameters) or ``restored-locked`` (one that nbgrader locks: a sign of
+    # tampering)
     kind: str
-    cell: str
-    detail: str
+    cell: str  # the cell's ``grade_id``, else its id, both as the source has them
+    detail: str  # one line of printable ASCII
 
 
 @dataclass(frozen=True)
 class RepairedNotebook:
-    """The result of `repair`.
+    """The result of `repair`."""
 
-    Parameters
-    ----------
-    notebook : NotebookNode
-        Valid nbformat 4.5, without outputs. A cell of the student's own has ``metadata["added"] == True``.
-    repairs : tuple of Repair
-        In the order of the cells, at most `MAX_REPAIRS`.
-    more_repairs : int
-        How many there were beyond those.
-    added : tuple of NotebookNode
-        The student's own cells, as they are in `notebook`.
-    edited : dict
-        Cell id to the student's text, for each code cell without nbgrader metadata that the student changed.
-    origin : dict
-        Id of a cell of `notebook` to the index of the student's cell that it comes from. A locked cell that was
-        changed has none, nor has a cell that the submission lacks.
-    """
-
+    # Valid nbformat 4.5, without outputs. A cell of the student's own has ``metadata["added"] == True``.
     notebook: NotebookNode
-    repairs: tuple[Repair, ...]
-    more_repairs: int
-    added: tuple[NotebookNode, ...]
+    repairs: tuple[Repair, ...]  # in the order of the cells, at most `MAX_REPAIRS`
+    more_repairs: int  # how many there were beyond those
+    added: tuple[NotebookNode, ...]  # the student's own cells, as they are in `notebook`
+    # Cell id to the student's text, for each code cell without nbgrader metadata that the student changed
     edited: dict[str, str]
+    # Id of a cell of `notebook` to the index of the student's cell that it comes from. A locked cell that was changed
+    # has none, nor has a cell that the submission lacks.
     origin: dict[str, int]
 
 
 def release_of(source: NotebookNode) -> NotebookNode:
     """The notebook that students get, as ``nbgrader generate_assignment`` makes it of a source notebook.
 
-    Parameters
-    ----------
-    source : NotebookNode
-        Instructor's notebook, with solutions; it is not changed.
-
-    Raises
-    ------
-    RuntimeError
-        A region (solution, hidden tests, mark scheme) is not closed, or is in a cell of the wrong kind.
+    Raises `RuntimeError`: a region (solution, hidden tests, mark scheme) is not closed, or is in a cell of the wrong
+    kind.
     """
     notebook = copy.deepcopy(source)
     resources: dict = {}
@@ -115,41 +85,16 @@ def release_of(source: NotebookNode) -> NotebookNode:
 
 
 def starter_answers(source: NotebookNode) -> dict[str, str]:
-    """The text that each answer cell has in the release, by ``grade_id``.
-
-    Parameters
-    ----------
-    source : NotebookNode
-        Instructor's notebook, with solutions; it is not changed.
-
-    Raises
-    ------
-    RuntimeError
-        As `release_of`.
-    """
+    """The text that each answer cell has in the release, by ``grade_id``. Raises `RuntimeError` as `release_of`."""
     return {grade_id(cell): cell.source for cell in release_of(source).cells if utils.is_solution(cell)}
 
 
 def repair(submitted: NotebookNode, source: NotebookNode) -> RepairedNotebook:
-    """Put a student's answers into the instructor's notebook.
+    """Put a student's answers into the instructor's notebook (nbformat 4.5, with solutions). Neither is changed.
 
-    Parameters
-    ----------
-    submitted : NotebookNode
-        From `autograde.submission.submitted_notebook.read_notebook`; it is not changed.
-    source : NotebookNode
-        Instructor's notebook, nbformat 4.5, with solutions; it is not changed.
-
-    Returns
-    -------
-    RepairedNotebook
-        Of two cells with one ``grade_id`` the first that is neither the starter's text nor blank is the answer, and
-        the others are left out. Texts are compared without regard to line ends and trailing white space.
-
-    Raises
-    ------
-    RuntimeError
-        As `release_of`; never for a submission's content.
+    Of two cells with one ``grade_id`` the first that is neither the starter's text nor blank is the answer, and the
+    others are left out. Texts are compared without regard to line ends and trailing white space. Raises `RuntimeError`
+    as `release_of`; never for a submission's content.
     """
     release = release_of(source)
     source_of = match_cells(submitted.cells, source.cells, release.cells)
@@ -201,18 +146,7 @@ def repair(submitted: NotebookNode, source: NotebookNode) -> RepairedNotebook:
 def autograded_notebook(submitted: NotebookNode, repaired: RepairedNotebook) -> NotebookNode:
     """The repaired notebook with the student's own outputs, for an instructor to look at.
 
-    Parameters
-    ----------
-    submitted : NotebookNode
-        The notebook from which `repaired` was made.
-    repaired : RepairedNotebook
-        From `repair`; it is not changed.
-
-    Returns
-    -------
-    NotebookNode
-        Outputs are `safe_outputs`. They come from the student's file and prove nothing. A changed locked cell shows
-        none.
+    Outputs are `safe_outputs`. They come from the student's file and prove nothing. A changed locked cell shows none.
     """
     notebook = copy.deepcopy(repaired.notebook)
     for cell in notebook.cells:

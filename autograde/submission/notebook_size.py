@@ -28,9 +28,7 @@ def without_outputs(text: bytes) -> bytes:
 
     What is no JSON stays no JSON.
 
-    Raises
-    ------
-    TooManyTokens
+    Raises `TooManyTokens`.
     """
     pieces, kept, tokens = [], 0, 0
     depth = skipped = 0  # of open brackets in a value that is left out, and where it began

@@ -32,11 +32,8 @@ class RunFolder:
     writer : str
         The program that writes it, for messages; empty for the notebook.
 
-    Raises
-    ------
-    EvidenceError
-        Where there is no such folder (``run/``, else ``runs/LAB/``; ``run/FOLDER/``, else ``runs/LAB/FOLDER/``), or one
-        of its components is not a plain folder.
+    Raises `EvidenceError` where there is no such folder (``run/``, else ``runs/LAB/``; ``run/FOLDER/``, else
+    ``runs/LAB/FOLDER/``), or one of its components is not a plain folder.
     """
 
     def __init__(self, submission: Path, lab: str, folder: str = "", writer: str = "") -> None:
@@ -74,28 +71,9 @@ class RunFolder:
         os.close(self._fd)
 
     def read(self, name: str, limit: int) -> bytes:
-        """Read one plain file of the folder.
-
-        Parameters
-        ----------
-        name : str
-            A bare file name, chosen by the grader.
-        limit : int
-            Largest size accepted, in bytes.
-
-        Raises
-        ------
-        EvidenceError
-            Missing, a link, not a plain file, larger than `limit`, or unreadable.
-        """
-        return read_plain(
-            self._fd,
-            name,
-            limit,
-            shown=f"{self.where}/{name}",
-            missing=self.remedy,
-            remedy="hand in the file as the lab wrote it",
-        )
+        """Read one plain file of the folder, as `read_plain`."""
+        shown, remedy = f"{self.where}/{name}", "hand in the file as the lab wrote it"
+        return read_plain(self._fd, name, limit, shown=shown, missing=self.remedy, remedy=remedy)
 
 
 def is_handed_in(submission: Path, lab: str, folder: str = "") -> bool:
@@ -108,24 +86,10 @@ def is_handed_in(submission: Path, lab: str, folder: str = "") -> bool:
 
 
 def open_submission(submission: Path) -> int:
-    """Open a submission's folder.
+    """Open ``submitted/STUDENT/LAB``; a descriptor, for the caller to close. Neither STUDENT nor LAB may be a link.
 
-    Parameters
-    ----------
-    submission : Path
-        ``submitted/STUDENT/LAB``. Neither of the last two components may be a link.
-
-    Returns
-    -------
-    int
-        A descriptor of the folder, for the caller to close.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such folder.
-    EvidenceError
-        If one of the two is a link or another thing than a folder, or cannot be opened.
+    Raises `FileNotFoundError` if there is no such folder, and `EvidenceError` if one of the two is a link or another
+    thing than a folder, or cannot be opened.
     """
     opened = []
     try:
@@ -152,21 +116,14 @@ def read_plain(folder_fd: int, name: str, limit: int, *, shown: str, missing: st
 
     Parameters
     ----------
-    folder_fd : int
-        Descriptor of the folder.
     name : str
         A bare file name, chosen by the grader.
     limit : int
         Largest size accepted, in bytes.
-    shown : str
-        What messages call the file.
-    missing, remedy : str
-        What to do where the file is missing, and where it cannot be used.
+    shown, missing, remedy : str
+        What messages call the file; what to do where it is missing, and where it cannot be used.
 
-    Raises
-    ------
-    EvidenceError
-        Missing, a link, not a plain file, larger than `limit`, or unreadable.
+    Raises `EvidenceError`: missing, a link, not a plain file, larger than `limit`, or unreadable.
     """
     # O_NONBLOCK: opening a named pipe must return, so that we can see what it is and refuse it.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -56,17 +56,11 @@ def read_notebook(submission: Path, lab: str) -> NotebookNode:
     lab : str
         The lab's full name; the file is ``LAB.ipynb``.
 
-    Returns
-    -------
-    NotebookNode
-        A valid nbformat 4.5 notebook of code, markdown and raw cells. An id that is missing, malformed or taken is
-        replaced by ``unnamed-N``. Metadata is empty but for nbgrader's own fields; outputs are `safe_outputs`. A file
-        above `MAX_BYTES` is read without outputs, which ``metadata.left_out`` then says in one line.
+    Returns a valid nbformat 4.5 notebook of code, markdown and raw cells. An id that is missing, malformed or taken is
+    replaced by ``unnamed-N``. Metadata is empty but for nbgrader's own fields; outputs are `safe_outputs`. A file above
+    `MAX_BYTES` is read without outputs, which ``metadata.left_out`` then says in one line.
 
-    Raises
-    ------
-    EvidenceError
-        For every problem, in one line. Nothing else is raised.
+    Raises `EvidenceError` for every problem, in one line. Nothing else is raised.
     """
     shown = f"{lab}.ipynb"
     try:
@@ -265,12 +259,9 @@ def safe_outputs(cell: dict) -> list[NotebookNode]:
     cell : dict
         A cell as JSON has it; nothing is assumed of its shape.
 
-    Returns
-    -------
-    list of NotebookNode
-        Valid nbformat 4 outputs with stream text, ``text/plain`` (both without terminal codes and together at most
-        `MAX_OUTPUT_TEXT` characters) and ``image/png`` (at most `MAX_IMAGE_BYTES`, with PNG's signature). No error
-        outputs, HTML, SVG, JavaScript, widgets or metadata. Never raises.
+    Valid nbformat 4 outputs with stream text, ``text/plain`` (both without terminal codes and together at most
+    `MAX_OUTPUT_TEXT` characters) and ``image/png`` (at most `MAX_IMAGE_BYTES`, with PNG's signature). No error outputs,
+    HTML, SVG, JavaScript, widgets or metadata. Never raises.
     """
     outputs = cell.get("outputs") if isinstance(cell, dict) else None
     safe: list[NotebookNode] = []

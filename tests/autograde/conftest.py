@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_class import write_rubrics
 from fake_runs import LAB, Run, hand_in_to, lay_out, source_notebook
 
 import autograde.batch.worker
@@ -14,8 +15,8 @@ from autograde.batch.pool import GradingResult
 from autograde.gradebook.scores import ensure_assignment, nbgrader_settings
 from autograde.grading.grading_context import GradingContext, course_secret
 from autograde.grading.grading_context import source_notebook as read_source
-from autograde.rubric.criteria import NEEDS_MODEL
 from autograde.rubric.schema import find_rubric
+from course_lib.runs.run_evidence.criteria import NEEDS_MODEL
 
 
 @pytest.fixture
@@ -112,3 +113,11 @@ def graded_here(bench_of, monkeypatch) -> list[str]:
 
     monkeypatch.setattr("autograde.batch.grade_lab.run_local", run_here)
     return graded
+
+
+@pytest.fixture
+def two_labs(tmp_path, monkeypatch) -> Path:
+    """A course folder for the reports of `fake_class`'s two labs, whose name is a scheme where it is an address."""
+    rubrics = write_rubrics(tmp_path / "rubrics")
+    monkeypatch.setattr("autograde.reports.report.find_rubric", lambda lab: rubrics[lab])
+    return tmp_path / "course: 1"

@@ -1,6 +1,5 @@
 """What `nbgrader release_feedback` needs beside each autograded notebook, whatever was handed in."""
 
-import os
 import re
 from types import SimpleNamespace
 
@@ -35,22 +34,19 @@ def test_the_secret_that_was_drawn_goes_along(written):
     assert written(put) == [DRAWN, "2026-11-20 22:30:00.500000 UTC\n"]
 
 
-@pytest.mark.parametrize(
-    "put",
-    [
-        lambda folder: None,
-        lambda folder: (folder / "submission_secret.txt").write_text(""),
-        lambda folder: (folder / "submission_secret.txt").write_text("../../ben"),
-        lambda folder: (folder / "submission_secret.txt").write_text("a" * 1_000_000),
-        lambda folder: (folder / "submission_secret.txt").write_bytes(b"\xff" * 128),
-        lambda folder: (folder / "submission_secret.txt").symlink_to("/etc/hostname"),
-        lambda folder: (folder / "submission_secret.txt").mkdir(),
-        lambda folder: os.mkfifo(folder / "submission_secret.txt"),
-    ],
-    ids=["none", "empty", "path", "large", "binary", "link", "folder", "pipe"],
-)
+NO_SECRET = {
+    "none": lambda path: None,
+    "empty": lambda path: path.write_text(""),
+    "path": lambda path: path.write_text("../../ben"),
+    "large": lambda path: path.write_text("a" * 1_000_000),
+    "binary": lambda path: path.write_bytes(b"\xff" * 128),
+    "link": lambda path: path.symlink_to("/etc/hostname"),
+}
+
+
+@pytest.mark.parametrize("put", NO_SECRET.values(), ids=NO_SECRET)
 def test_without_one_there_is_a_secret_that_nobody_knows(written, put):
-    secret, time = written(put)
+    secret, time = written(lambda folder: put(folder / "submission_secret.txt"))
     assert re.fullmatch("[0-9a-f]{128}", secret)
     assert time == ""
 

@@ -47,49 +47,42 @@ def reasons(verdict):
 FILES = {"run.json": "run_record", "learning_curve.csv": "curve_schema", "assessment.out": "transcript"}
 
 
-@pytest.mark.parametrize(("name", "kind"), FILES.items())
-class TestEachFile:
-    def test_missing(self, grade, submission, name, kind):
-        (submission / "run" / name).unlink()
-        assert f"run/{name} is missing: run the lab to its end" in reasons(grade())[kind]
+def moved_and_linked(path, elsewhere):
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
 
-    def test_a_link_out_of_the_submission(self, grade, submission, tmp_path, name, kind):
-        path = submission / "run" / name
-        path.rename(tmp_path / "secret")
-        path.symlink_to(tmp_path / "secret")
-        assert f"run/{name} is a symbolic link" in reasons(grade())[kind]
 
-    def test_a_folder(self, grade, submission, name, kind):
-        (submission / "run" / name).unlink()
-        (submission / "run" / name).mkdir()
-        assert f"run/{name} is not a plain file" in reasons(grade())[kind]
+SPOILT = {
+    "missing": (lambda path, _: path.unlink(), "run/{} is missing: run the lab to its end"),
+    "a link out of the submission": (moved_and_linked, "run/{} is a symbolic link"),
+    "a folder": (lambda path, _: (path.unlink(), path.mkdir()), "run/{} is not a plain file"),
+    "a pipe that nobody writes": (lambda path, _: (path.unlink(), os.mkfifo(path)), "run/{} is not a plain file"),
+    "a huge sparse file": (lambda path, _: os.truncate(path, 1 << 40), "run/{} has 1,099,511,627,776 bytes"),
+    "not UTF-8": (lambda path, _: path.write_bytes(b"\xff\xfe\x00"), "{} is not UTF-8 text (byte 0)"),
+}
 
-    def test_a_pipe_that_nobody_writes(self, grade, submission, name, kind):
-        (submission / "run" / name).unlink()
-        os.mkfifo(submission / "run" / name)
-        assert f"run/{name} is not a plain file" in reasons(grade())[kind]
 
-    def test_a_huge_file(self, grade, submission, name, kind):
-        os.truncate(submission / "run" / name, 1 << 40)  # sparse
-        assert f"run/{name} has 1,099,511,627,776 bytes" in reasons(grade())[kind]
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("spoil", SPOILT)
+def test_a_spoilt_file_is_a_reason(grade, submission, tmp_path, spoil, name):
+    change, expected = SPOILT[spoil]
+    change(submission / "run" / name, tmp_path / "elsewhere")
+    assert expected.format(name) in reasons(grade())[FILES[name]]
 
-    def test_not_utf8(self, grade, submission, name, kind):
-        (submission / "run" / name).write_bytes(b"\xff\xfe\x00")
-        assert f"{name} is not UTF-8 text (byte 0)" in reasons(grade())[kind]
 
-    def test_unreadable_for_a_reason_nobody_thought_of(self, grade, monkeypatch, name, kind):
-        parser = {"run.json": "parse_run_record", "learning_curve.csv": "parse_learning_curve"}
-        monkeypatch.setattr(
-            f"course_lib.runs.run_evidence.evidence.{parser.get(name, 'parse_transcript')}", lambda text: 1 / 0
-        )
-        assert f"{name} could not be read (ZeroDivisionError)" in reasons(grade())[kind]
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_a_parser_fails_on_for_a_reason_nobody_thought_of(grade, monkeypatch, name):
+    parser = {"run.json": "parse_run_record", "learning_curve.csv": "parse_learning_curve"}
+    monkeypatch.setattr(
+        f"course_lib.runs.run_evidence.evidence.{parser.get(name, 'parse_transcript')}", lambda text: 1 / 0
+    )
+    assert f"{name} could not be read (ZeroDivisionError)" in reasons(grade())[FILES[name]]
 
 
 @pytest.mark.parametrize("level", ["run", "lab", "student"])
 def test_a_link_in_place_of_a_folder_is_not_followed(grade, submission, tmp_path, level):
     path = {"run": submission / "run", "lab": submission, "student": submission.parent}[level]
-    path.rename(tmp_path / "elsewhere")
-    path.symlink_to(tmp_path / "elsewhere")
+    moved_and_linked(path, tmp_path / "elsewhere")
     verdict = grade()
     assert verdict.score == 0
     assert "is not a plain folder (a link or a file)" in reasons(verdict)["run_record"]
@@ -144,45 +137,29 @@ def test_other_names_in_the_run_folder_are_not_even_looked_at(grade, submission)
     assert grade().score == 8
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "null",
-        "[" * 200_000,
-        '{"a":' * 40_000,
-        '{"world_size": NaN}',
-        '{"world_size": ' + "9" * 10_000 + "}",
-        '{"lab": "\\ud800"}',
-        '"' + "<script>" * 1000,
-    ],
-)
+NO_RECORDS = [
+    "", "{", "[]", "null", "[" * 200_000, '{"a":' * 40_000, '{"world_size": NaN}', '{"world_size": ' + "9" * 10_000 + "}",
+    '{"lab": "\\ud800"}', '"' + "<script>" * 1000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_RECORDS)
 def test_json_that_is_no_record(grade, submission, text):
     (submission / "run" / "run.json").write_text(text)
     assert reasons(grade())["run_record"].startswith("run.json")
 
 
-def test_markup_and_terminal_codes_come_out_as_plain_ascii(grade, submission):
+def test_markup_terminal_codes_and_lone_surrogates_come_out_as_plain_ascii(grade, submission, tmp_path):
     path = submission / "run" / "run.json"
-    record = json.loads(path.read_text())
-    record["lab"] = "<script>alert(1)</script>\x1b[2J\n\u202e\N{SNOWMAN}"
-    path.write_text(json.dumps(record))
-    reason = reasons(grade())["run_record"]
-    assert reason.isascii() and reason.isprintable()
-
-
-def test_a_lone_surrogate_in_a_shown_field_survives_saving(grade, submission, tmp_path):
-    path = submission / "run" / "run.json"
-    record = json.loads(path.read_text())
-    record["device"] = "\ud800\x00"
-    path.write_text(json.dumps(record))
-    grade().save(tmp_path)
+    odd = {"lab": "<script>alert(1)</script>\x1b[2J\n\u202e\N{SNOWMAN}", "device": "\ud800\x00"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | odd))
+    verdict = grade()
+    assert reasons(verdict)["run_record"].isascii() and reasons(verdict)["run_record"].isprintable()
+    verdict.save(tmp_path)
 
 
 def test_a_criterion_that_breaks_earns_nothing_and_the_others_go_on(grade, monkeypatch):
-    from autograde.rubric import criteria
+    from course_lib.runs.run_evidence import criteria
 
     broken = criteria.Kind(lambda evidence, settings: 1 / 0, "x", {})
     monkeypatch.setitem(criteria.KINDS, "monotone", broken)

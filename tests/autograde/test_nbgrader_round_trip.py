@@ -109,15 +109,8 @@ def feedback(course, student):
 
 def formgrader(course, student):
     """What formgrader's handler shows of the notebook in autograded/."""
-    resources = {
-        "assignment_id": LAB,
-        "notebook_id": LAB,
-        "submission_id": "0",
-        "index": 0,
-        "total": 1,
-        "base_url": "/",
-    }
-    resources |= {"student": student, "last_name": None, "first_name": None, "nonce": "N"}
+    resources = {"assignment_id": LAB, "notebook_id": LAB, "submission_id": "0", "index": 0, "total": 1}
+    resources |= {"student": student, "last_name": None, "first_name": None, "nonce": "N", "base_url": "/"}
     names = {"notebook": LAB, "assignment": LAB, "student": student, "db_url": f"sqlite:///{course / 'gradebook.db'}"}
     path = course / "autograded" / student / LAB / f"{LAB}.ipynb"
     wanted = ["nbgrader.preprocessors.GetGrades"]

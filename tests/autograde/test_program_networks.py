@@ -15,11 +15,11 @@ import autograde.grading.held_out
 from autograde.grading.evidence import read_program
 from autograde.grading.held_out import program_cell, try_weights
 from autograde.grading.run_judging import judge_run
-from autograde.rubric.criteria import KINDS
 from autograde.rubric.schema import find_rubric
 from autograde.sandbox.limits import Limits
 from autograde.submission.run_folder import EvidenceError
 from course_lib.data.batches import load
+from course_lib.runs.run_evidence.criteria import KINDS
 from course_lib.runs.run_evidence.evidence import Evidence, HeldOut, parse_evidence
 from course_lib.runs.run_evidence.run_record import RunRecord
 

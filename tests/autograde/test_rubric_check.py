@@ -32,26 +32,6 @@ def changed(cell_id, **settings):
     return notebook
 
 
-@pytest.mark.parametrize(
-    ("notebook", "expected"),
-    [
-        (
-            changed("check-evaluate", points=5),
-            "cell 'check-evaluate' is worth 5 points in the notebook, 7 in the rubric",
-        ),
-        (changed("check-evaluate", grade_id="other"), "the notebook has no grade cell 'check-evaluate'"),
-        (changed("check-evaluate", grade_id="other"), "grade cell 'other' of the notebook is not in [exercises]"),
-        (
-            changed("run-evidence", points=19),
-            "cell 'run-evidence' is worth 19 points in the notebook, 10 in the rubric",
-        ),
-        (changed("run-evidence", solution=True), "cell 'run-evidence' is an answer that is graded by hand"),
-    ],
-)
-def test_a_notebook_that_differs_is_told(notebook, expected):
-    assert expected in rubric_problems(find_rubric(LAB), notebook)
-
-
 def with_exercise(**changes):
     rubric = find_rubric(LAB)
     first, *others = rubric.exercises
@@ -63,35 +43,38 @@ def with_network(name):
     return replace(find_rubric(LAB), runs=(replace(run, model=structs.replace(run.model, network=name)),))
 
 
-@pytest.mark.parametrize(
-    ("rubric", "expected"),
-    [
-        (with_exercise(check="lab01.nothing"), "exercise 'check-train-step': there is no check 'lab01.nothing'"),
-        (with_exercise(points={"update": 5.0}), "part 'repeat' of check 'lab01.train-step' has no points"),
-        (
-            with_exercise(points={"update": 3.0, "repeat": 2.0, "returns": 0.5, "style": 0.5}),
-            "check 'lab01.train-step' has no part 'style'",
-        ),
-        (
-            replace(find_rubric(LAB), execution=Execution(run=("set-up",))),
-            "[execution] run: the notebook has no code cell 'set-up'",
-        ),
-        (
-            replace(find_rubric(LAB), execution=Execution(run=("setup",), parameters={"data_set": "x"})),
-            "[execution] parameters: the notebook's parameters cell has no 'data_set'",
-        ),
-        (
-            replace(find_rubric(LAB), execution=Execution(run=("setup",), withheld=("course_lib.metrix",))),
-            "[execution] withheld: 'course_lib.metrix': there is no module course_lib.metrix",
-        ),
-        (
-            with_network("course_lib:resnet"),
-            "[model] network is 'course_lib:resnet'",
-        ),
-    ],
-)
-def test_a_rubric_that_differs_is_told(rubric, expected):
-    assert any(expected in line for line in rubric_problems(rubric, SOURCE)), rubric_problems(rubric, SOURCE)
+def with_execution(**fields):
+    return replace(find_rubric(LAB), execution=Execution(**{"run": ("setup",)} | fields))
+
+
+EXTRA_PART = {"update": 3.0, "repeat": 2.0, "returns": 0.5, "style": 0.5}
+OURS = find_rubric(LAB)
+DIFFER = [
+    (OURS, changed("check-evaluate", points=5), "cell 'check-evaluate' is worth 5 points in the notebook, 7 in the rubric"),
+    (OURS, changed("check-evaluate", grade_id="other"), "the notebook has no grade cell 'check-evaluate'"),
+    (OURS, changed("check-evaluate", grade_id="other"), "grade cell 'other' of the notebook is not in [exercises]"),
+    (OURS, changed("run-evidence", points=19), "cell 'run-evidence' is worth 19 points in the notebook, 10 in the rubric"),
+    (OURS, changed("run-evidence", solution=True), "cell 'run-evidence' is an answer that is graded by hand"),
+    (with_exercise(check="lab01.nothing"), SOURCE, "exercise 'check-train-step': there is no check 'lab01.nothing'"),
+    (with_exercise(points={"update": 5.0}), SOURCE, "part 'repeat' of check 'lab01.train-step' has no points"),
+    (with_exercise(points=EXTRA_PART), SOURCE, "check 'lab01.train-step' has no part 'style'"),
+    (with_execution(run=("set-up",)), SOURCE, "[execution] run: the notebook has no code cell 'set-up'"),
+    (
+        with_execution(parameters={"data_set": "x"}), SOURCE,
+        "[execution] parameters: the notebook's parameters cell has no 'data_set'",
+    ),
+    (
+        with_execution(withheld=("course_lib.metrix",)), SOURCE,
+        "[execution] withheld: 'course_lib.metrix': there is no module course_lib.metrix",
+    ),
+    (with_network("course_lib:resnet"), SOURCE, "[model] network is 'course_lib:resnet'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rubric", "notebook", "expected"), DIFFER)
+def test_a_rubric_and_a_notebook_that_differ_are_told(rubric, notebook, expected):
+    problems = rubric_problems(rubric, notebook)
+    assert any(expected in line for line in problems), problems
 
 
 def test_a_rubric_without_exercises_leaves_the_other_cells_to_nbgrader():

@@ -3,6 +3,7 @@
 import os
 import textwrap
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,11 +51,12 @@ def test_there_is_no_network_but_loopback(inside):
                     connection.connect(tuple(address))
                 except OSError as error:
                     failed.append(type(error).__name__ + str(error.errno))
-        return names, failed, open("/proc/net/route").read().splitlines()[1:]
+        return names, failed, open("/proc/net/route").read().splitlines()[1:], os.readlink("/proc/self/ns/net")
         """,
         [["1.1.1.1", 53], ["169.254.169.254", 80], ["10.0.0.1", 22]],
     )
-    assert found == (["lo"], ["OSError101"] * 3, [])  # network is unreachable
+    assert found[:3] == (["lo"], ["OSError101"] * 3, [])  # network is unreachable
+    assert found[3] != os.readlink("/proc/self/ns/net")  # though this machine has no other, either
 
 
 def test_there_are_no_processes_of_the_host_and_no_way_into_those_of_the_sandbox(inside):
@@ -113,17 +115,13 @@ def test_of_the_repository_and_of_home_folders_only_the_public_packages_are_ther
                 if folder.endswith("-packages"):  # of thousands of folders only those that could be the course's
                     folders[:] = [f for f in folders if f.startswith(("course", "autograde", "labs", "tests", "distributed_"))]
                 found += [os.path.join(folder, f) for f in here if f in names and "nbgrader" not in folder]
-        return found, importlib.util.find_spec("autograde") is None
+        loaded = [name for name in sys.modules if name.split(".")[0] in ("autograde", "nbgrader")]
+        return found, importlib.util.find_spec("autograde"), loaded
         """,
         [[str(path) for path in hidden], [str(path) for path in python_paths()]],
     )
-    assert found == ([], True)
+    assert found == ([], None, [])
     assert inside("import course_lib, data_prep.staged, assessment_print; return course_lib.__name__") == "course_lib"
-
-
-def test_the_hidden_checks_and_the_solutions_are_in_no_module_that_is_loaded(inside):
-    found = inside("return [name for name in sys.modules if name.split('.')[0] in ('autograde', 'nbgrader')]")
-    assert found == []
 
 
 def test_an_interpreter_started_with_secrets_around_it_does_not_get_them(monkeypatch):
@@ -262,23 +260,6 @@ SMALL = {"memory_bytes": 256 * MIB, "seconds": 300.0}
 TASKS = {"tasks": 40, "seconds": 300.0}
 LIMITS = {
     "sleep": ("time.sleep(60)", {"seconds": 1.0}, "time", "timed out after 1 s"),
-    "spin": ("while True: pass", {"seconds": 1.0}, "time", "timed out after 1 s"),
-    "stopped": ("import signal\nos.kill(os.getpid(), signal.SIGSTOP)", {"seconds": 1.0}, "time", "timed out after 1 s"),
-    "memory-that-is-not-mapped": (
-        # Filled, and taken out of the process's own tables: only the kernel still counts it.
-        """
-        import mmap
-        kept = []
-        while True:
-            kept.append(mmap.mmap(-1, 1 << 26))
-            for start in range(0, 1 << 26, 1 << 20):
-                kept[-1][start : start + (1 << 20)] = bytes([1]) * (1 << 20)
-            kept[-1].madvise(mmap.MADV_DONTNEED)
-        """,
-        SMALL,
-        "memory",
-        "out of memory",
-    ),
     "one-process": ("kept = b'x' * (2 << 30)\ntime.sleep(300)", SMALL, "memory", "out of memory"),
     "sockets": (
         # Bytes in the buffers of sockets belong to no process.
@@ -320,33 +301,6 @@ LIMITS = {
         "tasks",
         "started more than 40 processes and threads",
     ),
-    "fork-bomb": (
-        # Every process forks for ever.
-        """
-        while True:
-            try:
-                os.fork()
-            except OSError:
-                pass
-        """,
-        TASKS,
-        "tasks",
-        "started more than 40 processes and threads",
-    ),
-    "zombies": (
-        # They end at once, and nobody waits for them.
-        """
-        try:
-            while os.fork() != 0:
-                pass
-            os._exit(0)
-        except BlockingIOError:
-            time.sleep(300)
-        """,
-        TASKS,
-        "tasks",
-        "started more than 40 processes and threads",
-    ),
     "threads": (
         """
         import threading
@@ -366,22 +320,15 @@ LIMITS = {
         "output",
         "printed too much (more than 1 MB)",
     ),
-    "print": ("while True: print('x' * 1000)", {"output_bytes": MIB}, "output", "printed too much (more than 1 MB)"),
     "answer": ("return b'x' * (3 << 20)", {"answer_bytes": MIB}, "answer", "at most 1,048,576 are read"),
     "exit": ("os._exit(3)", {}, "ended", "ended itself with exit code 3"),
     "kill": ("os.kill(os.getpid(), 9)", {}, "ended", "ended by signal 9"),
-    "crash": ("import ctypes\nctypes.string_at(0)", {}, "ended", "ended by signal 11"),
     "closed": ("os.closerange(3, 100)\ntime.sleep(30)", {"seconds": 2.0}, "time", "timed out after 2 s"),
     "closed-exit": ("os.closerange(3, 100)\nos._exit(0)", {}, "ended", "ended itself with exit code 0"),
 }
 # Messages that are no answers, over the runner's own socket, which any code of its process can find.
 FORGED = {
-    "lengths that no message has": ('channel.sendall(b"\\xff" * 8 + bytes(8))', "answer", "18,446,744,073,709,551,615 bytes"),
     "an exabyte": ('channel.sendall(struct.pack(">QQ", 1 << 60, 0))', "answer", "at most"),
-    "an object without a key": ("say({})", "protocol", "not in the format"),
-    "one blob many times": (
-        'say([{"$bytes": [0, 6_000_000]}] * 100_000, bytes(6_000_000))', "protocol", "more than it holds bytes",
-    ),
     "a pickle": (
         "file = io.BytesIO()\nnumpy.save(file, numpy.array([Payload()], dtype=object), allow_pickle=True)\n"
         'say({"$array": [0, len(file.getvalue())]}, file.getvalue())', "protocol", "something other than numbers",
@@ -433,37 +380,6 @@ def test_every_limit_has_its_own_verdict(inside, body, limits, kind, told):
 def test_a_single_process_meets_its_bounds_as_an_error_of_its_own(inside, body, limits, told):
     found = inside(body, **limits)
     assert told in found["type"] + found["message"]
-
-
-def processes_with(marker: str) -> list[int]:
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                if marker in Path("/proc", name, "cmdline").read_text():
-                    found.append(int(name))
-            except OSError:
-                continue
-    return found
-
-
-def test_a_detached_process_is_gone_with_the_sandbox(warm):
-    marker = f"marker-{time.time_ns()}"
-    body = """
-        if os.fork() == 0:
-            os.setsid()
-            if os.fork() == 0:
-                os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", given])
-            os._exit(0)
-        return True
-    """
-    with warm.execute(Limits(seconds=30.0)) as execution:
-        assert execution.call(probe(body), "probe", marker) == [{"value": True}]
-        end = time.monotonic() + 300
-        while not (alive := processes_with(marker)) and time.monotonic() < end:
-            time.sleep(0.02)
-        assert len(alive) == 1  # seen from outside, and of no use to anybody
-    assert processes_with(marker) == []
 
 
 def test_two_sandboxes_do_not_see_each_other(warm):
@@ -607,19 +523,14 @@ def test_ranks_share_nothing_but_the_network(warm, network):
     with warm.execute(Limits(seconds=30.0), ranks=2, network=network) as execution:
         left = execution.call(probe("if not given:\n    return 0" + LEAVE), "probe", [True, False])
         replies = execution.call(probe("if not given:\n    return 0" + FIND), "probe", [False, True])
+        networks = execution.call(probe("return os.readlink('/proc/self/ns/net')"), "probe", [None, None])
         processes = [name for name in os.listdir(f"/proc/{execution.place.pid}/root/proc") if name.isdigit()]
     assert left[0]["value"] == (2 if network else 1)  # a process, and a listener
     found = replies[1]["value"]
     assert found == (["loopback"] if network else [])
     assert len(processes) >= 5  # all of them are seen, and ended, by the grader
-
-
-@pytest.mark.parametrize("network", [True, False])
-def test_ranks_have_one_loopback_device_or_each_its_own(warm, network):
-    """That no socket can be opened is another wall; this one holds without it."""
-    with warm.execute(Limits(seconds=30.0), ranks=2, network=network) as execution:
-        replies = execution.call(probe("return os.readlink('/proc/self/ns/net')"), "probe", [None, None])
-    assert len({reply["value"] for reply in replies}) == (1 if network else 2)
+    # That no socket can be opened is another wall; this one holds without it.
+    assert len({reply["value"] for reply in networks}) == (1 if network else 2)
 
 
 def test_the_end_of_a_rank_is_told_as_it_was(warm):
@@ -633,21 +544,6 @@ def test_the_end_of_a_rank_is_told_as_it_was(warm):
             )
 
 
-def test_one_thing_that_is_broken_is_seen(warm, monkeypatch):
-    """The tests above can fail: without its network namespace the sandbox shows the host's interfaces."""
-    arguments = Sandbox._arguments
-    monkeypatch.setattr(
-        Sandbox, "_arguments", lambda self, *rest: [each for each in arguments(self, *rest) if each != "--unshare-net"]
-    )
-    with warm.execute(Limits(seconds=20.0)) as execution:
-        (reply,) = execution.call(probe("return os.readlink('/proc/self/ns/net')"), "probe", None)
-    assert reply["value"] == os.readlink("/proc/self/ns/net")
-    monkeypatch.undo()
-    with warm.execute(Limits(seconds=20.0)) as execution:
-        (reply,) = execution.call(probe("return os.readlink('/proc/self/ns/net')"), "probe", None)
-    assert reply["value"] != os.readlink("/proc/self/ns/net")
-
-
 def test_a_sandbox_that_cannot_be_made_is_one_line_with_the_remedy(monkeypatch):
     monkeypatch.setattr("autograde.sandbox.bubblewrap.shutil.which", lambda name: None)
     assert "\n" not in missing_sandbox() and "apt-get install bubblewrap" in missing_sandbox()
@@ -657,7 +553,7 @@ def test_an_environment_below_tmp_is_still_there(tmp_path, monkeypatch):
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "marker").write_text("seen")
     monkeypatch.setattr("autograde.sandbox.bubblewrap.python_paths", lambda: (tmp_path / "venv",))
-    with Sandbox() as sandbox:
+    with closing(Sandbox()) as sandbox:
         inside = Path(f"/proc/{sandbox.pid}/root")
         assert Path(f"{inside}{tmp_path}/venv/marker").read_text() == "seen"
         assert (inside / "tmp" / "lab").is_dir()

@@ -3,13 +3,12 @@
 import json
 import os
 import re
-import shutil
 
 import nbformat
 import pytest
 from fake_runs import LAB
 from safetensors.torch import load_file, save_file
-from three_runs import FILES_ONLY, PROGRAMS, RUBRIC, hand_in_run, notebook_of_three, trained_run, write_rubric
+from three_runs import PROGRAMS, RUBRIC, hand_in_run, notebook_of_three, trained_run, write_rubric
 
 from autograde.batch.grade_lab import _timeout, grade_lab
 from autograde.gradebook.scores import CourseError, lab_points, nbgrader_settings, open_gradebook
@@ -259,30 +258,11 @@ def a_link(folder, elsewhere):
     folder.symlink_to(elsewhere)
 
 
-def a_file(folder, elsewhere):
-    shutil.rmtree(folder)
-    folder.write_text("{}")
-
-
-def a_pipe(folder, elsewhere):
-    shutil.rmtree(folder)
-    os.mkfifo(folder)
-
-
-def a_link_above(folder, elsewhere):
-    folder.parent.rename(elsewhere)
-    folder.parent.symlink_to(elsewhere)
-
-
-@pytest.mark.parametrize("spoil", [a_link, a_file, a_pipe])
-def test_what_is_no_plain_folder_is_not_opened(grade, submission, tmp_path, spoil):
-    spoil(hand_in_run(submission, "beta"), tmp_path / "elsewhere")
-    assert reason(grade(), "beta") == ("run/beta/ is not a plain folder (a link or a file): hand in the folder itself")
-
-
-def test_a_link_above_the_folders_is_not_followed(grade, submission, tmp_path):
-    a_link_above(hand_in_run(submission, "beta"), tmp_path / "elsewhere")
-    assert reason(grade(), "beta").startswith("run/ is not a plain folder (a link or a file)")
+@pytest.mark.parametrize("level", ["run/beta", "run"])
+def test_what_is_no_plain_folder_is_not_opened(grade, submission, tmp_path, level):
+    hand_in_run(submission, "beta")
+    a_link(submission / level, tmp_path / "elsewhere")
+    assert reason(grade(), "beta") == f"{level}/ is not a plain folder (a link or a file): hand in the folder itself"
 
 
 def test_weights_that_do_not_fit_into_a_worker_several_times_are_not_read(grade, submission, warm):
@@ -290,14 +270,6 @@ def test_weights_that_do_not_fit_into_a_worker_several_times_are_not_read(grade,
     assert "run/beta/model.safetensors has 134,217,729 bytes, at most 134,217,728 are read" in reason(
         grade(warm), "beta"
     )
-
-
-def test_other_files_of_a_program_are_not_even_looked_at(grade, submission, warm):
-    folder = hand_in_run(submission, "alpha")
-    os.mkfifo(folder / "checkpoint.safetensors")
-    (folder / "curve.png").symlink_to("/etc/passwd")
-    (folder / "alpha").mkdir()
-    assert scores(grade(warm))["run-alpha"] == 10
 
 
 @pytest.mark.parametrize("key", ["id", "folder", "program"])
@@ -334,14 +306,6 @@ def test_a_program_that_is_no_text_is_a_reason(grade, submission):
     record.write_text(record.read_text().replace('"program": "beta"', '"program": ["beta"]'))
     assert "nothing says that this is a run of beta.py: run.json: program is a list, a string was expected" in reason(
         grade(), "beta"
-    )
-
-
-def test_without_a_record_nothing_says_whose_the_curve_is(grade, submission, tmp_path):
-    (hand_in_run(submission, "beta") / "run.json").unlink()
-    verdict = grade(rubric=load_rubric(write_rubric(tmp_path / "rubrics", FILES_ONLY)))
-    assert reason(verdict, "beta").startswith(
-        "nothing says that this is a run of beta.py: run/beta/run.json is missing"
     )
 
 

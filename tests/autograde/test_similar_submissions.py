@@ -6,15 +6,11 @@ import re
 import pytest
 from fake_runs import LAB, hand_in_to, solved_notebook
 
-from autograde.reports.similarity.submissions import (
-    answers_like_the_library,
-    compare_answers,
-    flag_library,
-    flag_similar,
-    read_answers,
-)
+from autograde.reports.similarity.comparison import compare, compare_with_library
+from autograde.reports.similarity.submissions import flag_alike, read_answers
 from autograde.rubric.schema import find_rubric
 from autograde.rubric.verdict import RunSummary, Verdict
+from autograde.sandbox.withheld import original_sources
 from course_lib.training import loop as training
 
 ODD = """
@@ -51,10 +47,12 @@ def test_a_copy_of_an_odd_answer_is_flagged_on_both_and_shown_and_the_usual_solu
         handed_in(student)
     handed_in("copier", ODD.replace("guessed", "out").replace("bag", "weights"))
     handed_in("odd", ODD)
-    result = compare_answers(read_answers(LAB, handed_in.course, [*students, "copier", "odd", "absent"]))
+    result = compare(*read_answers(LAB, handed_in.course, [*students, "copier", "odd", "absent"]))
     assert [(pair.left, pair.right) for pair in result.flagged] == [("copier", "odd")]
     verdicts = [Verdict(LAB, "t", name, "2026-01-01", (), (RunSummary(),)) for name in ("copier", "odd", "s00")]
-    flags = {verdict.student: [flag.detail for flag in verdict.flags] for verdict in flag_similar(verdicts, result)}
+    flags = {
+        verdict.student: [flag.detail for flag in verdict.flags] for verdict in flag_alike(verdicts, result.flagged)
+    }
     assert "those of odd" in flags["copier"][0] and "those of copier" in flags["odd"][0] and flags["s00"] == []
 
 
@@ -68,12 +66,11 @@ def test_the_library_s_text_under_other_names_is_flagged_and_the_usual_and_the_o
     handed_in("odd", ODD)
     handed_in("paster", PASTED)
     read = read_answers(LAB, handed_in.course, ["ada", "odd", "paster"])
-    matches = answers_like_the_library(read, find_rubric(LAB).execution.withheld)
+    matches = compare_with_library(*read, original_sources(find_rubric(LAB).execution.withheld))
     assert [(match.student, match.grade_id, match.module) for match in matches] == [
         ("paster", "ex-train-step", "course_lib/training/loop.py")
     ]
     verdicts = [Verdict(LAB, "t", name, "2026-01-01", (), (RunSummary(),)) for name in ("odd", "paster")]
-    odd, paster = flag_library(verdicts, matches)
+    odd, paster = flag_alike(verdicts, matches=matches)
     assert odd.flags == () and paster.flags[0].kind == "copy"
     assert paster.flags[0].detail.startswith("ex-train-step: alike course_lib/training/loop.py (")
-    assert answers_like_the_library(read, ()) == []

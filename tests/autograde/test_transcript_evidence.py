@@ -14,18 +14,13 @@ def line(epoch=1, speed=4860.123, time=12.3, accuracy=0.7, loss=0.9):
     return DOCUMENT_001.format(epoch, time * epoch, time, speed, accuracy, loss, accuracy)
 
 
-@pytest.mark.parametrize(
-    "speed",
-    [
-        1234.5677490234375,
-        "tensor(1234.5677, device='cuda:0')",
-        "tensor(1234.5677)",
-        "tensor(1234., device='cuda:3')",
-        "tensor(1.2346e+05, device='cuda:0', dtype=torch.float64)",
-        1e22,
-        7,
-    ],
-)
+SPEEDS = [
+    1234.5677490234375, "tensor(1234.5677, device='cuda:0')", "tensor(1234.5677)", "tensor(1234., device='cuda:3')",
+    "tensor(1.2346e+05, device='cuda:0', dtype=torch.float64)", 1e22, 7,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
 def test_images_per_second_may_be_a_number_or_a_tensor(speed):
     (row,) = parse_transcript(line(speed=speed) + "\n").rows
     assert row.images_per_sec == pytest.approx(float(str(speed).removeprefix("tensor(").split(",")[0].rstrip(")")))
@@ -34,10 +29,9 @@ def test_images_per_second_may_be_a_number_or_a_tensor(speed):
 def test_whatever_the_format_prints_is_read_back():
     rng = random.Random(0)
     for _ in range(300):
-        epoch = rng.choice([1, 1, 1])
         numbers = [rng.uniform(0, 10 ** rng.randint(-3, 6)) for _ in range(3)]
         accuracies = [rng.random(), rng.uniform(0, 20), rng.random()]
-        text = DOCUMENT_001.format(epoch, *numbers, *accuracies)
+        text = DOCUMENT_001.format(1, *numbers, *accuracies)
         (row,) = parse_transcript(text).rows
         assert row.images_per_sec == numbers[2]
         assert row.time == pytest.approx(numbers[0], abs=0.000501)
@@ -58,31 +52,16 @@ def test_of_several_runs_the_last_one_counts():
     assert transcript.stopped_after is None
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        "",
-        "hello",
-        line().replace("Epoch =  1", "Epoch = 1"),
-        line().replace("Epoch =  1", "Epoch = 01"),
-        line() + " ",
-        " " + line(),
-        line().replace("0.700", "0.7"),
-        line().replace("0.700", "0.7000"),
-        line().replace("Images/sec", "images/sec"),
-        line().replace(", Validation Loss", "; Validation Loss"),
-        line(speed="__import__('os')"),
-        line(speed="tensor(1, grad_fn=<Evil>)"),
-        line(loss=float("nan")),
-        line(speed=float("inf")),
-        "Early stopping after epoch 1",
-        "early stopping after epoch 1",
-        line(epoch=2),
-        "<script>alert(1)</script>",
-        "x" * 100_000,
-        "\x1b[31mEpoch",
-    ],
-)
+BAD = [
+    "", "hello", line() + " ", " " + line(), "<script>alert(1)</script>", "x" * 100_000, "\x1b[31mEpoch", line(epoch=2),
+    "Early stopping after epoch 1", "early stopping after epoch 1", line(loss=float("nan")), line(speed=float("inf")),
+    line(speed="__import__('os')"), line(speed="tensor(1, grad_fn=<Evil>)"), line().replace("Epoch =  1", "Epoch = 1"),
+    line().replace("Epoch =  1", "Epoch = 01"), line().replace("0.700", "0.7"), line().replace("0.700", "0.7000"),
+    line().replace("Images/sec", "images/sec"), line().replace(", Validation Loss", "; Validation Loss"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD)
 def test_a_line_out_of_the_format_is_quoted_with_its_number(bad):
     for text, number in ((bad + "\n", 1), (f"{line()}\n{bad}\n", 2)):
         if number == 2 and bad in (line(epoch=2), "Early stopping after epoch 1"):

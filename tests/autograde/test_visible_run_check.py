@@ -5,9 +5,9 @@ import re
 import pytest
 
 from autograde.grading.run_judging import judge_run
-from autograde.rubric.criteria import NEEDS_MODEL
 from autograde.rubric.schema import find_rubric, rubric_names
 from course_lib.checks import CheckFailed, check
+from course_lib.runs.run_evidence.criteria import NEEDS_MODEL
 from course_lib.runs.run_evidence.evidence import parse_evidence
 
 RUNS = [(lab, run.id) for lab in rubric_names() for run in find_rubric(lab).runs]

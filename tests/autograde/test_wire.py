@@ -24,38 +24,17 @@ def there_and_back(value):
     return wire.decode(rest[:text], rest[text:])
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        True,
-        0,
-        -(2**63),
-        2**63 - 1,
-        0.1,
-        -0.0,
-        math.inf,
-        -math.inf,
-        "",
-        "é\x00\u2028 $array",
-        b"\x00\xff",
-        [],
-        (),
-        {},
-        [1, [2.5, (None, "x")]],
-        {"a": 1, 2: (3,), ("k", 1): [b"v"]},
-        {"$array": [0, 10], "$object": "int"},  # a dictionary that looks like the format's own marks
-        [{"$tuple": [1]}],
-    ],
-    ids=repr,
-)
+PLAIN = [
+    None, True, 0, math.nan, -(2**63), 2**63 - 1, 0.1, -0.0, math.inf, -math.inf, "", "é\x00\u2028 $array", b"\x00\xff", [], (), {},
+    [1, [2.5, (None, "x")]], {"a": 1, 2: (3,), ("k", 1): [b"v"]},
+    {"$array": [0, 10], "$object": "int"}, [{"$tuple": [1]}],  # what looks like the format's own marks
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=repr)
 def test_plain_values_come_back_as_they_went_types_included(value):
     found = there_and_back(value)
-    assert found == value and type(found) is type(value) and repr(found) == repr(value)
-
-
-def test_nan_comes_back():
-    assert math.isnan(there_and_back([math.nan])[0])
+    assert type(found) is type(value) and repr(found) == repr(value)
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -89,25 +68,14 @@ class Evil:
         return (pytest.fail, ("unpickled",))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        Evil(),
-        object,
-        lambda: 0,
-        2**70,
-        {1, 2},
-        1j,
-        np.array([Evil()]),
-        np.array(["text"]),
-        np.zeros(1, [("a", "f4")]),
-        np.array("2026-01-01", "M8[D]"),
-        np.zeros(1, "c8"),
-        torch.zeros(1, dtype=torch.complex64),
-        torch.zeros(2, 2).to_sparse(),
-    ],
-    ids=lambda value: type(value).__name__,
-)
+OPAQUE = [
+    Evil(), object, lambda: 0, 2**70, {1, 2}, 1j, np.array([Evil()]), np.array(["text"]), np.zeros(1, [("a", "f4")]),
+    np.array("2026-01-01", "M8[D]"), np.zeros(1, "c8"), torch.zeros(1, dtype=torch.complex64),
+    torch.zeros(2, 2).to_sparse(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", OPAQUE, ids=lambda value: type(value).__name__)
 def test_what_is_no_plain_data_arrives_as_the_name_of_its_type_alone(value):
     message = wire.encode([value])
     assert b"__reduce__" not in message and b"\x80\x04" not in message
@@ -185,37 +153,24 @@ def refused(text: bytes, blob: bytes = b"", megabytes: float = 8.0) -> None:
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"",
-        b"{",
-        b"{}",
-        b"\xff",
-        b'{"$pickle": [0, 1]}',
-        b'{"a": 1}',
-        b'{"$array": [0, 1]}',
-        b'{"$array": [-1, 1]}',
-        b'{"$array": [true, true]}',
-        b'{"$array": "x"}',
-        b'{"$bytes": [0, 1000000000000]}',
-        b'{"$tensor": [0, 0]}',
-        b'{"$tensor": [0, 0], "dtype": "__class__", "requires_grad": false}',
-        b'{"$float": "1"}',
-        b'{"$float": []}',
-        b'{"$dict": [[1]]}',
-        b'{"$dict": [[[1], 2]]}',  # a list is no key
-        b'{"$tuple": 3}',
-        b"9" * 5_000,
-        b"9" * 30,
-        b"[" * 5_000,
-        b"[" * 60 + b"]" * 60,
-        b"[" + b"0," * 200_001 + b"0]",
-    ],
-    ids=lambda text: text[:30].decode("latin-1"),
-)
+REFUSED = [
+    b"", b"{", b"{}", b"\xff", b'{"$pickle": [0, 1]}', b'{"a": 1}', b'{"$array": [0, 1]}', b'{"$array": [-1, 1]}',
+    b'{"$array": [true, true]}', b'{"$array": "x"}', b'{"$bytes": [0, 1000000000000]}', b'{"$tensor": [0, 0]}',
+    b'{"$tensor": [0, 0], "dtype": "__class__", "requires_grad": false}', b'{"$float": "1"}', b'{"$float": []}',
+    b'{"$dict": [[1]]}', b'{"$dict": [[[1], 2]]}', b'{"$tuple": 3}', b"9" * 5_000, b"9223372036854775808", b"[" * 5_000,
+    b"[" * 60 + b"]" * 60, b"[" + b"0," * 200_001 + b"0]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:30].decode("latin-1"))
 def test_texts_out_of_the_format_are_refused(text):
     refused(text, megabytes=32)
+
+
+def test_no_byte_of_the_arrays_is_used_twice():
+    twice = [{"$bytes": [0, 1000]}, {"$bytes": [0, 1000]}]
+    refused(json.dumps(twice).encode(), bytes(1999))
+    assert wire.decode(json.dumps(twice[:1]).encode(), bytes(1999)) == [bytes(1000)]
 
 
 def test_a_length_is_checked_before_anything_is_read():
@@ -236,19 +191,8 @@ def test_five_thousand_mutated_and_random_messages_raise_one_error_only():
     message = wire.encode(value)
     text_size, _ = wire.lengths(message[: wire.HEADER.size], 1 << 30)
     text, blob = message[wire.HEADER.size :][:text_size], message[wire.HEADER.size + text_size :]
-    pieces = [
-        b'"$array"',
-        b'"$tensor"',
-        b'"$dict"',
-        b"[0,100]",
-        b"-1",
-        b"1e999",
-        b"NaN",
-        b"{}",
-        b"[]",
-        b"null",
-        b'"\\ud800"',
-    ]
+    pieces = [b'"$array"', b'"$tensor"', b'"$dict"', b"[0,100]", b"-1", b"1e999", b"NaN", b"{}", b"[]", b"null"]
+    pieces.append(b'"\\ud800"')
     refusals = 0
     tracemalloc.start()
     for number in range(5_000):

@@ -60,9 +60,6 @@ description = "The submitted weights reach 0.3"
 threshold = 0.3
 """
 RUBRIC = HEAD + "".join(RUN.replace("NAME", name) for name in PROGRAMS)
-# Without the weights, which nothing but a sandbox tries.
-_MODEL, _HELD_OUT = RUN[RUN.index("[run.model]") : RUN.index("[[run.crit")], RUN[RUN.rindex("[[run.crit") :]
-FILES_ONLY = RUBRIC.replace(_MODEL, "").replace(_HELD_OUT, "").replace("max_points = 10", "max_points = 5")
 
 
 def notebook_of_three() -> nbformat.NotebookNode:

@@ -39,23 +39,13 @@ def fill_canvas(path: Path, grades: Grades, titles: Sequence[str], column: str |
 
     Parameters
     ----------
-    path : Path
-        The export; it is read only.
-    grades : Grades
-        The scores to write.
     titles : sequence of str
         What the column's heading may begin with.
     column : str, optional
         The heading itself, with or without its number; then `titles` does not matter.
 
-    Returns
-    -------
-    Filled
-
-    Raises
-    ------
-    ExportError
-        The file is no Canvas gradebook, not one column is meant, Canvas computes it, or nobody is found.
+    Raises `ExportError`: the file is no Canvas gradebook, not one column is meant, Canvas computes it, or nobody is
+    found.
     """
     file = CsvFile(path, [*NAMES, *IDS, "Section"])
     if file.column("ID") is None or all(file.column(name) is None for name in NAMES):

@@ -40,15 +40,8 @@ class ExportError(RuntimeError):
 def neutral(text: str) -> str:
     """A text as a cell that no spreadsheet computes.
 
-    Parameters
-    ----------
-    text : str
-
-    Returns
-    -------
-    str
-        Without NUL; with an apostrophe in front of what begins as a formula does: the text itself, blanks apart, and what
-        follows a separator or a line end in it. Applying this twice is the same as once.
+    Returns the text without NUL, with an apostrophe in front of what begins as a formula does: the text itself, blanks apart,
+    and what follows a separator or a line end in it. Applying this twice is the same as once.
     """
     text = _WITHIN.sub(r"\1'", text.replace("\0", ""))
     first = text.lstrip()[:1]
@@ -67,16 +60,13 @@ class CsvFile:
 
     Attributes
     ----------
-    path : Path
     header : list of str
         The first row's cells, without blanks around them.
     rows : list of list of str
         All rows, the header's included, as `csv.reader` reads them.
 
-    Raises
-    ------
-    ExportError
-        The file cannot be read, is too large, is not text, has a quote that is never closed, or none of `known`.
+    Raises `ExportError`: the file cannot be read, is too large, is not text, has a quote that is never closed, or none
+    of `known`.
     """
 
     def __init__(self, path: Path, known: Iterable[str]):
@@ -122,13 +112,7 @@ class CsvFile:
                     self.set(row, column, safe)
 
     def to_bytes(self) -> bytes:
-        """The whole file.
-
-        Raises
-        ------
-        ExportError
-            A changed cell has a character that the file's encoding lacks.
-        """
+        """The whole file. Raises `ExportError`: a changed cell has a character that the file's encoding lacks."""
         text = "".join(self._line(cells) + self._end for cells in self.rows)
         try:
             return self._mark + text.encode(self._encoding)

@@ -47,31 +47,18 @@ def fill_scores(
 
     Parameters
     ----------
-    file : CsvFile
-    column : int
-    rows : sequence of int
-        The rows of students.
     ids : sequence of str
         Headings of columns that may hold student ids, the preferred first; of equally good ones the first is taken.
-    grades : Grades
     maximum : tuple of str
         The platform's maximum score: where the file has it, and its text there, perhaps empty.
     locked : callable
         Whether the score of a row must stay as it is.
 
-    Returns
-    -------
-    written : dict of int to float
-        Scores, by row.
-    students : dict of int to str
-        Student ids of the rows for which there is a score, written or locked.
-    lines : list of str
-        What the instructor should know.
+    Returns the written scores by row, the student ids of the rows for which there is a score, written or locked, and
+    lines for the instructor.
 
-    Raises
-    ------
-    ExportError
-        The file has none of the students, or scaling is asked for and one of the two maxima is missing or 0.
+    Raises `ExportError`: the file has none of the students, or scaling is asked for and one of the two maxima is
+    missing or 0.
     """
     place, text = maximum
     theirs, ours = parse_number(text), grades.lab.max_score

@@ -43,22 +43,11 @@ def fill_moodle(path: Path, grades: Grades, feedback: Path | None = None) -> Fil
 
     Parameters
     ----------
-    path : Path
-        The worksheet; it is read only.
-    grades : Grades
-        The scores to write.
     feedback : Path, optional
         The course folder whose saved verdicts give the comments; without it comments stay.
 
-    Returns
-    -------
-    Filled
-
-    Raises
-    ------
-    ExportError
-        The file is no such worksheet, is graded on a scale, has no column for the comments asked for, or has nobody of
-        the gradebook.
+    Raises `ExportError`: the file is no such worksheet, is graded on a scale, has no column for the comments asked for,
+    or has nobody of the gradebook.
     """
     file = CsvFile(path, [*NEEDED, *SHOWN, *IDS, "Status"])
     if missing := [name for name in NEEDED if file.column(name) is None]:

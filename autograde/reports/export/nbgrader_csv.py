@@ -24,14 +24,10 @@ def nbgrader_csv(scores: LabScores, final_only: bool = False) -> bytes:
 
     Parameters
     ----------
-    scores : LabScores
     final_only : bool
         Leave out the rows of students who still need hand grading.
 
-    Returns
-    -------
-    bytes
-        UTF-8, lines ending in ``\\n``.
+    Returns UTF-8, lines ending in ``\\n``.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")  # None is an empty cell

@@ -18,37 +18,18 @@ __all__ = ["Grades", "LabScores", "StudentScore", "read_scores"]
 
 @dataclass(frozen=True)
 class StudentScore:
-    """One student's score in one lab, from the gradebook.
-
-    Attributes
-    ----------
-    student : str
-        The id.
-    last_name, first_name, email : str or None
-    submitted : bool
-        Whether the gradebook has a submission; without one the numbers are 0.
-    timestamp : datetime or None
-        Of the submission.
-    raw : float
-        Points before the penalty.
-    penalty : float
-        Points that nbgrader takes off for lateness.
-    seconds_late : float
-        After the due date, with the student's extension; 0 where the lab has none.
-    needs_hand_grading : bool
-        Whether a cell waits for a person; the score is not final.
-    """
+    """One student's score in one lab, from the gradebook."""
 
     student: str
     last_name: str | None
     first_name: str | None
     email: str | None
-    submitted: bool = False
+    submitted: bool = False  # whether the gradebook has a submission; without one the numbers are 0
     timestamp: datetime | None = None
     raw: float = 0.0
-    penalty: float = 0.0
-    seconds_late: float = 0.0
-    needs_hand_grading: bool = False
+    penalty: float = 0.0  # points that nbgrader takes off for lateness
+    seconds_late: float = 0.0  # after the due date, with the student's extension; 0 where the lab has none
+    needs_hand_grading: bool = False  # whether a cell waits for a person; the score is not final
 
     @property
     def score(self) -> float:
@@ -104,19 +85,11 @@ def read_scores(course: Path, lab: str) -> LabScores:
 
     Parameters
     ----------
-    course : Path
-        The course folder.
     lab : str
         Full name, which is the assignment's.
 
-    Returns
-    -------
-    LabScores
-
-    Raises
-    ------
-    CourseError
-        There is no gradebook, it cannot be opened, it does not know the lab, or a score in it is not a number.
+    Raises `CourseError`: there is no gradebook, it cannot be opened, it does not know the lab, or a score in it is not
+    a number.
     """
     config = nbgrader_settings(course)
     url = make_url(CourseDirectory(config=config).db_url)

@@ -30,20 +30,7 @@ _server = PageServer()
 def page_or_scores(
     kind: str, path: str, resources: dict[str, Any], preprocessors: list[str], server: PageServer = _server
 ) -> tuple[str, str]:
-    """The page of a notebook file, and an empty text; where it cannot be made, a page of the scores alone, and why.
-
-    Parameters
-    ----------
-    kind : str
-        A template of ours, see `autograde.reports.reading.page`.
-    path : str
-        The notebook.
-    resources : dict
-        nbgrader's, plain values.
-    preprocessors : list of str
-        Import names.
-    server : PageServer
-    """
+    """The page of a notebook file, and an empty text; where it cannot be made, a page of the scores alone, and why."""
     try:
         return server.page(kind, path, resources, preprocessors), ""
     except PageError as error:

@@ -60,13 +60,7 @@ def exporter(kind: str) -> HTMLExporter:
 
 
 def read_page(kind: str, path: str, resources: dict[str, Any], preprocessors: list[str]) -> str:
-    """The page of a notebook file.
-
-    Raises
-    ------
-    Exception
-        Of any kind: a student wrote the file.
-    """
+    """The page of a notebook file. Raises `Exception` of any kind: a student wrote the file."""
     return render(kind, nbformat.read(path, as_version=4), resources, preprocessors)
 
 
@@ -75,9 +69,6 @@ def render(kind: str, notebook: NotebookNode, resources: dict[str, Any], preproc
 
     Parameters
     ----------
-    kind : str
-        One of `KINDS`.
-    notebook : NotebookNode
     resources : dict
         nbgrader's of the page. Texts at its top level are escaped here; the templates do not do so.
     preprocessors : list of str

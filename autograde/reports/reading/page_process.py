@@ -32,13 +32,7 @@ class PageError(RuntimeError):
 
 
 class PageServer:
-    """Makes pages one at a time; starts its process with the first, and again where it has ended.
-
-    Parameters
-    ----------
-    cpu_seconds : int
-        Processor time of a page.
-    """
+    """Makes pages one at a time; starts its process with the first, and again where it has ended."""
 
     def __init__(self, cpu_seconds: int = CPU_SECONDS) -> None:
         self._command = [sys.executable, "-P", "-m", "autograde.reports.reading.page_process", str(cpu_seconds)]
@@ -48,10 +42,7 @@ class PageServer:
     def page(self, kind: str, path: str, resources: dict[str, Any], preprocessors: list[str]) -> str:
         """`autograde.reports.reading.page.read_page` in a bounded process.
 
-        Raises
-        ------
-        PageError
-            The notebook cannot be shown, or not within the limits.
+        Raises `PageError`: the notebook cannot be shown, or not within the limits.
         """
         line = json.dumps([kind, path, resources, preprocessors]).encode() + b"\n"
         with self._lock:

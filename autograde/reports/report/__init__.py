@@ -16,15 +16,10 @@ from autograde.gradebook.scores import CourseError, LabPoints, lab_points, nbgra
 from autograde.reports.export.scores import StudentScore, read_scores
 from autograde.reports.report.class_results import ClassResults, read_verdicts
 from autograde.reports.report.pages import environment, remove_stale, similarity_page
-from autograde.reports.similarity.submissions import (
-    answers_like_the_library,
-    compare_answers,
-    flag_library,
-    flag_similar,
-    read_answers,
-)
+from autograde.reports.similarity.comparison import compare, compare_with_library
+from autograde.reports.similarity.submissions import flag_alike, read_answers
 from autograde.rubric.schema import Rubric, find_rubric
-from autograde.sandbox.withheld import WithheldError
+from autograde.sandbox.withheld import WithheldError, original_sources
 from course_lib.system.atomic import write_atomically
 
 __all__ = ["ReportError", "write_report"]
@@ -46,15 +41,10 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
     ----------
     labs : list of str
         Each ``1``, ``01`` or ``01_single_gpu``; the page has one part for each.
-    course : path
-        The course folder.
     out : path
         The class's page; it and the students' pages are each replaced as a whole.
 
-    Returns
-    -------
-    Path
-        `out`.
+    Returns `out`.
 
     Raises
     ------
@@ -106,10 +96,11 @@ def _results(rubric: Rubric, course: Path, jinja: Environment) -> tuple[ClassRes
     page = None
     try:
         read = read_answers(rubric.lab, course, [verdict.student for verdict in verdicts])
-        similarity = compare_answers(read)
+        similarity = compare(*read)
         page = similarity_page(jinja, similarity, read.answers)
-        verdicts = flag_similar(verdicts, similarity)
-        verdicts = flag_library(verdicts, answers_like_the_library(read, rubric.execution.withheld))
+        verdicts = flag_alike(verdicts, similarity.flagged)
+        library = original_sources(rubric.execution.withheld)
+        verdicts = flag_alike(verdicts, matches=compare_with_library(*read, library))
     except (CourseError, WithheldError) as error:
         unreadable = [*unreadable, f"submissions were not compared with each other: {error}"]
     return ClassResults(rubric, verdicts, unreadable, *_in_gradebook(course, rubric)), page

@@ -125,7 +125,7 @@ class ClassResults:
             for verdict in self.verdicts:
                 own = (run for run in verdict.runs if run.id == rules.id)
                 summaries[verdict.student] = next(own, RunSummary(rules.id))
-            judged = (summaries[each.student] for each in self.verdicts if cell_score(each, rules.cell))
+            judged = (summaries[each.student] for each in self.verdicts if self.score(each, rules.cell))
             runs.append(RunResults(rules, summaries, tuple(judged)))
         return runs
 
@@ -151,7 +151,7 @@ class ClassResults:
                 descriptions.setdefault((result.cell, result.id), result.description or result.id)
         cells = []
         for name, worth in parts.items():
-            scores = [cell_score(verdict, name) for verdict in self.verdicts]
+            scores = [self.score(verdict, name) for verdict in self.verdicts]
             most = sum(worth.values())
             rates = []
             for part, points in worth.items():
@@ -164,7 +164,8 @@ class ClassResults:
 
     def score(self, verdict: Verdict, cell: str) -> float | None:
         """A student's points for one cell; None where the verdict does not judge it."""
-        return cell_score(verdict, cell)
+        points = [result.points for result in verdict.results if result.cell == cell]
+        return sum(points) if points else None
 
     def cell_median(self, cell: str) -> float | None:
         """The class's median score for one cell; None for one that is not the rubric's."""
@@ -226,9 +227,3 @@ class ClassResults:
             runs = f"{count} run{'s' * (count != 1)}"
             lines.append(f"{data[0]}, {data[1]}, source {data[2]} ({runs})" if data else f"unknown ({runs})")
         return lines
-
-
-def cell_score(verdict: Verdict, cell: str) -> float | None:
-    """A student's points for one cell; None where the verdict does not judge it."""
-    points = [result.points for result in verdict.results if result.cell == cell]
-    return sum(points) if points else None

@@ -21,16 +21,11 @@ def score_histogram(scores: Sequence[float], most: float) -> Chart:
 
     Parameters
     ----------
-    scores : sequence of float
-        At least one.
     most : float
         The points that there are. The axis goes from 0 to there, or to the highest score if that is more.
 
-    Returns
-    -------
-    Chart
-        A bar covers the scores from its label up to, but not including, the next bar's; where a point is a bar and
-        scores are whole, a bar is a score. The dashed line is the median.
+    A bar covers the scores from its label up to, but not including, the next bar's; where a point is a bar and scores
+    are whole, a bar is a score. The dashed line is the median.
     """
     top = max(most, *scores)
     step = next((step for step in STEPS if top / step < MOST_BARS), top / (MOST_BARS - 1))

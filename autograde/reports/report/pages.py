@@ -51,8 +51,6 @@ def similarity_page(jinja: Environment, similarity: Similarity, answers: Mapping
 
     Parameters
     ----------
-    jinja : Environment
-    similarity : Similarity
     answers : mapping
         Student → grade_id → source: the texts that `similarity` is of.
     """
@@ -82,10 +80,7 @@ def _lines(source: str, match: AnswerMatch, side: str) -> list[dict[str, Any]]:
 def remove_stale(folder: Path, keep: Set[str]) -> None:
     """Remove students' pages that we once wrote into a folder, except those named in `keep`; other files stay.
 
-    Raises
-    ------
-    OSError
-        If one cannot be read or removed.
+    Raises `OSError` if one cannot be read or removed.
     """
     for path in sorted(folder.glob("*.html")):
         if path.name in keep or not path.is_file():

@@ -32,12 +32,10 @@ The library's own solutions
     one is flagged, a line of sends that is the library's slower way too. Of 293 functions of withheld modules, nine common
     names in them changed, 273 are flagged; those that are not are short.
 
-Libraries tried (November 2026, Python 3.11, one core; a made-up class of 200, the four answers of lab 01 each)
-    compare50 1.2.15 cannot be installed beside nbformat (it wants attrs < 21, jsonschema attrs >= 22.2), and its fragments
-    of 25 tokens are as long as many of these answers. copydetect 0.5.0 (its last release, March 2024) makes every name V,
-    attributes too: with the weights above, and the score's threshold where one wrong pair is flagged in twelve classes of
-    40, it finds 23 to 53 % of 60 disguised copies, six tokens with attributes kept 97 %. Neither knows what a whole class
-    writes. So: Pygments, which both build on, and the few lines below.
+Libraries tried (November 2026)
+    compare50 1.2.15 cannot be installed beside nbformat. copydetect 0.5.0 makes every name V, attributes too: at the same
+    rate of wrong pairs it finds 23 to 53 % of 60 disguised copies, six tokens with attributes kept 97 %. Neither knows
+    what a whole class writes. Pygments, which both build on, is used here.
 """
 
 from __future__ import annotations
@@ -103,26 +101,16 @@ class Pair:
 
 @dataclass(frozen=True)
 class Similarity:
-    """The result of comparing a class.
+    """The result of comparing a class."""
 
-    Attributes
-    ----------
-    students, compared : int
-        Submissions in the class, and those with something of their own to compare.
-    median, fence : float
-        Of the scores of all pairs of these; `fence` is 0 in a class too small for one.
-    flagged : tuple of Pair
-        By falling score, at most `MAX_FLAGGED`.
-    left_out : int
-        Pairs that the rule flags beyond these.
-    """
-
+    # Submissions in the class, and those with something of their own to compare
     students: int
     compared: int
+    # Of the scores of all pairs of these; `fence` is 0 in a class too small for one
     median: float
     fence: float
-    flagged: tuple[Pair, ...]
-    left_out: int = 0
+    flagged: tuple[Pair, ...]  # by falling score, at most `MAX_FLAGGED`
+    left_out: int = 0  # pairs that the rule flags beyond these
 
 
 @dataclass(frozen=True)
@@ -151,12 +139,6 @@ def compare(
         Student → grade_id → source. An answer that is missing is an empty one.
     starter : mapping
         grade_id → the starter code. Only these answers are compared.
-    reference : mapping, optional
-        grade_id → the course's own solution.
-
-    Returns
-    -------
-    Similarity
     """
     exercises: dict[str, _Exercise] = {}
     own: dict[str, Counter] = defaultdict(Counter)
@@ -203,21 +185,9 @@ def compare_with_library(
 ) -> list[LibraryMatch]:
     """Find answers that are much like a module of the library, for each the module that is most alike.
 
-    Parameters
-    ----------
-    answers, starter, reference : mapping
-        As in `compare`.
-    library : mapping
-        Path → source of the modules that hold solutions.
-
-    Returns
-    -------
-    list of LibraryMatch
-        By students' ids and grade_ids.
+    `library` is path → source of the modules that hold solutions. The matches are in order of students and grade_ids.
     """
     matches: list[LibraryMatch] = []
-    if not answers:
-        return matches
     lexed = {path: _Lexed(source) for path, source in sorted(library.items())}
     for grade_id in sorted(starter):
         exercise = _Exercise(grade_id, answers, starter, reference)

@@ -6,32 +6,25 @@ course's own solutions, which anybody may find without copying.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from autograde.gradebook.scores import source_path
 from autograde.grading.grading_context import source_notebook
-from autograde.reports.similarity.comparison import LibraryMatch, Similarity, compare, compare_with_library
+from autograde.reports.similarity.comparison import LibraryMatch, Pair
 from autograde.rubric.verdict import Flag, Verdict
-from autograde.sandbox.withheld import original_sources
 from autograde.submission.notebook_matching import grade_id
 from autograde.submission.notebook_repair import repair, starter_answers
 from autograde.submission.run_folder import EvidenceError
 from autograde.submission.submitted_notebook import read_notebook
 
-__all__ = [
-    "ClassAnswers",
-    "answers_like_the_library",
-    "compare_answers",
-    "flag_library",
-    "flag_similar",
-    "read_answers",
-]
+__all__ = ["ClassAnswers", "flag_alike", "read_answers"]
 
 
-@dataclass(frozen=True)
-class ClassAnswers:
+class ClassAnswers(NamedTuple):
     """The code answers of a lab: student → grade_id → source, and per grade_id the starter and the course's solution."""
 
     answers: dict[str, dict[str, str]]
@@ -46,13 +39,8 @@ def read_answers(lab: str, course: Path, students: Sequence[str]) -> ClassAnswer
     ----------
     lab : str
         Full name.
-    course : Path
-    students : sequence of str
 
-    Raises
-    ------
-    CourseError
-        The source notebook cannot be read.
+    Raises `CourseError`: the source notebook cannot be read.
     """
     source = source_notebook(source_path(course, lab))
     code = {grade_id(cell) for cell in source.cells if cell.cell_type == "code"}
@@ -69,41 +57,17 @@ def read_answers(lab: str, course: Path, students: Sequence[str]) -> ClassAnswer
     return ClassAnswers(answers, starter, reference)
 
 
-def compare_answers(read: ClassAnswers) -> Similarity:
-    """Compare the answers of a class with each other."""
-    return compare(read.answers, read.starter, read.reference)
-
-
-def answers_like_the_library(read: ClassAnswers, withheld: tuple[str, ...]) -> list[LibraryMatch]:
-    """The answers that are much like what the rubric withholds of the library.
-
-    Raises
-    ------
-    WithheldError
-        An entry of `withheld` names nothing.
-    """
-    return compare_with_library(read.answers, read.starter, read.reference, original_sources(withheld))
-
-
-def flag_library(verdicts: Sequence[Verdict], matches: Iterable[LibraryMatch]) -> list[Verdict]:
-    """The verdicts, those of matches with a flag that names the library's module."""
-    details: dict[str, list[str]] = {}
-    for match in matches:
-        detail = f"{match.grade_id}: alike {match.module} ({match.score:.0%} of what is the answer's own)"
-        details.setdefault(match.student, []).append(detail)
-    return _flag_copies(verdicts, details)
-
-
-def flag_similar(verdicts: Sequence[Verdict], similarity: Similarity) -> list[Verdict]:
-    """The verdicts, those of flagged pairs with a flag that names the other student, of at most five others."""
-    details: dict[str, list[str]] = {}
-    for pair in similarity.flagged:
+def flag_alike(
+    verdicts: Sequence[Verdict], pairs: Iterable[Pair] = (), matches: Iterable[LibraryMatch] = ()
+) -> list[Verdict]:
+    """The verdicts with flags: pairs name the other student, of at most five others; matches name the library's module."""
+    details: dict[str, list[str]] = defaultdict(list)
+    for pair in pairs:
         for student, other in ((pair.left, pair.right), (pair.right, pair.left)):
             detail = f"answers much like those of {other} (similarity {pair.score:.2f}); see the similarity page"
-            details.setdefault(student, []).append(detail)
-    return _flag_copies(verdicts, {student: lines[:5] for student, lines in details.items()})
-
-
-def _flag_copies(verdicts: Sequence[Verdict], details: Mapping[str, Sequence[str]]) -> list[Verdict]:
-    copies = ((verdict, [Flag("copy", detail) for detail in details.get(verdict.student, ())]) for verdict in verdicts)
+            details[student] = [*details[student], detail][:5]
+    for match in matches:
+        detail = f"{match.grade_id}: alike {match.module} ({match.score:.0%} of what is the answer's own)"
+        details[match.student].append(detail)
+    copies = ((verdict, [Flag("copy", detail) for detail in details[verdict.student]]) for verdict in verdicts)
     return [replace(verdict, flags=(*verdict.flags, *flags)) for verdict, flags in copies]

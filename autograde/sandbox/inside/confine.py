@@ -83,16 +83,7 @@ _DENIED_APART = {
     "preadv2": (327, 286),
     "cachestat": (451, 451),
 }
-_FCNTL_COMMANDS = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    1030,
-    1031,
-    1032,
-)  # descriptors, their flags, a pipe's size: no locks, leases or hints
+_FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030, 1031, 1032)  # descriptors, flags, a pipe's size: no locks, leases or hints
 # Address families that a lab needs: local, IPv4 and IPv6 on loopback, and netlink's routes for listing the interfaces.
 # Others (vsock above all) are not bound by a network namespace.
 _FAMILIES, NETLINK = (1, 2, 10), 16
@@ -108,10 +99,7 @@ _MACHINES = {  # audit architecture, and the numbers of clone, clone3, socket, s
 def enter(pidfd: int, user_namespace: bool) -> None:
     """Join the namespaces of the process behind `pidfd`; the process namespace holds for children only.
 
-    Raises
-    ------
-    OSError
-        The kernel refuses.
+    Raises `OSError`: the kernel refuses.
     """
     flags = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWCGROUP
     if user_namespace:
@@ -127,11 +115,8 @@ def part(network: bool) -> int:
     network : bool
         Whether the loopback device stays shared: ranks that use Gloo communicate over it.
 
-    Returns
-    -------
-    int
-        0 in a child, the first process of a private process namespace. The calling process does not return: it ends
-        as the child ends.
+    Returns 0 in a child, the first process of a private process namespace. The calling process does not return: it ends
+    as the child ends.
     """
     _call(libc.unshare, CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | (0 if network else CLONE_NEWNET))
     child = os.fork()
@@ -158,10 +143,7 @@ def furnish(folder: str, disk_bytes: int, files: int) -> None:
     disk_bytes, files : int
         Limits of ``/tmp`` and of ``/dev/shm``, each.
 
-    Raises
-    ------
-    OSError
-        The kernel refuses.
+    Raises `OSError`: the kernel refuses.
     """
     _call(libc.mount, None, b"/", None, MS_REC | MS_PRIVATE, None)
     with open("/proc/self/mountinfo") as table:
@@ -204,8 +186,6 @@ def confine(
 
     Parameters
     ----------
-    keep : set of int
-        Descriptors that stay open.
     folder : str
         Working folder, in the sandbox.
     uid : int or None
@@ -215,10 +195,7 @@ def confine(
     apart, network : bool
         Whether it is one of several ranks, and whether these share a loopback device.
 
-    Raises
-    ------
-    OSError
-        One privilege could not be given up; the caller must end.
+    Raises `OSError`: one privilege could not be given up; the caller must end.
     """
     first = 0
     for descriptor in sorted(keep):

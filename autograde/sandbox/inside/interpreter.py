@@ -28,15 +28,8 @@ from course_lib.system.prefork.server import main, serve
 # The slow imports of the labs' notebooks.
 LIBRARIES = ["torch._dynamo", "pandas", "matplotlib.pyplot", "matplotlib.backends.backend_agg", "safetensors.torch"]
 LIBRARIES += ["IPython.core.interactiveshell", "psutil"]
-COURSE = [
-    "checks",
-    "distributed.launching.rank_process",
-    "models",
-    "runs.parameters",
-    "plots",
-    "training.precision",
-    "training",
-]
+COURSE = ["checks", "distributed.launching.rank_process", "models", "runs.parameters", "plots"]
+COURSE += ["training.precision", "training"]
 
 
 def branch(request: dict[str, Any], descriptors: list[int]) -> None:
