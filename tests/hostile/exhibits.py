@@ -8,9 +8,11 @@ one of the reasons for a lost point must match.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -79,17 +81,29 @@ class Exhibit:
         return self.build.__name__.replace("_", "-")
 
 
-def exhibit(*, flags: str = "", reason: str = "", slow: bool = False, **points: float) -> Callable:
+def exhibit(
+    *, flags: str = "", reason: str = "", slow: bool = False, before: str = "train-step", answers: str = "",
+    runner: bool = False, **points: float,
+) -> Callable:  # fmt: skip
     """Register a function as an exhibit.
 
-    `points` are by the names in `CELLS`. Where nothing is said, an exercise has all of its points, and a run none.
+    `points` are by the names in `CELLS`. Where nothing is said, an exercise has all of its points, and a run none. Code
+    that the function returns is the answer to the exercise `answers`, or is put above that to `before`; with `runner`,
+    `FIND_THE_RUNNER` is above the code.
     """
 
-    def register(build: Callable[[Submission, World], None]) -> Callable[[Submission, World], None]:
+    def register(build: Callable[[Submission, World], str | None]) -> Callable[[Submission, World], None]:
         assert build.__doc__ and not set(points) - set(CELLS)
+
+        @functools.wraps(build)
+        def whole(submission: Submission, world: World) -> None:
+            if code := build(submission, world):
+                code = FIND_THE_RUNNER * runner + code
+                submission.answer(answers, code) if answers else submission.before(before, code)
+
         expected = {CELLS[name]: (HONEST | {"run": 0, "program": 0} | points)[name] for name in CELLS}
-        EXHIBITS[build.__name__] = Exhibit(build, expected, frozenset(flags.split()), reason, slow)
-        return build
+        EXHIBITS[build.__name__] = Exhibit(whole, expected, frozenset(flags.split()), reason, slow)
+        return whole
 
     return register
 
@@ -182,9 +196,17 @@ class Submission:
     def program(self, name: str | None = "program") -> Path:
         """Hand in the honest run's folder as the program's, whose record names the program `name`."""
         folder = Path(shutil.copytree(HONEST_RUN, self.folder / "run" / "program"))
-        record = json.loads((folder / "run.json").read_text())
-        (folder / "run.json").write_text(json.dumps(record if name is None else record | {"program": name}))
+        with self.record(folder) as record:
+            record |= {} if name is None else {"program": name}
         return folder
+
+    @contextlib.contextmanager
+    def record(self, folder: Path | None = None) -> Iterator[dict]:
+        """The record of a run, by default of the honest one, which is handed in then: it is written as it is left."""
+        path = (folder or self.run()) / "run.json"
+        record = json.loads(path.read_text())
+        yield record
+        path.write_text(json.dumps(record))
 
     def save(self) -> None:
         """Write the notebook, where nothing lies in its place yet."""

@@ -95,9 +95,8 @@ def old_format(submission: Submission, world: World) -> None:
             cells.append(old | {"input": cell.source, "language": "python", "outputs": [], "collapsed": False})
         else:
             cells.append(old | {"source": cell.source})
-    _text(
-        submission, json.dumps({"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": cells}]})
-    )
+    old = {"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": cells}]}
+    _text(submission, json.dumps(old))
 
 
 @exhibit(flags="tampered")
