@@ -169,9 +169,7 @@ class KernelSocket:
         self._session = uuid.uuid4().hex
         address = f"{student.hub.address.replace('http', 'ws', 1)}/user/{student.name}/api/kernels/{kernel}/channels"
         self._socket = create_connection(
-            f"{address}?session_id={self._session}",
-            header=[f"Authorization: token {student.token}"],
-            timeout=TIMEOUT,
+            f"{address}?session_id={self._session}", header=[f"Authorization: token {student.token}"], timeout=TIMEOUT
         )
 
     def execute(self, code: str) -> tuple[list, int | None, str | None]:

@@ -27,18 +27,7 @@ import malformed
 import nbformat
 import programs
 import pytest
-from exhibits import (
-    CELLS,
-    EXHIBITS,
-    HONEST,
-    LAB,
-    PROGRAM,
-    REPOSITORY,
-    Exhibit,
-    Submission,
-    World,
-    source_notebook,
-)
+from exhibits import CELLS, EXHIBITS, HONEST, LAB, PROGRAM, REPOSITORY, Exhibit, Submission, World, source_notebook
 from safetensors.torch import load_file, save_file
 
 from autograde.gradebook.scores import nbgrader_settings, open_gradebook
