@@ -9,16 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 from toy_dataset import content, quiet
 
 from data_prep import catalogue, progress, staged, staging, synthetic
-from data_prep.cli import data
 from data_prep.errors import DataError
 from data_prep.provenance import by_sums
 from data_prep.sources import SiteMirror
-from data_prep.tiny_imagenet import create_val_folder
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +67,12 @@ def test_packed_is_what_image_folder_reads(tree, uninterrupted):
     import_torchvision()
     from torchvision.datasets import ImageFolder
 
+    for line in (tree / "val" / "val_annotations.txt").read_text().splitlines():
+        image, wnid = line.split("\t")[:2]
+        (tree / "by_class" / wnid).mkdir(parents=True, exist_ok=True)
+        os.link(tree / "val" / "images" / image, tree / "by_class" / wnid / image)
     dataset = staged.read("tiny-imagenet", uninterrupted)
-    for split, folder in (("train", tree / "train"), ("test", create_val_folder(tree))):
+    for split, folder in (("train", tree / "train"), ("test", tree / "by_class")):
         oracle = ImageFolder(folder)
         images, labels = dataset.arrays[f"{split}_images"], dataset.arrays[f"{split}_labels"]
         assert labels.tolist() == oracle.targets and len(images) == len(oracle)
@@ -79,14 +80,6 @@ def test_packed_is_what_image_folder_reads(tree, uninterrupted):
         assert isinstance(images, np.memmap) and images.shape[1:] == (64, 64, 3)
     assert len(dataset.classes) == 200 and dataset.provenance == "synthetic"
     assert len(staged.verify("tiny-imagenet", uninterrupted)) == 4
-
-
-def test_validation_labels_are_the_annotations(tree):
-    lines = (tree / "val" / "val_annotations.txt").read_text().splitlines()
-    expected = {f"{line.split()[1]}/{line.split()[0]}": line.split()[0] for line in lines}
-    sorted_files = content(create_val_folder(tree))
-    assert sorted_files.keys() == expected.keys()
-    assert all(sorted_files[path] == (tree / "val" / "images" / name).read_bytes() for path, name in expected.items())
 
 
 def test_grayscale_images_get_three_equal_channels(tree, uninterrupted):
@@ -197,50 +190,3 @@ def test_a_zip_that_is_none_or_is_damaged_is_named(archived, tmp_path):
     archive.write_bytes(flipped)
     with pytest.raises(DataError, match=r"train/n90000001/images/n90000001_2\.JPEG: corrupt image"):
         staging.fetch("tiny-imagenet", tmp_path / "root", mirror=mirror, report=quiet)
-
-
-def test_the_val_folder_is_made_once_and_the_originals_stay(tree):
-    before = content(tree)
-    folder = create_val_folder(tree)
-    assert folder == tree / "val_by_class" and len(list(folder.iterdir())) == 200
-    made = {path: path.stat().st_ino for path in folder.rglob("*")}
-    assert create_val_folder(tree) == folder
-    assert {path: path.stat().st_ino for path in folder.rglob("*")} == made
-    after = content(tree)
-    assert all(after[name] == data for name, data in before.items())
-    next(folder.rglob("*.JPEG")).unlink()
-    with pytest.raises(DataError, match="is not the 400 validation images: delete it and try again"):
-        create_val_folder(tree)
-
-
-def test_the_val_folder_elsewhere_and_without_links(tree, tmp_path, monkeypatch):
-    def no_links(*args):
-        raise OSError("this file system has no hard links")
-
-    linked = content(create_val_folder(tree))
-    monkeypatch.setattr(os, "link", no_links)
-    done = CliRunner().invoke(data, ["val-folder", str(tree), "--into", str(tmp_path / "new" / "val")])
-    assert done.exit_code == 0 and content(tmp_path / "new" / "val") == linked
-    done = CliRunner().invoke(data, ["val-folder", str(tmp_path / "new")])
-    assert done.exit_code == 1 and "wnids.txt: missing" in done.stderr and done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("moment", [0, 200, "rename"])
-def test_the_val_folder_survives_a_kill(tree, moment):
-    code = (
-        "import os, sys; from pathlib import Path; from data_prep.tiny_imagenet import create_val_folder\n"
-        "moment, link, made = sys.argv[2], os.link, []\n"
-        "def die_at(*args):\n"
-        "    if str(len(made)) == moment: os.kill(os.getpid(), 9)\n"
-        "    made.append(link(*args))\n"
-        "os.link = die_at\n"
-        "if moment == 'rename': os.rename = lambda *args: os.kill(os.getpid(), 9)\n"
-        "create_val_folder(Path(sys.argv[1]))"
-    )
-    before = content(tree)
-    assert subprocess.run([sys.executable, "-c", code, tree, str(moment)], timeout=600).returncode == -9
-    assert not (tree / "val_by_class").exists() and list(tree.glob(".val_by_class.*"))
-    folder = create_val_folder(tree)
-    assert sum(path.is_file() for path in folder.rglob("*")) == 400 and not list(tree.glob(".val_by_class.*"))
-    after = content(tree)
-    assert all(after[name] == data for name, data in before.items())
