@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ from textwrap import dedent
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
+from safetensors.torch import load_file, save_file
 
-from autograde.rubric.schema import find_rubric
+from autograde.rubric.schema import RUBRICS, find_rubric
 from autograde.submission.notebook_repair import release_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -154,6 +156,24 @@ def source_notebook() -> nbformat.NotebookNode:
     return source
 
 
+def lay_out(root: Path, secret: str, **limits: int) -> Path:
+    """A course of the real lab 01 and a program's run, below `root`, with limits of the rubric replaced; its folder."""
+    (root / "labs" / LAB).mkdir(parents=True)
+    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
+    nbformat.write(source_notebook(), root / "labs" / LAB / f"{LAB}.ipynb")
+    rubric = (RUBRICS / f"{LAB}.toml").read_text()
+    for name, value in limits.items():
+        rubric, count = re.subn(rf"^{name} = .*$", f"{name} = {value}", rubric, flags=re.MULTILINE)
+        assert count == 1
+    (root / "rubrics").mkdir()
+    (root / "rubrics" / f"{LAB}.toml").write_text(rubric + PROGRAM)
+    course = root / "course"
+    course.mkdir()
+    (course / "grading_secret").write_text(secret)
+    (course / "grading_secret").chmod(0o600)
+    return course
+
+
 class Submission:
     """A student's folder of the lab: the release with the right answers, without a run folder."""
 
@@ -207,6 +227,11 @@ class Submission:
         record = json.loads(path.read_text())
         yield record
         path.write_text(json.dumps(record))
+
+    def mark_weights(self, folder: Path, text: str) -> None:
+        """Make the weights of a run another file with the same values."""
+        weights = folder / "model.safetensors"
+        save_file(load_file(weights), weights, metadata={"trained": text})
 
     def save(self) -> None:
         """Write the notebook, where nothing lies in its place yet."""
