@@ -6,7 +6,9 @@ import os
 import shutil
 import socket
 
-from exhibits import LAB, NONE_OF_THEM, Submission, World, exhibit
+from exhibits import LAB, NONE_OF_THEM, Submission, World, exhibit, hostile_code
+
+# fmt: off
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
@@ -49,10 +51,9 @@ raise RuntimeError("; ".join(sorted(found)) or "found nothing")
 """
 
 
-@exhibit(train_step=0, flags="crash", reason="found nothing")
-def looks_for_solutions(submission: Submission, world: World) -> str:
-    """Searches everything that is mounted for the grader, the rubrics, the references and the labs' sources."""
-    return """
+hostile_code("looks_for_solutions",
+    "Searches everything that is mounted for the grader, the rubrics, the references and the labs' sources.",
+    train_step=0, flags="crash", reason="found nothing", source="""
 import os
 found = []
 for root in ("/root", "/home", "/usr/local", "/data", *__import__("sys").path):
@@ -67,13 +68,11 @@ try:
 except ImportError:
     pass
 raise RuntimeError(" ".join(found) or "found nothing")
-"""
+""")
 
-
-@exhibit(train_step=0, flags="crash", reason="descriptors \\['null', 'pipe', 'pipe', 'socket'\\]")
-def inherited_descriptors(submission: Submission, world: World) -> str:
-    """Lists the descriptors that the process was born with: its input, its two outputs and its socket, and no other."""
-    return """
+hostile_code("inherited_descriptors",
+    "Lists the descriptors that the process was born with: its input, its two outputs and its socket, and no other.",
+    train_step=0, flags="crash", reason="descriptors \\['null', 'pipe', 'pipe', 'socket'\\]", source="""
 import os
 found = []
 for name in sorted(map(int, os.listdir("/proc/self/fd"))):
@@ -82,13 +81,10 @@ for name in sorted(map(int, os.listdir("/proc/self/fd"))):
     except OSError:
         pass
 raise RuntimeError(f"descriptors {found}")
-"""
+""")
 
-
-@exhibit(train_step=0, flags="crash", reason="seen \\[\\], done \\[\\]")
-def other_processes(submission: Submission, world: World) -> str:
-    """Looks for processes outside of its own sandbox, and for ways into those that it sees."""
-    return """
+hostile_code("other_processes", "Looks for processes outside of its own sandbox, and for ways into those that it sees.",
+    train_step=0, flags="crash", reason="seen \\[\\], done \\[\\]", source="""
 import ctypes, os, signal
 libc = ctypes.CDLL(None, use_errno=True)
 seen = [p for p in os.listdir("/proc") if p.isdigit() and int(p) > 2 and int(p) != os.getpid()]
@@ -109,13 +105,11 @@ for process in ("1", "2") if os.getuid() != 65534 else ():
     if libc.ptrace(16, int(process), 0, 0) == 0:
         done.append("ptrace")
 raise RuntimeError(f"seen {seen}, done {done}")
-"""
+""")
 
-
-@exhibit(train_step=0, flags="crash", reason="allowed \\[\\]")
-def forbidden_system_calls(submission: Submission, world: World) -> str:
-    """Namespaces, mounts, keyrings, BPF, io_uring, tracing, memory that nobody counts, other users' identities."""
-    return """
+hostile_code("forbidden_system_calls",
+    "Namespaces, mounts, keyrings, BPF, io_uring, tracing, memory that nobody counts, other users' identities.",
+    train_step=0, flags="crash", reason="allowed \\[\\]", source="""
 import ctypes, os, platform
 libc = ctypes.CDLL(None, use_errno=True)
 calls = {
@@ -137,7 +131,7 @@ for name, (*numbers, arguments) in ((n, (c[0], c[1], c[2:])) for n, c in calls.i
     if result >= 0:
         allowed.append(name)
 raise RuntimeError(f"allowed {allowed}")
-"""
+""")
 
 
 @exhibit(train_step=0, flags="crash", reason="wrote \\[\\]")
@@ -206,22 +200,17 @@ raise RuntimeError(f"reached {{reached}}")
 # --- killing, and outliving -------------------------------------------------------------------------------------------
 
 
-@exhibit(train_step=0, flags="crash", reason="ended itself with exit code 0")
-def exits_in_a_cell(submission: Submission, world: World) -> None:
-    """Ends the process with exit code 0 while cells are executed: is that a success?"""
-    submission.before("train-step", "import os\nos._exit(0)")
+hostile_code("exits_in_a_cell", "Ends the process with exit code 0 while cells are executed: is that a success?",
+    train_step=0, flags="crash", reason="ended itself with exit code 0", source="import os\nos._exit(0)")
 
+hostile_code("exits_in_a_function",
+    "Ends the process with exit code 0 when it is asked for an answer; the other answers are right.",
+    evaluate=0, flags="crash", reason="ended itself with exit code 0", answers="evaluate",
+    source="import os\n\ndef evaluate(model, batches, loss_fn):\n    os._exit(0)")
 
-@exhibit(evaluate=0, flags="crash", reason="ended itself with exit code 0")
-def exits_in_a_function(submission: Submission, world: World) -> None:
-    """Ends the process with exit code 0 when it is asked for an answer; the other answers are right."""
-    submission.answer("evaluate", "import os\n\ndef evaluate(model, batches, loss_fn):\n    os._exit(0)")
-
-
-@exhibit(train_step=0, flags="crash", reason="ended by signal (9|15)|ended from within")
-def kills_everything(submission: Submission, world: World) -> str:
-    """SIGKILL to the parent, to the first process, to every process that it may signal, and to itself."""
-    return """
+hostile_code("kills_everything",
+    "SIGKILL to the parent, to the first process, to every process that it may signal, and to itself.",
+    train_step=0, flags="crash", reason="ended by signal (9|15)|ended from within", source="""
 import os, signal
 for target in (os.getppid(), 1, 2, -1):
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -231,13 +220,11 @@ for target in (os.getppid(), 1, 2, -1):
         except OSError:
             pass
 os.kill(os.getpid(), signal.SIGKILL)
-"""
+""")
 
-
-@exhibit(train_step=0, flags="limit", reason="timed out", slow=True)
-def stops_itself(submission: Submission, world: World) -> None:
-    """SIGSTOP: a process that neither ends nor answers."""
-    submission.before("train-step", "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)")
+hostile_code("stops_itself", "SIGSTOP: a process that neither ends nor answers.",
+    train_step=0, flags="limit", reason="timed out", slow=True,
+    source="import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)")
 
 
 @exhibit()

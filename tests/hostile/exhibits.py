@@ -13,6 +13,7 @@ import functools
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +109,25 @@ def exhibit(
         return whole
 
     return register
+
+
+def hostile_code(name: str, about: str, *, source: str, **expected: object) -> None:
+    """An exhibit that is one piece of code, as `exhibit` places it."""
+    _register(lambda submission, world: source, name, about, expected)
+
+
+def hostile_text(name: str, about: str, *, text: str, **expected: object) -> None:
+    """An exhibit whose notebook is a text."""
+
+    def build(submission: Submission, world: World) -> None:
+        submission.path.write_text(text)
+
+    _register(build, name, about, expected)
+
+
+def _register(build: Callable, name: str, about: str, expected: dict) -> None:
+    build.__name__, build.__doc__, build.__module__ = name, about, sys._getframe(2).f_globals["__name__"]
+    exhibit(**expected)(build)
 
 
 # Lab 01 hands in the run of one program more.

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 
-from exhibits import LAB, Submission, World, exhibit
+from exhibits import LAB, Submission, World, exhibit, hostile_code
 from nbformat.v4 import new_output
+
+# fmt: off
 
 MARK = '<img src=x onerror="hostile()"><script>hostile()</script><iframe src="//192.0.2.1/hostile"></iframe>'
 FORMULA = '=HYPERLINK("http://192.0.2.1/hostile")'
@@ -83,31 +85,24 @@ def markup_in_the_transcript(submission: Submission, world: World) -> None:
     path = submission.run() / "assessment.out"
     path.write_text(path.read_text() + ANYTHING + "\n")
 
-
-@exhibit(train_step=0, flags="crash", reason="ValueError", answers="train-step")
-def markup_in_an_exception(submission: Submission, world: World) -> str:
-    """Markup in an exception's message, type and cell, which a reason quotes."""
-    return f"""
+hostile_code("markup_in_an_exception", "Markup in an exception's message, type and cell, which a reason quotes.",
+    train_step=0, flags="crash", reason="ValueError", answers="train-step", source=f"""
         def train_step(model, images, labels, optimizer, loss_fn):
             raise type("ValueError" + {ANYTHING!r}, (ValueError,), {{}})({ANYTHING!r} * 10)
-        """
+        """)
 
+hostile_code("markup_in_the_last_words",
+    "Ends with the runner's own exit code, for which the last line that was printed is told.",
+    train_step=0, flags="crash", reason="exit code 70|could not start",
+    source=f"import os\nos.write(2, {('x' + MARK + TERMINAL)!r}.encode())\nos._exit(70)")
 
-@exhibit(train_step=0, flags="crash", reason="exit code 70|could not start")
-def markup_in_the_last_words(submission: Submission, world: World) -> None:
-    """Ends with the runner's own exit code, for which the last line that was printed is told."""
-    submission.before("train-step", f"import os\nos.write(2, {('x' + MARK + TERMINAL)!r}.encode())\nos._exit(70)")
-
-
-@exhibit(memory=0, reason="returned a|is wrong|is there a return", answers="memory")
-def markup_in_a_type(submission: Submission, world: World) -> str:
-    """Returns an object whose type's name is markup."""
-    return f"""
+hostile_code("markup_in_a_type", "Returns an object whose type's name is markup.",
+    memory=0, reason="returned a|is wrong|is there a return", answers="memory", source=f"""
 def saved_bytes(*given):
     return type({ANYTHING!r}, (), {{}})()
 
 forward_checkpointed, __name__ = saved_bytes, {ANYTHING!r}
-"""
+""")
 
 
 @exhibit(train_step=0, flags="crash", reason="did not execute|raised")
