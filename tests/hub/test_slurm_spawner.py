@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from kernel_of_server import NotebookKernel
+from hub_load_student import KernelSocket
 from one_machine_slurm import SlurmNotHere, one_machine_slurm
 from running_hub import RunningHub, missing
 from visitor import Visitor
@@ -87,6 +87,21 @@ def job(hub, cluster, student):
     wait_for_server(student)
     [number] = jobs_of(cluster, student.name)
     return number
+
+
+class NotebookKernel:
+    """A Python kernel of `visitor`'s server, addressed as a notebook does; it stays when this object goes."""
+
+    def __init__(self, visitor):
+        made = visitor.by_token("POST", f"/user/{visitor.name}/api/kernels", json={"name": "python3"})
+        made.raise_for_status()
+        self.visitor, self.id = visitor, made.json()["id"]
+
+    def run(self, code):
+        """What `code` prints; its error, if it has one."""
+        with contextlib.closing(KernelSocket(self.visitor, self.id)) as socket:
+            outputs, _, _ = socket.execute(code)
+        return "".join(output.get("text", output.get("evalue", "")) for output in outputs)
 
 
 @pytest.fixture(scope="module")
