@@ -28,6 +28,7 @@ from autograde.submission.notebook_repair import release_of
 
 LAB = "01_single_gpu"
 REPOSITORY = Path(__file__).resolve().parents[1]
+SOURCE = REPOSITORY / "labs" / LAB / f"{LAB}.ipynb"
 BIN = Path(sys.executable).parent
 # Replaced in the solutions, by kind of submission; of ten, six are right.
 KINDS: dict[str, tuple[str, str]] = {
@@ -57,7 +58,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rates = {}
         for workers in (1, 2):
-            course = lay_out(Path(folder, f"ours{workers}"), count, REPOSITORY / "nbgrader_config.py")
+            course = lay_out(Path(folder, f"ours{workers}"), count)
             seconds, memory = timed([BIN / "lab", "grade", "1", "--jobs", str(workers)], course)
             rates[workers] = 60 * count / seconds
             print(
@@ -79,23 +80,35 @@ def kind_of(index: int) -> str:
     return list(KINDS)[PATTERN[index % len(PATTERN)]]
 
 
-def lay_out(root: Path, count: int, config: Path | str) -> Path:
+def lay_out(root: Path, count: int, config: str | None = None) -> Path:
     """A course with its submissions, its lab generated; returns the folder to run commands in."""
-    source = nbformat.read(REPOSITORY / "labs" / LAB / f"{LAB}.ipynb", as_version=4)
+    source = nbformat.read(SOURCE, as_version=4)
+    make_course(root, source, config)
+    for index in range(count):
+        hand_in(root / ("course" if config is None else ""), f"student{index:03d}", submission(source, kind_of(index)))
+    run([BIN / "nbgrader", "generate_assignment", LAB], root)
+    return root
+
+
+def make_course(root: Path, source: NotebookNode, config: str | None = None) -> None:
+    """The folder of a course with lab 01; `config` replaces the course's own settings of nbgrader."""
     (root / "labs" / LAB).mkdir(parents=True)
     nbformat.write(source, root / "labs" / LAB / f"{LAB}.ipynb")
-    stock = isinstance(config, str)
-    (root / "nbgrader_config.py").write_text(config if stock else config.read_text())
-    for index in range(count):
-        folder = root / ("" if stock else "course") / "submitted" / f"student{index:03d}" / LAB
-        folder.mkdir(parents=True)
-        nbformat.write(submission(source, kind_of(index)), folder / f"{LAB}.ipynb")
-        shutil.copytree(REPOSITORY / "tests" / "autograde" / "honest_run", folder / "run")
-    done = subprocess.run(
-        [BIN / "nbgrader", "generate_assignment", LAB], cwd=root, env=environment(), capture_output=True, text=True
-    )
+    (root / "nbgrader_config.py").write_text(config or (REPOSITORY / "nbgrader_config.py").read_text())
+
+
+def hand_in(course: Path, student: str, notebook: NotebookNode) -> None:
+    """A submission with an honest run folder."""
+    folder = course / "submitted" / student / LAB
+    folder.mkdir(parents=True)
+    nbformat.write(notebook, folder / f"{LAB}.ipynb")
+    shutil.copytree(REPOSITORY / "tests" / "autograde" / "honest_run", folder / "run")
+
+
+def run(command: list[object], folder: Path) -> None:
+    """Run a command that must succeed."""
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    return root
 
 
 def submission(source: NotebookNode, kind: str) -> NotebookNode:

@@ -12,7 +12,6 @@ time is more than twice as long.
 import difflib
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -21,9 +20,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
-import nbformat
 from harness import conditions, parse_options
-from safetensors.torch import load_file, save_file
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "tests" / "hostile"))
@@ -31,9 +28,7 @@ for theme in sorted((REPOSITORY / "tests" / "hostile").glob("*.py")):
     if not theme.stem.startswith("test_"):
         __import__(theme.stem)  # each registers its exhibits
 
-from exhibits import EXHIBITS, LAB, PROGRAM, Exhibit, Submission, World, source_notebook  # noqa: E402
-
-from autograde.rubric.schema import RUBRICS  # noqa: E402
+from exhibits import EXHIBITS, LAB, Exhibit, Submission, World, lay_out  # noqa: E402
 
 BIN = Path(sys.executable).parent
 COMMANDS = (
@@ -67,7 +62,7 @@ def main() -> int:
         students = [f"honest{number:02d}" for number in range(options.honest)]
         seconds, pages, failed = {}, {}, []
         for name, hostile in (("alone", []), ("mixed", exhibits)):
-            course = lay_out(root / name, students, hostile, options.seconds)
+            course = hand_in(root / name, students, hostile, options.seconds)
             seconds[name] = run_all(course, name, options.jobs, failed)
             pages[name] = read_pages(course, students)
     differ = compare(pages["alone"], pages["mixed"])
@@ -87,26 +82,14 @@ def chosen(count: int) -> list[Exhibit]:
 
 
 @mock.patch("nbformat.v4.nbbase.validate", lambda *_: None)  # one exhibit is made of 50,000 cells
-def lay_out(root: Path, students: list[str], hostile: list[Exhibit], seconds: int | None) -> Path:
+def hand_in(root: Path, students: list[str], hostile: list[Exhibit], seconds: int | None) -> Path:
     """A course with everybody's submission."""
-    (root / "labs" / LAB).mkdir(parents=True)
-    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
-    nbformat.write(source_notebook(), root / "labs" / LAB / f"{LAB}.ipynb")
-    rubric = (RUBRICS / f"{LAB}.toml").read_text()
-    if seconds is not None:
-        rubric = re.sub(r"^seconds = .*$", f"seconds = {seconds}", rubric, count=1, flags=re.MULTILINE)
-    (root / "rubrics").mkdir()
-    (root / "rubrics" / f"{LAB}.toml").write_text(rubric + PROGRAM)
-    course = root / "course"
-    course.mkdir()
-    (course / "grading_secret").write_text("the same in both")
-    (course / "grading_secret").chmod(0o600)
+    course = lay_out(root, "the same in both", **({} if seconds is None else {"seconds": seconds}))
     for student in students:
         submission = Submission(course / "submitted" / student / LAB)
         submission.cell("q-knee").source = f"An answer of {student}'s own."
         for folder in (submission.run(), submission.program()):
-            weights = folder / "model.safetensors"
-            save_file(load_file(weights), weights, metadata={"trained": f"{student} {folder.name}"})
+            submission.mark_weights(folder, f"{student} {folder.name}")
         submission.save()
     outside = root / "outside"
     outside.mkdir()

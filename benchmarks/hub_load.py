@@ -121,7 +121,7 @@ class Load:
                 "cpu s": sum(seconds.get(name, {}).values()),
                 "answer s": student.slowest_answer if student else None,
                 **{kind: round(peak[kind]) for kind in ("server", "kernel", "ranks", "together", "end")},
-                "bar": round(student.meters["rss"] / MIB) if student else None,
+                "bar": round(student.most_rss / MIB) if student else None,
                 "data": round(peak["data"]),
                 "threads": int(peak["threads"]),
                 "ports": len(watch.ports[name]),

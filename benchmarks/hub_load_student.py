@@ -34,8 +34,6 @@ class LabRun:
 
     cells: int = 0
     seconds: float = 0.0
-    slowest_cell: str = ""
-    slowest_seconds: float = 0.0
     errors: list[str] = field(default_factory=list)
     stderr: list[str] = field(default_factory=list)
 
@@ -49,15 +47,14 @@ def retry_after(headers: Mapping[str, str], least: float = 1.0, most: float = 12
 class Student(Visitor):
     """A visitor who works.
 
-    `meters` keeps the most that jupyter-resource-usage said: ``rss``, ``pss`` and ``limit``; `slowest_answer` how many
-    seconds it took at most to say it, while notebooks ran.
+    `most_rss` is the most that jupyter-resource-usage said, in bytes; `slowest_answer` how many seconds it took at most
+    to say it, while notebooks ran.
     """
 
     def __init__(self, hub, name: str) -> None:
         super().__init__(hub, name)
         self.refusals = 0
-        self.meters: dict[str, int] = {"rss": 0, "pss": 0, "limit": 0}
-        self.slowest_answer = 0.0
+        self.most_rss, self.slowest_answer = 0, 0.0
         self._asked = 0.0
 
     def start_server(self, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -113,9 +110,8 @@ class Student(Visitor):
             for cell in notebook.cells:
                 if cell.cell_type != "code":
                     continue
-                started = time.monotonic()
                 cell.outputs, cell.execution_count, failure = with_kernel.execute(cell.source)
-                self._note(done, cell, failure, time.monotonic() - started)
+                self._note(done, cell, failure)
                 self.read_meters()
                 if failure and cell.id not in EXPECTED:
                     break  # as *Run All* does
@@ -137,15 +133,11 @@ class Student(Visitor):
         self._asked = time.monotonic()
         said = self._json("GET", f"/user/{self.name}/api/metrics/v1")
         self.slowest_answer = max(self.slowest_answer, time.monotonic() - self._asked)
-        for name in ("rss", "pss"):
-            self.meters[name] = max(self.meters[name], said.get(name) or 0)
-        self.meters["limit"] = said["limits"]["memory"]["rss"]
+        self.most_rss = max(self.most_rss, said.get("rss") or 0)
 
     @staticmethod
-    def _note(done: LabRun, cell, failure: str | None, seconds: float) -> None:
+    def _note(done: LabRun, cell, failure: str | None) -> None:
         done.cells += 1
-        if seconds > done.slowest_seconds:
-            done.slowest_cell, done.slowest_seconds = cell.id, seconds
         if failure and EXPECTED.get(cell.id) != failure.partition(":")[0]:
             done.errors.append(f"{cell.id}: {failure}")
         said = "".join(one.text for one in cell.outputs if one.output_type == "stream" and one.name == "stderr")
@@ -169,9 +161,7 @@ class KernelSocket:
         self._session = uuid.uuid4().hex
         address = f"{student.hub.address.replace('http', 'ws', 1)}/user/{student.name}/api/kernels/{kernel}/channels"
         self._socket = create_connection(
-            f"{address}?session_id={self._session}",
-            header=[f"Authorization: token {student.token}"],
-            timeout=TIMEOUT,
+            f"{address}?session_id={self._session}", header=[f"Authorization: token {student.token}"], timeout=TIMEOUT
         )
 
     def execute(self, code: str) -> tuple[list, int | None, str | None]:

@@ -50,10 +50,7 @@ AUGMENTATIONS = {
     ),
     "homework's": (CropAndFlip(), [transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip()]),
 }
-MODELS = {
-    "WideResNet (16, 32, 64)": lambda: WideResNet((16, 32, 64), in_channels=3),
-    "HomeworkResNet": HomeworkResNet,
-}
+MODELS = {"WideResNet (16, 32, 64)": lambda: WideResNet((16, 32, 64), in_channels=3), "HomeworkResNet": HomeworkResNet}
 
 
 class PilLoop:

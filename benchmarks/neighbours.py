@@ -8,14 +8,12 @@ honest student's score and the seconds of the command, beside a class of two hon
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 import nbformat
-from grading import BIN, LAB, REPOSITORY, environment, kind_of, submission
+from grading import BIN, LAB, SOURCE, hand_in, kind_of, make_course, run, submission
 from harness import conditions, parse_options, summary
 
 from autograde.rubric.verdict import load_verdict, verdict_path
@@ -52,23 +50,15 @@ def main() -> None:
 
 def grade(root: Path, students: dict[str, str]) -> dict[str, float]:
     """Grade a class; each student's points, and the seconds of it all. A text is put into the student's first answer."""
-    source = nbformat.read(REPOSITORY / "labs" / LAB / f"{LAB}.ipynb", as_version=4)
-    (root / "labs" / LAB).mkdir(parents=True)
-    nbformat.write(source, root / "labs" / LAB / f"{LAB}.ipynb")
-    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
+    source = nbformat.read(SOURCE, as_version=4)
+    make_course(root, source)
     for student, text in students.items():
-        folder = root / "course" / "submitted" / student / LAB
-        folder.mkdir(parents=True)
         notebook = submission(source, kind_of(0))
         first = next(cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("solution"))
         first.source = text + first.source
-        nbformat.write(notebook, folder / f"{LAB}.ipynb")
-        shutil.copytree(REPOSITORY / "tests" / "autograde" / "honest_run", folder / "run")
+        hand_in(root / "course", student, notebook)
     start = time.perf_counter()
-    done = subprocess.run(
-        [BIN / "lab", "grade", "1", "--jobs", "2"], cwd=root, env=environment(), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run([BIN / "lab", "grade", "1", "--jobs", "2"], root)
     found = {name: load_verdict(verdict_path(root / "course", name, LAB)).score for name in students}
     return found | {"seconds": time.perf_counter() - start}
 

@@ -17,9 +17,7 @@ from data_prep.errors import DataError
 Open = Callable[[str], BinaryIO]
 """Opens one of the set's files by its name."""
 
-_TEN = "airplane automobile bird cat deer dog frog horse ship truck"
-CIFAR10_CLASSES = tuple(_TEN.split())
-
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _HUNDRED = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
 caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
@@ -37,9 +35,6 @@ insects large_carnivores large_man-made_outdoor_things large_natural_outdoor_sce
 medium_mammals non-insect_invertebrates people reptiles small_mammals trees vehicles_1 vehicles_2
 """
 CIFAR100_SUPERCLASSES = tuple(_TWENTY.split())
-
-CIFAR10_BATCHES = {"train": tuple(f"data_batch_{k}" for k in range(1, 6)), "test": ("test_batch",)}
-CIFAR100_BATCHES = {"train": ("train",), "test": ("test",)}
 
 
 def cifar10_arrays(open_file: Open) -> dict[str, np.ndarray]:
@@ -60,13 +55,14 @@ def cifar10_arrays(open_file: Open) -> dict[str, np.ndarray]:
     DataError
         A file is not of the published form: see `data_prep.cifar_pickle`.
     """
-    return _arrays(open_file, CIFAR10_BATCHES, {"labels": ("labels", 10)})
+    batches = {"train": [f"data_batch_{k}" for k in range(1, 6)], "test": ["test_batch"]}
+    return _arrays(open_file, batches, {"labels": ("labels", 10)})
 
 
 def cifar100_arrays(open_file: Open) -> dict[str, np.ndarray]:
     """CIFAR-100's arrays: those of `cifar10_arrays`, the labels being the fine ones, and ``*_coarse_labels``."""
     labels = {"labels": ("fine_labels", 100), "coarse_labels": ("coarse_labels", 20)}
-    return _arrays(open_file, CIFAR100_BATCHES, labels)
+    return _arrays(open_file, {"train": ("train",), "test": ("test",)}, labels)
 
 
 def cifar10_names(open_file: Open) -> dict[str, tuple[str, ...]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from data_prep import catalogue, made_up, staged, staging, tiny_imagenet
+from data_prep import catalogue, made_up, staged, staging
 from data_prep.errors import Damaged, DataError, NotStaged, UnknownDataset
 from data_prep.root import data_root
 
@@ -88,20 +88,6 @@ def synth(name: str, root: Path | None, files: Path | None) -> None:
 
     with _bad_names():
         _each((name,), make)
-
-
-@data.command("val-folder")
-@click.argument("tree", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--into", type=click.Path(path_type=Path), help="The new folder. Default: TREE/val_by_class.")
-def val_folder(tree: Path, into: Path | None) -> None:
-    """Sort TinyImageNet's validation images into class folders, for ImageFolder.
-
-    TREE is the unpacked tiny-imagenet-200; its files stay where they are.
-    """
-    try:
-        click.echo(f"validation images by class: {tiny_imagenet.create_val_folder(tree, into)}")
-    except (DataError, OSError) as error:
-        raise click.ClickException(f"{tree}: {error}") from error
 
 
 def _each(names: tuple[str, ...], work) -> None:

@@ -31,15 +31,8 @@ class Corrupt(DataError):
     """
 
     def __init__(
-        self,
-        where: str,
-        file: str,
-        expected: str,
-        found: str,
-        remark: str = "",
-        remedy: str = "",
-        checksum: str = "SHA-256",
-    ):
+        self, where: str, file: str, expected: str, found: str, remark: str = "", remedy: str = "", checksum: str = "SHA-256",
+    ):  # fmt: skip
         self.file, self.expected, self.found = file, expected, found
         text = f"{where}: {file} is corrupt: {checksum} expected {expected}, found {found}"
         super().__init__(text + (f" ({remark})" if remark else "") + (f": {remedy}" if remedy else ""))

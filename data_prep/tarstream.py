@@ -11,14 +11,9 @@ from data_prep.rawfile import RawFile, one_line, receive
 
 
 def receive_from_tar(
-    stream: BinaryIO,
-    mode: str,
-    folder: str,
-    files: Sequence[RawFile],
-    into: Path,
-    where: str,
+    stream: BinaryIO, mode: str, folder: str, files: Sequence[RawFile], into: Path, where: str,
     progress: Callable[[int], object],
-) -> None:
+) -> None:  # fmt: skip
     """Take `files`, plain or gzipped, out of the tar's folder `folder` and put them, checked, into the folder `into`.
 
     Parameters

@@ -1,19 +1,17 @@
-"""TinyImageNet-200 in the form in which it is published, and its validation images in class folders.
+"""TinyImageNet-200 in the form in which it is published.
 
 The archive of Stanford's course CS231n holds the folder ``tiny-imagenet-200``: ``wnids.txt`` names the 200 classes by
 their WordNet identifiers and ``words.txt`` gives those their words; ``train/<wnid>/images/*.JPEG`` are 500 images a
 class; ``val/images/*.JPEG`` are 10,000 images whose classes are in ``val/val_annotations.txt``, one line each;
 ``test/`` has no labels and is not used. Some images are grayscale.
 
-110,000 small files slow a parallel file system down. `create_val_folder` makes the folders that ``ImageFolder`` needs.
-`pack` puts all images into two arrays, in the order and with the labels of ``ImageFolder``.
+110,000 small files slow a parallel file system down. `pack` puts all images into two arrays, in the order and with the
+labels of ``ImageFolder``.
 """
 
 import io
 import os
 import re
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,72 +119,6 @@ def pack(raw: Path, report: Callable[[str], object]) -> tuple[dict[str, np.ndarr
         arrays[f"{split}_images"] = images
         arrays[f"{split}_labels"] = np.array([wnids.index(wnid) for _, wnid in items], np.uint8)
     return arrays, {"labels": _words(tree, wnids)}
-
-
-def create_val_folder(tree: Path, into: Path | None = None) -> Path:
-    """Sort the validation images into a folder for each class, as ``ImageFolder`` wants them.
-
-    The originals stay where they are: the new names are hard links to them, or copies where the file system has no
-    links. All is made under a hidden name and renamed at the end, so a folder of the final name is complete; where
-    there is one, nothing is done.
-
-    Parameters
-    ----------
-    tree : Path
-        The unpacked ``tiny-imagenet-200``.
-    into : Path, optional
-        The new folder; by default ``val_by_class`` in `tree`.
-
-    Returns
-    -------
-    Path
-        The folder, with ``<wnid>/<image>``.
-
-    Raises
-    ------
-    DataError
-        As `pack`; or the folder is there and is not what this function made.
-    """
-    tree = Path(tree)
-    into = tree / "val_by_class" if into is None else Path(into)
-    reader = _Folder(tree)
-    images = [f"val/images/{path.name}" for path in (tree / "val" / "images").glob("*.JPEG")]
-    labels = _validation_labels(reader, images, _wnids(reader))
-    wanted = {f"{wnid}/{Path(name).name}": tree / name for name, wnid in labels.items()}
-    if not _is_made(into, wanted):
-        from filelock import FileLock
-
-        into.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(into.parent / f".lock-{into.name}", mode=0o664):
-            if not _is_made(into, wanted):  # by another process meanwhile
-                _link(wanted, into)
-    return into
-
-
-def _is_made(into: Path, wanted: dict[str, Path]) -> bool:
-    if not into.exists():
-        return False
-    if set(_Folder(into).files()) != wanted.keys():
-        raise DataError(f"{into} is there and is not the {len(wanted)} validation images: delete it and try again")
-    return True
-
-
-def _link(wanted: dict[str, Path], into: Path) -> None:
-    """Make the folder `into` with the files `wanted`; call it with the lock held."""
-    for leftover in into.parent.glob(f".{into.name}.*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{into.name}.", dir=into.parent))
-    try:
-        work.chmod(0o755)
-        for name, original in wanted.items():
-            (work / name).parent.mkdir(exist_ok=True)
-            try:
-                os.link(original, work / name)
-            except OSError:
-                shutil.copyfile(original, work / name)
-        os.rename(work, into)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _wnids(tree: _Folder | _Zip) -> list[str]:

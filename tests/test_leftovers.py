@@ -20,13 +20,9 @@ def test_a_forgotten_process_fails_the_run(tmp_path, repository, seconds, detach
         (tmp_path / name).write_text((repository / "tests" / name).read_text())
     (tmp_path / "test_it.py").write_text(TEST.format(seconds=seconds, detached=detached))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "LAB_TEST"))}
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)],
-        env={**environment, "LAB_TEST_PATIENCE": "0.5"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
+    environment |= {"LAB_TEST_PATIENCE": "0.5"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert run.returncode == code, run.stdout
     assert ("left behind: process" in run.stdout) == bool(code)
     assert ("time.sleep(60)" in run.stdout) == bool(code)

@@ -49,26 +49,16 @@ def pinned(repository):
     return pins
 
 
-def test_each_dependency_is_pinned_within_its_range(wanted, pinned):
-    assert {"torch", "nbgrader", "pytest", "jinja2"} <= wanted.keys()
-    assert wanted.keys() - pinned.keys() == set()
-    outside = {name: str(pinned[name]) for name, need in wanted.items() if not need.specifier.contains(pinned[name])}
-    assert outside == {}
-
-
-def test_so_is_what_the_extras_want(repository, pinned):
+def test_each_dependency_is_pinned_within_its_range(repository, wanted, pinned):
     extras = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    needs = {canonicalize_name(need.name): need for texts in extras.values() for need in map(Requirement, texts)}
-    assert {"playwright", "ruff"} <= needs.keys()
-    assert {name for name, need in needs.items() if not need.specifier.contains(pinned[name])} == set()
+    needs = [*wanted.values(), *(Requirement(text) for texts in extras.values() for text in texts)]
+    assert {"torch", "nbgrader", "pytest", "jinja2", "playwright", "ruff"} <= {need.name for need in needs}
+    assert [need for need in needs if not need.specifier.contains(pinned[canonicalize_name(need.name)])] == []
 
 
 def test_both_distributions_want_the_same_python(repository):
-    versions = {
-        tomllib.loads((repository / file).read_text())["project"]["requires-python"]
-        for file in ("pyproject.toml", "autograde/pyproject.toml")
-    }
-    assert versions == {">=3.11"}
+    for file in ("pyproject.toml", "autograde/pyproject.toml"):
+        assert tomllib.loads((repository / file).read_text())["project"]["requires-python"] == ">=3.11"
 
 
 def test_every_pin_installs_on_the_oldest_python_that_is_promised(pinned):
@@ -142,12 +132,9 @@ def test_the_wheel_holds_the_students_packages_only(wheel):
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"course_lib", "data_prep", "assessment_print.py"}
     modules = (
-        "distributed/launching/launch.py",
-        "exercises/labs/lab02/program.py",
-        "models/wide_resnet.py",
-        "plots/course.mplstyle",
+        "distributed/launching/launch.py exercises/labs/lab02/program.py models/wide_resnet.py plots/course.mplstyle"
     )
-    assert {f"course_lib/{module}" for module in modules} <= set(names)
+    assert {f"course_lib/{module}" for module in modules.split()} <= set(names)
     assert any(name.startswith("data_prep/fashion_mnist_small/") for name in names)
     assert not [name for name in names if re.search(r"autograde|rubric|/tests?/|/grade\.", name)]
     points = next(name for name in names if name.endswith("entry_points.txt"))

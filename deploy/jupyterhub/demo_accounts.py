@@ -36,19 +36,8 @@ def make(name: str, homes: Path) -> pwd.struct_passwd:
         return account
     homes.mkdir(parents=True, exist_ok=True)
     home = homes / name
-    options = (
-        "--uid",
-        _unused_number(),
-        "--create-home",
-        "--home-dir",
-        home,
-        "--shell",
-        "/bin/bash",
-        "--user-group",
-        "--comment",
-        MARK,
-    )
-    _run("useradd", *options, name)
+    where = ("--uid", _unused_number(), "--create-home", "--home-dir", home, "--shell", "/bin/bash")
+    _run("useradd", *where, "--user-group", "--comment", MARK, name)
     home.chmod(0o700)
     return pwd.getpwnam(name)
 

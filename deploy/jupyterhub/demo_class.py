@@ -18,6 +18,7 @@ import hub_install as install
 ROOT = install.ROOT
 LAB = "01_single_gpu"
 STUDENTS, INSTRUCTOR, COURSE = ("ada", "ben"), "grace", "course"
+PORTS = ("port", "hub_port", "proxy_port", "course_port")  # of the proxy, the hub, the proxy's interface, formgrader
 SERVER_PORTS = range(20000, 29000, 250)  # two demos at a time seldom begin at the same
 
 
@@ -52,7 +53,6 @@ class Demo:
 
     def site(self, ports: list[int]) -> dict[str, dict[str, object]]:
         """The settings that jupyterhub_config.py reads."""
-        proxy_port, hub_port, api_port, course_port = ports
         site = {
             "course": {
                 "account": self.names[0],
@@ -70,13 +70,7 @@ class Demo:
                 "state": str(self.private / "hub"),
                 "hidden": [str(ROOT)] if readable(ROOT / "labs") else [],
             },
-            "network": {
-                "port": proxy_port,
-                "hub_port": hub_port,
-                "proxy_port": api_port,
-                "course_port": course_port,
-                "server_ports": random.choice(SERVER_PORTS),
-            },
+            "network": {**dict(zip(PORTS, ports, strict=True)), "server_ports": random.choice(SERVER_PORTS)},
             "servers": {"memory_gib": 6.0, "cores": max(1, min(2, os.cpu_count() or 1))},
         }
         for table, values in self.settings.items():
@@ -86,7 +80,7 @@ class Demo:
     def ports(self) -> list[int]:
         """Those of the last start; zeros if there was none."""
         network = self._last().get("network", {})
-        return [network.get(name, 0) for name in ("port", "hub_port", "proxy_port", "course_port")]
+        return [network.get(name, 0) for name in PORTS]
 
     def has_jobs(self) -> bool:
         """Whether servers are, or were at the last start, jobs of Slurm."""

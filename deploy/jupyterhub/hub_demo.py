@@ -120,9 +120,8 @@ def free_ports(first: int, before: list[int]) -> list[int]:
                     break
                 except OSError as error:
                     if wanted:
-                        raise DemoError(
-                            f"port {wanted}: {error.strerror}; make hub HUB_PORT=0 takes a free one"
-                        ) from None
+                        message = f"port {wanted}: {error.strerror}; make hub HUB_PORT=0 takes a free one"
+                        raise DemoError(message) from None
             found.append(one.getsockname()[1])
     return found
 
@@ -144,16 +143,13 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--prefix", default=Demo.prefix, help="of the accounts' names (default: %(default)s)")
     parser.add_argument("--students", type=int, default=Demo.students, help="how many there are (default: %(default)s)")
-    parser.add_argument(
-        "--settings", type=Path, help="a site's file whose settings replace the demo's; site.example.toml has them all"
-    )
+    settings = "a site's file whose settings replace the demo's; site.example.toml has them all"
+    parser.add_argument("--settings", type=Path, help=settings)
     parser.add_argument("--clean", action="store_true", help="remove accounts, homes, exchange and secrets, and end")
     options = parser.parse_args(arguments)
     if os.geteuid() != 0:
-        print(
-            "error: each student needs a Unix account of their own here, which only root can make: sudo make hub",
-            file=sys.stderr,
-        )
+        need = "each student needs a Unix account of their own here, which only root can make: sudo make hub"
+        print(f"error: {need}", file=sys.stderr)
         return 1
     if options.students < 1:
         parser.error("--students: at least 1")

@@ -111,18 +111,16 @@ def _install(to: Path, say, gpu: bool | None) -> None:
     if not stamp.is_current():
         say(f"proxy: {proxy}")
         if shutil.which("npm") is None:
-            raise InstallError(
-                "the hub's proxy needs Node.js and npm; Debian: apt-get install --no-install-recommends nodejs npm"
-            )
+            packages = "apt-get install --no-install-recommends nodejs npm"
+            raise InstallError(f"the hub's proxy needs Node.js and npm; Debian: {packages}")
         proxy.mkdir(exist_ok=True)
         shutil.copy(HERE / "package.json", proxy)
         _run("npm", "install", "--prefix", proxy, "--no-audit", "--no-fund", "--loglevel=error")
         stamp.write()
     needs = [HERE / "requirements-students.txt", ROOT / "constraints.txt", ROOT / "pyproject.toml"]
     stamp = Stamp(students, python, needs)
-    labs = Stamp(
-        students, "labs", [ROOT / name for name in sources() if name.split("/")[0] in PACKAGES], "labs-installed"
-    )
+    packages = [ROOT / name for name in sources() if name.split("/")[0] in PACKAGES]
+    labs = Stamp(students, "labs", packages, "labs-installed")
     new = not stamp.is_current()
     if new or not labs.is_current():
         with tempfile.TemporaryDirectory(prefix="course-hub-") as scratch:
@@ -138,9 +136,7 @@ def _install(to: Path, say, gpu: bool | None) -> None:
             labs.write()
     install_gpu_charts(students, gpu, say)
     if next(students.glob("lib/python*/site-packages/autograde"), None):
-        raise InstallError(
-            f"{students} holds autograde, which students must not have; remove that folder and try again"
-        )
+        raise InstallError(f"{students} holds autograde, which students must not have; remove it and try again")
     # Root runs the hub's configuration, so instructors must not be able to change it.
     (to / "deploy").mkdir(exist_ok=True)
     for name in CONFIGURATION:
@@ -221,10 +217,10 @@ def sources() -> list[str]:
     return sorted(name for name in names if name and name.split("/")[0] not in skipped and (ROOT / name).is_file())
 
 
-def copy_sources(folder: Path, only: tuple[str, ...] | None = None) -> None:
-    """Copy the repository's files, or those below the names in `only`."""
+def copy_sources(folder: Path, only: tuple[str, ...]) -> None:
+    """Copy the repository's files below the names in `only`."""
     for name in sources():
-        if only is None or name.split("/")[0] in only:
+        if name.split("/")[0] in only:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
 
@@ -292,11 +288,8 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=Path("/opt/course-hub"), help="where (default: %(default)s)")
     parser.add_argument("--grader", type=Path, help="install autograde too, into this folder")
     parser.add_argument("--owner", default="course", help="the account that has the grader (default: %(default)s)")
-    parser.add_argument(
-        "--gpu",
-        action=argparse.BooleanOptionalAction,
-        help="JupyterLab's GPU charts for students (default: where nvidia-smi is)",
-    )
+    charts = "JupyterLab's GPU charts for students (default: where nvidia-smi is)"
+    parser.add_argument("--gpu", action=argparse.BooleanOptionalAction, help=charts)
     options = parser.parse_args()
     try:
         install(options.to, gpu=options.gpu)

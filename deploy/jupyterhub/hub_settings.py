@@ -43,16 +43,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "domain": "",
     },
     "servers": {
-        "spawner": "local",
-        "memory_gib": 8.0,
-        "cores": 2,
-        "processes": 2048,
-        "idle_minutes": 60,
-        "most_hours": 12,
-        "at_most": 100,
+        "spawner": "local", "memory_gib": 8.0, "cores": 2, "processes": 2048, "idle_minutes": 60, "most_hours": 12, "at_most": 100,
     },
     "slurm": {"partitions": {}, "memory_gib": 8, "account": "", "prologue": "", "start_seconds": 600},
-}
+}  # fmt: skip
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 

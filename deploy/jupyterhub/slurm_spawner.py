@@ -20,6 +20,7 @@ from tornado import web
 from traitlets import Unicode, default
 
 LOG = ".jupyterhub-server.log"
+RUNNING = "RUNNING|COMPLETING|SUSPENDED|STOPPED|RESIZING|SIGNALING|STAGE_OUT"
 # The environment is what the hub gives to sbatch, and no login shell is asked for more. The server takes the place of
 # the shell, so that Slurm's signals reach it; it is no job step, so that `srun` in its terminal can start steps.
 BATCH_SCRIPT = f"""#!/bin/bash
@@ -54,9 +55,7 @@ class CourseSlurmSpawner(SlurmSpawner):
     exec_prefix = Unicode("").tag(config=True)  # each command says itself as whom it runs
     batch_script = Unicode(BATCH_SCRIPT).tag(config=True)
     # Suspended and resized jobs are there still; and so may be every job while Slurm does not answer.
-    state_running_re = Unicode(r"^(?:RUNNING|COMPLETING|SUSPENDED|STOPPED|RESIZING|SIGNALING|STAGE_OUT)").tag(
-        config=True
-    )
+    state_running_re = Unicode(f"^(?:{RUNNING})").tag(config=True)
     state_unknown_re = Unicode(r"(?s)^(?!.*Invalid job id specified).*error:").tag(config=True)
 
     @default("batch_submit_cmd")
@@ -86,9 +85,8 @@ class CourseSlurmSpawner(SlurmSpawner):
         self.ip, self.port = "0.0.0.0", 0
         if self.server:
             self.server.port = 0
-        end = (
-            asyncio.get_running_loop().time() + self.start_timeout - 5
-        )  # the hub's own end gives the student no reason
+        # The hub's own end gives the student no reason.
+        end = asyncio.get_running_loop().time() + self.start_timeout - 5
         try:
             self.job_id = self.job_status = ""
             await self.submit_batch_script()

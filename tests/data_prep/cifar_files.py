@@ -41,10 +41,7 @@ def cifar10(images: int = 30) -> dict[str, bytes]:
 def cifar100(images: int = 30) -> dict[str, bytes]:
     """CIFAR-100's three files, under the official class names."""
     kinds = {"fine_labels": 100, "coarse_labels": 20}
-    names = {
-        "fine_label_names": list(cifar.CIFAR100_CLASSES),
-        "coarse_label_names": list(cifar.CIFAR100_SUPERCLASSES),
-    }
+    names = {"fine_label_names": list(cifar.CIFAR100_CLASSES), "coarse_label_names": list(cifar.CIFAR100_SUPERCLASSES)}
     return {"train": _batch(7, 2 * images, kinds), "test": _batch(8, images, kinds), "meta": pickled(names)}
 
 

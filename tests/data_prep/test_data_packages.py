@@ -29,10 +29,7 @@ def root(tmp_path_factory):
 @pytest.mark.parametrize(
     # Means and standard deviations as PyTorch's own examples and the literature give them.
     ("name", "mean", "std", "head"),
-    [
-        ("fashion-mnist", 0.2860, 0.3530, [9, 0, 0, 3, 0]),
-        ("mnist", 0.1307, 0.3081, [5, 0, 4, 1, 9]),
-    ],
+    [("fashion-mnist", 0.2860, 0.3530, [9, 0, 0, 3, 0]), ("mnist", 0.1307, 0.3081, [5, 0, 4, 1, 9])],
 )
 def test_the_real_sets(root, name, mean, std, head):
     dataset = staged.read(name, root)

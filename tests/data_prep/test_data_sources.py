@@ -147,9 +147,8 @@ def test_package_tools_failures_are_one_line(tmp_path, into, files, monkeypatch)
     for source, name in ((NpmPackage("toy@1", "data"), "npm"), (DebianPackage("toy", "data"), "apt-get")):
         with pytest.raises(Unavailable, match=f"^this machine has no {name}$"):
             source.deliver(wanted, into, quiet)
-    command(
-        tmp_path / "bin", "npm", "echo 'npm error code E1\nnpm error syscall x\nnpm error no such host' >&2; exit 1"
-    )
+    complaint = "npm error code E1\nnpm error syscall x\nnpm error no such host"
+    command(tmp_path / "bin", "npm", f"echo '{complaint}' >&2; exit 1")
     command(tmp_path / "bin", "dpkg-deb", "exit 2")
     with pytest.raises(Unavailable, match=r"^npm: no such host$"):
         NpmPackage("toy@1", "data").deliver(wanted, into, quiet)
@@ -163,6 +162,9 @@ def test_package_tools_failures_are_one_line(tmp_path, into, files, monkeypatch)
     command(tmp_path / "bin", "apt-get", 'case "$*" in *download*) : > toy_1_all.deb;; esac')
     with pytest.raises(Unavailable, match=r"^the package cannot be read: "):
         DebianPackage("toy", "data").deliver(wanted, into, quiet)
+    command(tmp_path / "bin", "npm", "exit 0")
+    with pytest.raises(Unavailable, match=r"^npm pack left no package$"):
+        NpmPackage("toy@1", "data").deliver(wanted, into, quiet)
     assert list(into.iterdir()) == []
 
 

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -85,8 +86,7 @@ def test_unknown_names_never_leave_the_root(root, name):
 def test_a_truncated_array_is_one_clear_line(root):
     path = root / "toy" / "train_images.npy"
     size = path.stat().st_size
-    with path.open("r+b") as stream:
-        stream.truncate(size - 1)
+    os.truncate(path, size - 1)
     with pytest.raises(Damaged) as caught:
         staged.read("toy", root)
     assert str(caught.value) == f"{path} has {size - 1} bytes, not {size}: run `lab data fetch toy`"
@@ -144,12 +144,8 @@ def test_verify_names_the_corrupt_file_with_both_hashes(root):
 
 
 def test_write_refuses_arrays_that_do_not_fit_the_entry(tmp_path, toy):
-    arrays = {
-        "train_images": np.zeros((3, 28, 28, 1), np.uint8),
-        "train_labels": np.zeros(3, np.uint8),
-        "test_images": np.zeros((2, 28, 28, 1), np.uint8),
-        "test_labels": np.zeros(2, np.uint8),
-    }
+    shapes = {"train_images": (3, 28, 28, 1), "train_labels": 3, "test_images": (2, 28, 28, 1), "test_labels": 2}
+    arrays = {key: np.zeros(shape, np.uint8) for key, shape in shapes.items()}
     for key, wrong in (
         ("train_images", np.zeros((3, 28, 27, 1), np.uint8)),
         ("test_images", np.zeros((2, 28, 28, 1), np.float32)),

@@ -1,4 +1,6 @@
+import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -7,20 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
-from toy_dataset import quiet
+from toy_dataset import content, quiet
 
 from data_prep import catalogue, progress, staged, staging, synthetic
-from data_prep.cli import data
 from data_prep.errors import DataError
 from data_prep.provenance import by_sums
 from data_prep.sources import SiteMirror
-from data_prep.tiny_imagenet import create_val_folder
-
-
-def content(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +40,6 @@ def tree(made, tmp_path):
     return shutil.copytree(made / "tiny-imagenet-200", tmp_path / "tiny-imagenet-200", copy_function=os.link)
 
 
-def rewrite(path, text):
-    path.unlink()  # the name only: the content has others
-    path.write_text(text) if isinstance(text, str) else path.write_bytes(text)
-
-
 def test_packing_shows_how_far_it_is(made, tmp_path, monkeypatch, capfd):
     """The real set takes minutes: a bar on a terminal, plain lines in a log."""
     monkeypatch.setattr(progress, "SECONDS", 0.0)
@@ -60,10 +50,8 @@ def test_packing_shows_how_far_it_is(made, tmp_path, monkeypatch, capfd):
     assert "packing" not in capfd.readouterr().err
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     staging.fetch("tiny-imagenet", tmp_path / "terminal", mirror=made, report=(lines := []).append)
-    assert (
-        not [line for line in lines if line.startswith("packing")]
-        and "packing the train images" in capfd.readouterr().err
-    )
+    assert not [line for line in lines if line.startswith("packing")]
+    assert "packing the train images" in capfd.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +67,12 @@ def test_packed_is_what_image_folder_reads(tree, uninterrupted):
     import_torchvision()
     from torchvision.datasets import ImageFolder
 
+    for line in (tree / "val" / "val_annotations.txt").read_text().splitlines():
+        image, wnid = line.split("\t")[:2]
+        (tree / "by_class" / wnid).mkdir(parents=True, exist_ok=True)
+        os.link(tree / "val" / "images" / image, tree / "by_class" / wnid / image)
     dataset = staged.read("tiny-imagenet", uninterrupted)
-    for split, folder in (("train", tree / "train"), ("test", create_val_folder(tree))):
+    for split, folder in (("train", tree / "train"), ("test", tree / "by_class")):
         oracle = ImageFolder(folder)
         images, labels = dataset.arrays[f"{split}_images"], dataset.arrays[f"{split}_labels"]
         assert labels.tolist() == oracle.targets and len(images) == len(oracle)
@@ -88,14 +80,6 @@ def test_packed_is_what_image_folder_reads(tree, uninterrupted):
         assert isinstance(images, np.memmap) and images.shape[1:] == (64, 64, 3)
     assert len(dataset.classes) == 200 and dataset.provenance == "synthetic"
     assert len(staged.verify("tiny-imagenet", uninterrupted)) == 4
-
-
-def test_validation_labels_are_the_annotations(tree):
-    lines = (tree / "val" / "val_annotations.txt").read_text().splitlines()
-    expected = {f"{line.split()[1]}/{line.split()[0]}": line.split()[0] for line in lines}
-    sorted_files = content(create_val_folder(tree))
-    assert sorted_files.keys() == expected.keys()
-    assert all(sorted_files[path] == (tree / "val" / "images" / name).read_bytes() for path, name in expected.items())
 
 
 def test_grayscale_images_get_three_equal_channels(tree, uninterrupted):
@@ -129,7 +113,8 @@ def test_the_archive_goes_before_the_tree_because_it_has_a_sum(tree, archived, t
 
 def test_class_names_and_provenance_of_a_copy(tree, tmp_path):
     words = (tree / "words.txt").read_text().replace("synthetic ", "real ")
-    rewrite(tree / "words.txt", words)
+    (tree / "words.txt").unlink()  # the name only: the content has others
+    (tree / "words.txt").write_text(words)
     dataset = staging.fetch("tiny-imagenet", tmp_path / "root", mirror=tree, report=quiet)
     assert dataset.provenance == "copy" and dataset.title == "TinyImageNet-200"
     assert dataset.classes[0] == "real class 0" and dataset.classes[199] == "real class 199"
@@ -143,60 +128,45 @@ def test_the_official_archive_is_known_by_its_sum(archived, tmp_path):
     assert by_sums(files, archived, "x") == "official"
 
 
+ANNOTATIONS, TRAIN, IMAGE = (
+    "val/val_annotations.txt",
+    "train/n90000003/images/n90000003_5.JPEG",
+    "val/images/val_7.JPEG",
+)
+SMALLER = io.BytesIO()
+Image.new("RGB", (64, 63)).save(SMALLER, "JPEG")
+# What is wrong: the file, what becomes of its content (None: it is removed), and the complaint.
 BREAKS = {
-    "corrupt image": (
-        lambda tree: rewrite(tree / "train/n90000003/images/n90000003_5.JPEG", b"\xff\xd8\xff\xe0 no image"),
-        "train/n90000003/images/n90000003_5.JPEG: corrupt image: ",
-    ),
-    "cut image": (
-        lambda tree: rewrite(tree / "val/images/val_7.JPEG", (tree / "val/images/val_7.JPEG").read_bytes()[:900]),
-        "val/images/val_7.JPEG: corrupt image: ",
-    ),
-    "another size": (
-        lambda tree: (
-            (tree / "val/images/val_7.JPEG").unlink() or Image.new("RGB", (64, 63)).save(tree / "val/images/val_7.JPEG")
-        ),
-        "val/images/val_7.JPEG: 64×63 pixels, not 64×64",
-    ),
+    "corrupt image": (TRAIN, lambda _: b"\xff\xd8\xff\xe0 no image", f"{TRAIN}: corrupt image: "),
+    "cut image": (IMAGE, lambda old: old[:900], f"{IMAGE}: corrupt image: "),
+    "another size": (IMAGE, lambda _: SMALLER.getvalue(), f"{IMAGE}: 64×63 pixels, not 64×64"),
     "missing annotation": (
-        lambda tree: rewrite(
-            tree / "val/val_annotations.txt",
-            "".join(
-                line
-                for line in (tree / "val/val_annotations.txt").read_text().splitlines(True)
-                if not line.startswith("val_12.JPEG\t")
-            ),
-        ),
-        "val/images/val_12.JPEG: val/val_annotations.txt has no line for it",
+        ANNOTATIONS, lambda old: re.sub(rb"val_12\.JPEG\t.*\n", b"", old), f"val/images/val_12.JPEG: {ANNOTATIONS} has no line for it",
     ),
     "annotation of an unknown class": (
-        lambda tree: rewrite(tree / "val/val_annotations.txt", "val_0.JPEG\tn12345678\t0\t0\t1\t1\n"),
-        "val/val_annotations.txt, line 1: 'n12345678' is no class of wnids.txt",
+        ANNOTATIONS, lambda _: b"val_0.JPEG\tn12345678\t0\t0\t1\t1\n", f"{ANNOTATIONS}, line 1: 'n12345678' is no class of wnids.txt",
     ),
-    "missing image": (
-        lambda tree: (tree / "val/images/val_31.JPEG").unlink(),
-        "val/images/val_31.JPEG: missing, though val/val_annotations.txt has a line for it",
-    ),
-    "missing class": (
-        lambda tree: shutil.rmtree(tree / "train" / "n90000042"),
-        "train/n90000042: the class has no images",
-    ),
+    "missing image": (IMAGE, None, f"{IMAGE}: missing, though {ANNOTATIONS} has a line for it"),
+    "missing class": ("train/n90000042", None, "train/n90000042: the class has no images"),
     "class that is not listed": (
-        lambda tree: shutil.copytree(tree / "train" / "n90000042", tree / "train" / "n12345678"),
-        "train/n12345678/images/n90000042_0.JPEG: its class n12345678 is not in wnids.txt",
+        "train/n12345678/images/a.JPEG", lambda _: b"", "train/n12345678/images/a.JPEG: its class n12345678 is not in wnids.txt",
     ),
-    "missing list": (lambda tree: rewrite(tree / "wnids.txt", ""), "wnids.txt: 0 classes, not 200"),
+    "missing list": ("wnids.txt", lambda _: b"", "wnids.txt: 0 classes, not 200"),
     "list of folders": (
-        lambda tree: rewrite(tree / "wnids.txt", (tree / "wnids.txt").read_text().replace("n90000000", "../../evil")),
-        "wnids.txt: '../../evil' is no WordNet identifier",
+        "wnids.txt", lambda old: old.replace(b"n90000000", b"../../evil"), "wnids.txt: '../../evil' is no WordNet identifier",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", BREAKS)
 def test_what_is_wrong_is_named_in_one_line(tree, tmp_path, what):
-    spoil, complaint = BREAKS[what]
-    spoil(tree)
+    name, change, complaint = BREAKS[what]
+    path = tree / name
+    old = path.read_bytes() if path.is_file() else b""
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)  # the name only: the content has others
+    if change:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(change(old))
     with pytest.raises(DataError) as caught:
         staging.fetch("tiny-imagenet", tmp_path / "root", mirror=tree, report=quiet)
     assert str(caught.value).startswith(f"tiny-imagenet: mirror {tree}: {complaint}")
@@ -220,50 +190,3 @@ def test_a_zip_that_is_none_or_is_damaged_is_named(archived, tmp_path):
     archive.write_bytes(flipped)
     with pytest.raises(DataError, match=r"train/n90000001/images/n90000001_2\.JPEG: corrupt image"):
         staging.fetch("tiny-imagenet", tmp_path / "root", mirror=mirror, report=quiet)
-
-
-def test_the_val_folder_is_made_once_and_the_originals_stay(tree):
-    before = content(tree)
-    folder = create_val_folder(tree)
-    assert folder == tree / "val_by_class" and len(list(folder.iterdir())) == 200
-    made = {path: path.stat().st_ino for path in folder.rglob("*")}
-    assert create_val_folder(tree) == folder
-    assert {path: path.stat().st_ino for path in folder.rglob("*")} == made
-    after = content(tree)
-    assert all(after[name] == data for name, data in before.items())
-    next(folder.rglob("*.JPEG")).unlink()
-    with pytest.raises(DataError, match="is not the 400 validation images: delete it and try again"):
-        create_val_folder(tree)
-
-
-def test_the_val_folder_elsewhere_and_without_links(tree, tmp_path, monkeypatch):
-    def no_links(*args):
-        raise OSError("this file system has no hard links")
-
-    linked = content(create_val_folder(tree))
-    monkeypatch.setattr(os, "link", no_links)
-    done = CliRunner().invoke(data, ["val-folder", str(tree), "--into", str(tmp_path / "new" / "val")])
-    assert done.exit_code == 0 and content(tmp_path / "new" / "val") == linked
-    done = CliRunner().invoke(data, ["val-folder", str(tmp_path / "new")])
-    assert done.exit_code == 1 and "wnids.txt: missing" in done.stderr and done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("moment", [0, 1, 200, 399, "rename"])
-def test_the_val_folder_survives_a_kill(tree, moment):
-    code = (
-        "import os, sys; from pathlib import Path; from data_prep.tiny_imagenet import create_val_folder\n"
-        "moment, link, made = sys.argv[2], os.link, []\n"
-        "def die_at(*args):\n"
-        "    if str(len(made)) == moment: os.kill(os.getpid(), 9)\n"
-        "    made.append(link(*args))\n"
-        "os.link = die_at\n"
-        "if moment == 'rename': os.rename = lambda *args: os.kill(os.getpid(), 9)\n"
-        "create_val_folder(Path(sys.argv[1]))"
-    )
-    before = content(tree)
-    assert subprocess.run([sys.executable, "-c", code, tree, str(moment)], timeout=600).returncode == -9
-    assert not (tree / "val_by_class").exists() and list(tree.glob(".val_by_class.*"))
-    folder = create_val_folder(tree)
-    assert sum(path.is_file() for path in folder.rglob("*")) == 400 and not list(tree.glob(".val_by_class.*"))
-    after = content(tree)
-    assert all(after[name] == data for name, data in before.items())

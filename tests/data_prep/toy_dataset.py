@@ -28,17 +28,14 @@ def contents(images: int, size: int = 28) -> dict[str, bytes]:
 
 
 def entry(files: dict[str, bytes], sources=(), layouts=("toy", "Toy/raw", ".")) -> catalogue.Entry:
-    return catalogue.Entry(
-        name="toy",
-        title="Toy",
-        licence="none",
-        classes=tuple("abcdefghij"),
-        image_shape=(28, 28, 1),
-        files=tuple(RawFile(name, hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()),
-        unpack=idx.mnist_arrays,
-        sources=sources,
-        mirror_layouts=layouts,
-    )
+    raw = tuple(RawFile(name, hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items())
+    classes = tuple("abcdefghij")
+    return catalogue.Entry("toy", "Toy", "none", classes, (28, 28, 1), raw, idx.mnist_arrays, sources, layouts)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def write_mirror(folder: Path, files: dict[str, bytes], gzipped: bool = False) -> Path:

@@ -6,13 +6,15 @@ import os
 import shutil
 import socket
 
-from exhibits import LAB, NONE_OF_THEM, Submission, World, exhibit
+from exhibits import LAB, NONE_OF_THEM, Submission, World, exhibit, hostile_code
+
+# fmt: off
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
 @exhibit(train_step=0, flags="crash", reason="found nothing")
-def looks_for_secrets(submission: Submission, world: World) -> None:
+def looks_for_secrets(submission: Submission, world: World) -> str:
     """Searches files of the course, of the host, of /proc and the environment for secrets, and tells them in an error.
 
     The course's secret, its gradebook, the other submissions and the environment of the command that grades hold texts
@@ -29,9 +31,7 @@ def looks_for_secrets(submission: Submission, world: World) -> None:
         "/tmp",
         "/var",
     ]
-    submission.before(
-        "train-step",
-        f"""
+    return f"""
 import os, re
 found = set(re.findall("canary-[a-z-]+", repr(dict(os.environ))))
 for root in {[str(root) for root in roots]!r} + ["/data", "/run", "/mnt", "/srv", "/opt", os.getcwd()]:
@@ -48,16 +48,12 @@ for root in {[str(root) for root in roots]!r} + ["/data", "/run", "/mnt", "/srv"
                 continue
             found |= {{path + m.decode() for m in re.findall(b"canary-(?!\\\\[)[a-z-]+", data)}}
 raise RuntimeError("; ".join(sorted(found)) or "found nothing")
-""",
-    )
+"""
 
 
-@exhibit(train_step=0, flags="crash", reason="found nothing")
-def looks_for_solutions(submission: Submission, world: World) -> None:
-    """Searches everything that is mounted for the grader, the rubrics, the references and the labs' sources."""
-    submission.before(
-        "train-step",
-        """
+hostile_code("looks_for_solutions",
+    "Searches everything that is mounted for the grader, the rubrics, the references and the labs' sources.",
+    train_step=0, flags="crash", reason="found nothing", source="""
 import os
 found = []
 for root in ("/root", "/home", "/usr/local", "/data", *__import__("sys").path):
@@ -72,16 +68,11 @@ try:
 except ImportError:
     pass
 raise RuntimeError(" ".join(found) or "found nothing")
-""",
-    )
+""")
 
-
-@exhibit(train_step=0, flags="crash", reason="descriptors \\['null', 'pipe', 'pipe', 'socket'\\]")
-def inherited_descriptors(submission: Submission, world: World) -> None:
-    """Lists the descriptors that the process was born with: its input, its two outputs and its socket, and no other."""
-    submission.before(
-        "train-step",
-        """
+hostile_code("inherited_descriptors",
+    "Lists the descriptors that the process was born with: its input, its two outputs and its socket, and no other.",
+    train_step=0, flags="crash", reason="descriptors \\['null', 'pipe', 'pipe', 'socket'\\]", source="""
 import os
 found = []
 for name in sorted(map(int, os.listdir("/proc/self/fd"))):
@@ -90,16 +81,10 @@ for name in sorted(map(int, os.listdir("/proc/self/fd"))):
     except OSError:
         pass
 raise RuntimeError(f"descriptors {found}")
-""",
-    )
+""")
 
-
-@exhibit(train_step=0, flags="crash", reason="seen \\[\\], done \\[\\]")
-def other_processes(submission: Submission, world: World) -> None:
-    """Looks for processes outside of its own sandbox, and for ways into those that it sees."""
-    submission.before(
-        "train-step",
-        """
+hostile_code("other_processes", "Looks for processes outside of its own sandbox, and for ways into those that it sees.",
+    train_step=0, flags="crash", reason="seen \\[\\], done \\[\\]", source="""
 import ctypes, os, signal
 libc = ctypes.CDLL(None, use_errno=True)
 seen = [p for p in os.listdir("/proc") if p.isdigit() and int(p) > 2 and int(p) != os.getpid()]
@@ -120,16 +105,11 @@ for process in ("1", "2") if os.getuid() != 65534 else ():
     if libc.ptrace(16, int(process), 0, 0) == 0:
         done.append("ptrace")
 raise RuntimeError(f"seen {seen}, done {done}")
-""",
-    )
+""")
 
-
-@exhibit(train_step=0, flags="crash", reason="allowed \\[\\]")
-def forbidden_system_calls(submission: Submission, world: World) -> None:
-    """Namespaces, mounts, keyrings, BPF, io_uring, tracing, memory that nobody counts, other users' identities."""
-    submission.before(
-        "train-step",
-        """
+hostile_code("forbidden_system_calls",
+    "Namespaces, mounts, keyrings, BPF, io_uring, tracing, memory that nobody counts, other users' identities.",
+    train_step=0, flags="crash", reason="allowed \\[\\]", source="""
 import ctypes, os, platform
 libc = ctypes.CDLL(None, use_errno=True)
 calls = {
@@ -151,16 +131,13 @@ for name, (*numbers, arguments) in ((n, (c[0], c[1], c[2:])) for n, c in calls.i
     if result >= 0:
         allowed.append(name)
 raise RuntimeError(f"allowed {allowed}")
-""",
-    )
+""")
 
 
 @exhibit(train_step=0, flags="crash", reason="wrote \\[\\]")
-def writes_where_it_must_not(submission: Submission, world: World) -> None:
+def writes_where_it_must_not(submission: Submission, world: World) -> str:
     """Writes to the host's folders, the kernel's settings, core_pattern, control groups, the Python environment."""
-    submission.before(
-        "train-step",
-        f"""
+    return f"""
 import os, sys, torch, course_lib
 wrote = []
 folders = [{str(world.folder)!r}, {str(world.course)!r}, "/", "/usr", "/etc", "/root", "/dev", "/proc/sys/kernel", "/home",
@@ -179,19 +156,16 @@ for path in paths:
     except OSError:
         pass
 raise RuntimeError(f"wrote {{wrote}}")
-""",
-    )
+"""
 
 
 # --- network ----------------------------------------------------------------------------------------------------------
 
 
 @exhibit(train_step=0, flags="crash", reason="reached \\[\\]")
-def network(submission: Submission, world: World) -> None:
+def network(submission: Submission, world: World) -> str:
     """Connects to the host's loopback by TCP and UDP, to TEST-NET, to a name, to an abstract Unix socket, by vsock."""
-    submission.before(
-        "train-step",
-        f"""
+    return f"""
 import socket
 socket.setdefaulttimeout(1)
 reached = []
@@ -220,31 +194,23 @@ try:
 except OSError:
     pass
 raise RuntimeError(f"reached {{reached}}")
-""",
-    )
+"""
 
 
 # --- killing, and outliving -------------------------------------------------------------------------------------------
 
 
-@exhibit(train_step=0, flags="crash", reason="ended itself with exit code 0")
-def exits_in_a_cell(submission: Submission, world: World) -> None:
-    """Ends the process with exit code 0 while cells are executed: is that a success?"""
-    submission.before("train-step", "import os\nos._exit(0)")
+hostile_code("exits_in_a_cell", "Ends the process with exit code 0 while cells are executed: is that a success?",
+    train_step=0, flags="crash", reason="ended itself with exit code 0", source="import os\nos._exit(0)")
 
+hostile_code("exits_in_a_function",
+    "Ends the process with exit code 0 when it is asked for an answer; the other answers are right.",
+    evaluate=0, flags="crash", reason="ended itself with exit code 0", answers="evaluate",
+    source="import os\n\ndef evaluate(model, batches, loss_fn):\n    os._exit(0)")
 
-@exhibit(evaluate=0, flags="crash", reason="ended itself with exit code 0")
-def exits_in_a_function(submission: Submission, world: World) -> None:
-    """Ends the process with exit code 0 when it is asked for an answer; the other answers are right."""
-    submission.answer("evaluate", "import os\n\ndef evaluate(model, batches, loss_fn):\n    os._exit(0)")
-
-
-@exhibit(train_step=0, flags="crash", reason="ended by signal (9|15)|ended from within")
-def kills_everything(submission: Submission, world: World) -> None:
-    """SIGKILL to the parent, to the first process, to every process that it may signal, and to itself."""
-    submission.before(
-        "train-step",
-        """
+hostile_code("kills_everything",
+    "SIGKILL to the parent, to the first process, to every process that it may signal, and to itself.",
+    train_step=0, flags="crash", reason="ended by signal (9|15)|ended from within", source="""
 import os, signal
 for target in (os.getppid(), 1, 2, -1):
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -254,25 +220,20 @@ for target in (os.getppid(), 1, 2, -1):
         except OSError:
             pass
 os.kill(os.getpid(), signal.SIGKILL)
-""",
-    )
+""")
 
-
-@exhibit(train_step=0, flags="limit", reason="timed out", slow=True)
-def stops_itself(submission: Submission, world: World) -> None:
-    """SIGSTOP: a process that neither ends nor answers."""
-    submission.before("train-step", "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)")
+hostile_code("stops_itself", "SIGSTOP: a process that neither ends nor answers.",
+    train_step=0, flags="limit", reason="timed out", slow=True,
+    source="import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)")
 
 
 @exhibit()
-def daemon_that_outlives(submission: Submission, world: World) -> None:
+def daemon_that_outlives(submission: Submission, world: World) -> str:
     """A detached daemon (two forks, a session of its own, all signals ignored) that would write to the host later.
 
     The answers beside it are right, and earn their points; the daemon is gone when the next exercise begins.
     """
-    submission.before(
-        "train-step",
-        f"""
+    return f"""
 import os, signal
 if os.fork() == 0:
     os.setsid()
@@ -285,8 +246,7 @@ if os.fork() == 0:
         os.closerange(0, 1024)
         os.execv("/bin/sh", ["sh", "-c", "sleep 5; echo here > {world.folder}/daemon; : {world.mark}; sleep 600; true"])
     os._exit(0)
-""",
-    )
+"""
 
 
 # --- names in the submission's folder ---------------------------------------------------------------------------------
@@ -353,15 +313,9 @@ def pipes_and_sockets(submission: Submission, world: World) -> None:
 @exhibit()
 def shadowed_modules(submission: Submission, world: World) -> None:
     """Modules beside the notebook that would be imported in place of the real ones, and write to the host."""
-    for name in (
-        "torch.py",
-        "sitecustomize.py",
-        "usercustomize.py",
-        "assessment_print.py",
-        "nbgrader_config.py",
-        "wire.py",
-    ):
-        (submission.folder / name).write_text(f"open({str(world.folder / 'shadowed')!r}, 'w')\n")
+    modules = (
+        "torch sitecustomize usercustomize assessment_print nbgrader_config wire ipython_config course_lib/__init__"
+    )
     (submission.folder / "course_lib").mkdir()
-    (submission.folder / "course_lib" / "__init__.py").write_text(f"open({str(world.folder / 'shadowed')!r}, 'w')\n")
-    (submission.folder / "ipython_config.py").write_text(f"open({str(world.folder / 'shadowed')!r}, 'w')\n")
+    for name in modules.split():
+        (submission.folder / f"{name}.py").write_text(f"open({str(world.folder / 'shadowed')!r}, 'w')\n")

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 
-from exhibits import UNKNOWN, Submission, World, exhibit
+from exhibits import UNKNOWN, Submission, World, exhibit, hostile_code
 
+# fmt: off
 
-@exhibit(train_step=0, flags="limit", reason="timed out after .* while the notebook's answers were executed")
-def sleeps_in_a_cell(submission: Submission, world: World) -> None:
-    """Sleeps for ever in a cell of definitions: it costs one limit's time, not one for each exercise."""
-    submission.before("train-step", "import time\ntime.sleep(1e6)")
+hostile_code("sleeps_in_a_cell",
+    "Sleeps for ever in a cell of definitions: it costs one limit's time, not one for each exercise.",
+    train_step=0, flags="limit", reason="timed out after .* while the notebook's answers were executed",
+    source="import time\ntime.sleep(1e6)")
 
-
-@exhibit(memory=0, flags="limit", reason="timed out")
-def loop_that_ignores_signals(submission: Submission, world: World) -> None:
-    """An endless loop in a function, with every signal ignored and every exception caught."""
-    submission.answer(
-        "memory",
-        """
+hostile_code("loop_that_ignores_signals",
+    "An endless loop in a function, with every signal ignored and every exception caught.",
+    memory=0, flags="limit", reason="timed out", answers="memory", source="""
         import signal
 
         def saved_bytes(function):
@@ -35,94 +32,54 @@ def loop_that_ignores_signals(submission: Submission, world: World) -> None:
                     pass
 
         forward_checkpointed = saved_bytes
-        """,
-    )
+        """)
 
-
-@exhibit(**UNKNOWN | {"train_step": 0}, flags="limit", reason="processes|threads|timed out")
-def fork_bomb(submission: Submission, world: World) -> None:
-    """Every process forks for ever."""
-    submission.before(
-        "train-step",
-        """
+hostile_code("fork_bomb", "Every process forks for ever.",
+    **UNKNOWN | {"train_step": 0}, flags="limit", reason="processes|threads|timed out", source="""
 import os
 while True:
     try:
         os.fork()
     except OSError:
         pass
-""",
-    )
+""")
 
-
-@exhibit(**UNKNOWN | {"train_step": 0}, flags="limit", reason="processes|threads", slow=True)
-def zombies(submission: Submission, world: World) -> None:
-    """Children that end at once and are never waited for."""
-    submission.before(
-        "train-step",
-        """
+hostile_code("zombies", "Children that end at once and are never waited for.",
+    **UNKNOWN | {"train_step": 0}, flags="limit", reason="processes|threads", slow=True, source="""
 import os
 for _ in range(100_000):
     if os.fork() == 0:
         os._exit(0)
-""",
-    )
+""")
 
-
-@exhibit(
-    **UNKNOWN | {"train_step": 0},
-    flags="limit",
-    reason="processes|threads|memory",
-    slow=True,
-)
-def threads(submission: Submission, world: World) -> None:
-    """Threads that sleep, without end."""
-    submission.before(
-        "train-step",
-        """
+hostile_code("threads", "Threads that sleep, without end.",
+    **UNKNOWN | {"train_step": 0}, flags="limit", reason="processes|threads|memory", slow=True, source="""
 import threading, time
 while True:
     threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
-""",
-    )
+""")
 
-
-@exhibit(train_step=0, flags="limit", reason="out of memory")
-def memory_in_one_process(submission: Submission, world: World) -> None:
-    """One process takes and fills memory until there is none."""
-    submission.answer(
-        "train-step",
-        """
+hostile_code("memory_in_one_process", "One process takes and fills memory until there is none.",
+    train_step=0, flags="limit", reason="out of memory", answers="train-step", source="""
         def train_step(model, images, labels, optimizer, loss_fn):
             kept = []
             while True:
                 kept.append(torch.ones(1 << 24))
-        """,
-    )
+        """)
 
-
-@exhibit(train_step=0, flags="limit", reason="out of memory")
-def memory_in_many_processes(submission: Submission, world: World) -> None:
-    """Twenty children, each within the limit of one process."""
-    submission.before(
-        "train-step",
-        """
+hostile_code("memory_in_many_processes", "Twenty children, each within the limit of one process.",
+    train_step=0, flags="limit", reason="out of memory", source="""
 import os, time
 for _ in range(20):
     if os.fork() == 0:
         kept = b"x" * (300 << 20)
         time.sleep(60)
 time.sleep(60)
-""",
-    )
+""")
 
-
-@exhibit(train_step=0, flags="limit", reason="out of memory|disk")
-def memory_that_is_not_mapped(submission: Submission, world: World) -> None:
-    """Shared memory that is filled and taken out of the process's own tables, where only the kernel still counts it."""
-    submission.before(
-        "train-step",
-        """
+hostile_code("memory_that_is_not_mapped",
+    "Shared memory that is filled and taken out of the process's own tables, where only the kernel still counts it.",
+    train_step=0, flags="limit", reason="out of memory|disk", source="""
 import mmap, time
 kept = []
 while True:
@@ -130,87 +87,50 @@ while True:
     for start in range(0, 1 << 28, 1 << 20):
         kept[-1][start : start + (1 << 20)] = bytes([1]) * (1 << 20)
     kept[-1].madvise(mmap.MADV_DONTNEED)
-""",
-    )
+""")
 
-
-@exhibit(train_step=0, flags="limit", reason="filled its disk", slow=True)
-def fills_the_disk(submission: Submission, world: World) -> None:
-    """Writes until the disk is full, and lets the error through."""
-    submission.before(
-        "train-step",
-        """
+hostile_code("fills_the_disk", "Writes until the disk is full, and lets the error through.",
+    train_step=0, flags="limit", reason="filled its disk", slow=True, source="""
 for number in range(1000):
     with open(f"/tmp/{number}", "wb") as file:
         file.write(bytes(100 << 20))
-""",
-    )
+""")
 
-
-@exhibit(train_step=0, flags="limit", reason="files|disk|memory")
-def files_without_number(submission: Submission, world: World) -> None:
-    """Empty files without end: they take no disk, and a kilobyte of the kernel's memory each."""
-    submission.before(
-        "train-step",
-        """
+hostile_code("files_without_number",
+    "Empty files without end: they take no disk, and a kilobyte of the kernel's memory each.",
+    train_step=0, flags="limit", reason="files|disk|memory", source="""
 import os
 for number in range(100_000_000):
     os.close(os.open(f"/dev/shm/{number}", os.O_CREAT))
-""",
-    )
+""")
 
-
-@exhibit(train_step=0, flags="limit", reason="printed too much")
-def prints_a_gigabyte(submission: Submission, world: World) -> None:
-    """A gigabyte to standard output and to standard error."""
-    submission.before(
-        "train-step",
-        """
+hostile_code("prints_a_gigabyte", "A gigabyte to standard output and to standard error.",
+    train_step=0, flags="limit", reason="printed too much", source="""
 import os
 for _ in range(1000):
     os.write(1, b"x" * (1 << 20))
     os.write(2, b"x" * (1 << 20))
-""",
-    )
+""")
 
+hostile_code("huge_exception",
+    "An exception with a message of a hundred kilobytes, which a reason quotes, with the output thrown away.",
+    train_step=0, flags="crash", reason="did not execute: RuntimeError|printed too much|did not execute",
+    source='import os, sys\nsys.stderr = sys.stdout = open(os.devnull, "w")\nraise RuntimeError("x" * 100_000)')
 
-@exhibit(train_step=0, flags="crash", reason="did not execute: RuntimeError|printed too much|did not execute")
-def huge_exception(submission: Submission, world: World) -> None:
-    """An exception with a message of a hundred kilobytes, which a reason quotes, with the output thrown away."""
-    submission.before(
-        "train-step",
-        'import os, sys\nsys.stderr = sys.stdout = open(os.devnull, "w")\nraise RuntimeError("x" * 100_000)',
-    )
-
-
-@exhibit(train_step=0, reason=".")
-def huge_representation(submission: Submission, world: World) -> None:
-    """Returns objects whose type's name and representation are megabytes."""
-    submission.answer(
-        "train-step",
-        """
+hostile_code("huge_representation", "Returns objects whose type's name and representation are megabytes.",
+    train_step=0, reason=".", answers="train-step", source="""
         Huge = type("H" * 5_000_000, (), {"__repr__": lambda self: "r" * 100_000_000})
 
         def train_step(model, images, labels, optimizer, loss_fn):
             return Huge(), {Huge(): Huge()}
-        """,
-    )
+        """)
 
+hostile_code("deep_recursion", "Recursion in Python without end.",
+    memory=0, flags="crash", reason="RecursionError", answers="memory",
+    source="def saved_bytes(function):\n    return saved_bytes(function)\n\nforward_checkpointed = saved_bytes")
 
-@exhibit(memory=0, flags="crash", reason="RecursionError")
-def deep_recursion(submission: Submission, world: World) -> None:
-    """Recursion in Python without end."""
-    submission.answer(
-        "memory", "def saved_bytes(function):\n    return saved_bytes(function)\n\nforward_checkpointed = saved_bytes"
-    )
-
-
-@exhibit(memory=0, flags="crash", reason="signal 11")
-def overflow_of_the_stack(submission: Submission, world: World) -> None:
-    """Recursion through C without a limit, which ends the interpreter."""
-    submission.answer(
-        "memory",
-        """
+hostile_code("overflow_of_the_stack", "Recursion through C without a limit, which ends the interpreter.",
+    memory=0, flags="crash", reason="signal 11", answers="memory", source="""
         import sys
 
         def saved_bytes(function):
@@ -224,24 +144,15 @@ def overflow_of_the_stack(submission: Submission, world: World) -> None:
             return repr(deep), Deep().x
 
         forward_checkpointed = saved_bytes
-        """,
-    )
+        """)
 
+hostile_code("giant_integer", "An integer whose decimal digits take years to write down.",
+    memory=0, reason=".", answers="memory",
+    source="def saved_bytes(*given):\n    return 1 << 200_000_000\n\nforward_checkpointed = saved_bytes")
 
-@exhibit(memory=0, reason=".")
-def giant_integer(submission: Submission, world: World) -> None:
-    """An integer whose decimal digits take years to write down."""
-    submission.answer(
-        "memory", "def saved_bytes(*given):\n    return 1 << 200_000_000\n\nforward_checkpointed = saved_bytes"
-    )
-
-
-@exhibit(train_step=0, flags="crash", reason="not permitted")
-def memory_in_sockets(submission: Submission, world: World) -> None:
-    """Bytes in sockets' buffers, which belong to no process: an exercise without a network cannot make a socket."""
-    submission.before(
-        "train-step",
-        """
+hostile_code("memory_in_sockets",
+    "Bytes in sockets' buffers, which belong to no process: an exercise without a network cannot make a socket.",
+    train_step=0, flags="crash", reason="not permitted", source="""
 import os, socket, time
 parent = os.getpid()
 for _ in range(10):
@@ -257,24 +168,18 @@ except OSError:
     if os.getpid() == parent and not kept:
         raise
     time.sleep(1e6)
-""",
-    )
+""")
 
-
-@exhibit(**UNKNOWN, slow=True)
-def hogs_the_processor(submission: Submission, world: World) -> None:
-    """A hundred processes that compute while its own answers, and an honest neighbour's, are timed."""
-    submission.before(
-        "memory",
-        """
+hostile_code("hogs_the_processor",
+    "A hundred processes that compute while its own answers, and an honest neighbour's, are timed.",
+    **UNKNOWN, slow=True, before="memory", source="""
 import os
 for _ in range(100):
     if os.fork() == 0:
         os.setsid()  # a scheduling group each
         while True:
             pass
-""",
-    )
+""")
 
 
 @exhibit(flags="missing", reason="at most .* are read|could not be tested")

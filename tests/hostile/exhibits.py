@@ -8,17 +8,22 @@ one of the reasons for a lost point must match.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
+import re
 import shutil
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
+from safetensors.torch import load_file, save_file
 
-from autograde.rubric.schema import find_rubric
+from autograde.rubric.schema import RUBRICS, find_rubric
 from autograde.submission.notebook_repair import release_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -79,19 +84,50 @@ class Exhibit:
         return self.build.__name__.replace("_", "-")
 
 
-def exhibit(*, flags: str = "", reason: str = "", slow: bool = False, **points: float) -> Callable:
+def exhibit(
+    *, flags: str = "", reason: str = "", slow: bool = False, before: str = "train-step", answers: str = "",
+    runner: bool = False, **points: float,
+) -> Callable:  # fmt: skip
     """Register a function as an exhibit.
 
-    `points` are by the names in `CELLS`. Where nothing is said, an exercise has all of its points, and a run none.
+    `points` are by the names in `CELLS`. Where nothing is said, an exercise has all of its points, and a run none. Code
+    that the function returns is the answer to the exercise `answers`, or is put above that to `before`; with `runner`,
+    `FIND_THE_RUNNER` is above the code.
     """
 
-    def register(build: Callable[[Submission, World], None]) -> Callable[[Submission, World], None]:
+    def register(build: Callable[[Submission, World], str | None]) -> Callable[[Submission, World], None]:
         assert build.__doc__ and not set(points) - set(CELLS)
+
+        @functools.wraps(build)
+        def whole(submission: Submission, world: World) -> None:
+            if code := build(submission, world):
+                code = FIND_THE_RUNNER * runner + code
+                submission.answer(answers, code) if answers else submission.before(before, code)
+
         expected = {CELLS[name]: (HONEST | {"run": 0, "program": 0} | points)[name] for name in CELLS}
-        EXHIBITS[build.__name__] = Exhibit(build, expected, frozenset(flags.split()), reason, slow)
-        return build
+        EXHIBITS[build.__name__] = Exhibit(whole, expected, frozenset(flags.split()), reason, slow)
+        return whole
 
     return register
+
+
+def hostile_code(name: str, about: str, *, source: str, **expected: object) -> None:
+    """An exhibit that is one piece of code, as `exhibit` places it."""
+    _register(lambda submission, world: source, name, about, expected)
+
+
+def hostile_text(name: str, about: str, *, text: str, **expected: object) -> None:
+    """An exhibit whose notebook is a text."""
+
+    def build(submission: Submission, world: World) -> None:
+        submission.path.write_text(text)
+
+    _register(build, name, about, expected)
+
+
+def _register(build: Callable, name: str, about: str, expected: dict) -> None:
+    build.__name__, build.__doc__, build.__module__ = name, about, sys._getframe(2).f_globals["__name__"]
+    exhibit(**expected)(build)
 
 
 # Lab 01 hands in the run of one program more.
@@ -140,6 +176,24 @@ def source_notebook() -> nbformat.NotebookNode:
     return source
 
 
+def lay_out(root: Path, secret: str, **limits: int) -> Path:
+    """A course of the real lab 01 and a program's run, below `root`, with limits of the rubric replaced; its folder."""
+    (root / "labs" / LAB).mkdir(parents=True)
+    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
+    nbformat.write(source_notebook(), root / "labs" / LAB / f"{LAB}.ipynb")
+    rubric = (RUBRICS / f"{LAB}.toml").read_text()
+    for name, value in limits.items():
+        rubric, count = re.subn(rf"^{name} = .*$", f"{name} = {value}", rubric, flags=re.MULTILINE)
+        assert count == 1
+    (root / "rubrics").mkdir()
+    (root / "rubrics" / f"{LAB}.toml").write_text(rubric + PROGRAM)
+    course = root / "course"
+    course.mkdir()
+    (course / "grading_secret").write_text(secret)
+    (course / "grading_secret").chmod(0o600)
+    return course
+
+
 class Submission:
     """A student's folder of the lab: the release with the right answers, without a run folder."""
 
@@ -182,9 +236,22 @@ class Submission:
     def program(self, name: str | None = "program") -> Path:
         """Hand in the honest run's folder as the program's, whose record names the program `name`."""
         folder = Path(shutil.copytree(HONEST_RUN, self.folder / "run" / "program"))
-        record = json.loads((folder / "run.json").read_text())
-        (folder / "run.json").write_text(json.dumps(record if name is None else record | {"program": name}))
+        with self.record(folder) as record:
+            record |= {} if name is None else {"program": name}
         return folder
+
+    @contextlib.contextmanager
+    def record(self, folder: Path | None = None) -> Iterator[dict]:
+        """The record of a run, by default of the honest one, which is handed in then: it is written as it is left."""
+        path = (folder or self.run()) / "run.json"
+        record = json.loads(path.read_text())
+        yield record
+        path.write_text(json.dumps(record))
+
+    def mark_weights(self, folder: Path, text: str) -> None:
+        """Make the weights of a run another file with the same values."""
+        weights = folder / "model.safetensors"
+        save_file(load_file(weights), weights, metadata={"trained": text})
 
     def save(self) -> None:
         """Write the notebook, where nothing lies in its place yet."""

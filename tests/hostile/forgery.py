@@ -7,8 +7,10 @@ import io
 import json
 
 import torch
-from exhibits import FIND_THE_RUNNER, NONE_OF_THEM, Submission, World, exhibit
+from exhibits import NONE_OF_THEM, Submission, World, exhibit, hostile_code
 from safetensors.torch import load_file, save_file
+
+# fmt: off
 
 # --- rewriting what judges --------------------------------------------------------------------------------------------
 
@@ -69,21 +71,15 @@ def patched_comparisons(submission: Submission, world: World) -> None:
     )
     submission.answer("evaluate", "def evaluate(*anything):\n    return 0, 0, 0")
 
-
-@exhibit(**NONE_OF_THEM, reason="should return")
-def patched_driver(submission: Submission, world: World) -> None:
-    """The runner's own methods answer full marks in whatever form they can think of, whatever they are asked."""
-    submission.before(
-        "train-step",
-        FIND_THE_RUNNER
-        + """
+hostile_code("patched_driver",
+    "The runner's own methods answer full marks in whatever form they can think of, whatever they are asked.",
+    **NONE_OF_THEM, reason="should return", runner=True, source="""
 def do_call(self, module, function, given):
     self.send({"value": True, "passed": True, "points": 5, "score": 5, "error": None})
 
 type(find_the_runner()).do_call = do_call
 get_ipython().kernel = type("Kernel", (), {"do_execute": lambda *a, **k: {"status": "ok"}})()
-""",
-    )
+""")
 
 
 @exhibit(**NONE_OF_THEM, reason=".")
@@ -123,35 +119,24 @@ def equal_to_everything(submission: Submission, world: World) -> None:
     for exercise, name in (("loaders", "make_loaders"), ("training", "train"), ("accumulate", "accumulated_step")):
         submission.answer(exercise, f"{name} = anything")
 
-
-@exhibit(throughput=0, reason="the steps are not those asked for|less often")
-def patched_clock(submission: Submission, world: World) -> None:
-    """The clock runs a thousand times too slowly, and the steps are not run at all."""
-    submission.answer(
-        "throughput",
-        """
+hostile_code("patched_clock", "The clock runs a thousand times too slowly, and the steps are not run at all.",
+    throughput=0, reason="the steps are not those asked for|less often", answers="throughput", source="""
         ticks = iter(range(10**9))
         time.perf_counter = time.monotonic = time.time = lambda: next(ticks) * 1e-6
 
         def images_per_second(step, batch_size, steps, warmup, synchronize):
             start = time.perf_counter()
             return batch_size * steps / (time.perf_counter() - start)
-        """,
-    )
+        """)
 
+hostile_code("fast_clock",
+    "All steps are run, which earns what running them earns, and the rate comes from a clock that was slowed down.",
+    throughput=3, reason="the rate is (higher|lower)", before="throughput",
+    source="true = time.perf_counter\ntime.perf_counter = lambda: true() / 10")
 
-@exhibit(throughput=3, reason="the rate is (higher|lower)")
-def fast_clock(submission: Submission, world: World) -> None:
-    """All steps are run, which earns what running them earns, and the rate comes from a clock that was slowed down."""
-    submission.before("throughput", "true = time.perf_counter\ntime.perf_counter = lambda: true() / 10")
-
-
-@exhibit(throughput=3, reason="the rate is (higher|lower)")
-def guessed_rate(submission: Submission, world: World) -> None:
-    """Runs and waits as asked, guesses a rate from the batch size, and puts off the return so that any may be right."""
-    submission.answer(
-        "throughput",
-        """
+hostile_code("guessed_rate",
+    "Runs and waits as asked, guesses a rate from the batch size, and puts off the return so that any may be right.",
+    throughput=3, reason="the rate is (higher|lower)", answers="throughput", source="""
         def images_per_second(step, batch_size, steps, warmup, synchronize):
             for number in (warmup, steps):
                 for _ in range(number):
@@ -159,22 +144,16 @@ def guessed_rate(submission: Submission, world: World) -> None:
                 synchronize()
             time.sleep(0.4)
             return batch_size * 45.0
-        """,
-    )
+        """)
 
-
-@exhibit(train_step=0, reason="weights are where they were")
-def memorised_public_tests(submission: Submission, world: World) -> None:
-    """Answers with what the course's public checks want, recorded from them: the hidden inputs are others."""
-    submission.answer(
-        "train-step",
-        """
+hostile_code("memorised_public_tests",
+    "Answers with what the course's public checks want, recorded from them: the hidden inputs are others.",
+    train_step=0, reason="weights are where they were", answers="train-step", source="""
         SEEN = {(4, 3): 1.0986}
 
         def train_step(model, images, labels, optimizer, loss_fn):
             return torch.tensor(SEEN.get(tuple(images.shape[:2]), 2.3026)), torch.zeros(len(images), 10)
-        """,
-    )
+        """)
 
 
 @exhibit(evaluate=6, reason="a graph is recorded")
@@ -188,67 +167,44 @@ def denies_its_graph(submission: Submission, world: World) -> None:
 # --- talking to the grader over the runner's socket -------------------------------------------------------------------
 
 
-@exhibit(**NONE_OF_THEM, reason=".")
-def answers_before_the_question(submission: Submission, world: World) -> None:
-    """Tells the grader, while cells are still executed, that all cells are done, and sends the answers to calls ahead."""
-    submission.before(
-        "train-step",
-        FIND_THE_RUNNER
-        + """
+hostile_code("answers_before_the_question",
+    "Tells the grader, while cells are still executed, that all cells are done, and sends the answers to calls ahead.",
+    **NONE_OF_THEM, reason=".", runner=True, source="""
 for number in range(40):
     say({"$dict": [["id", "x"], ["error", None]]})
 for number in range(40):
     say({"$dict": [["value", {"$dict": [["returned", {"$tuple": [0, 0]}], ["passed", True]]}]]})
 time.sleep(0.1)
 os._exit(0)
-""",
-    )
+""")
 
+hostile_code("forged_end",
+    "Sends a length that no message has, and zeros, as if its process had ended well: only the keeper reports an end.",
+    train_step=0, reason="18,446,744,073,709,551,615 bytes", runner=True,
+    source='find_the_runner().channel.sendall(b"\\xff" * 8 + bytes(8))\ntime.sleep(5)')
 
-@exhibit(train_step=0, reason="18,446,744,073,709,551,615 bytes")
-def forged_end(submission: Submission, world: World) -> None:
-    """Sends a length that no message has, and zeros, as if its process had ended well: only the keeper reports an end."""
-    submission.before(
-        "train-step", FIND_THE_RUNNER + 'find_the_runner().channel.sendall(b"\\xff" * 8 + bytes(8))\ntime.sleep(5)'
-    )
-
-
-@exhibit(throughput=0, reason="not in the format|less often|more often|not those asked for", flags="escape")
-def asks_what_it_must_not(submission: Submission, world: World) -> None:
-    """Asks the grader's side for things by name: attributes, methods, the random numbers; and answers itself."""
-    submission.answer(
-        "throughput",
-        FIND_THE_RUNNER
-        + """
+hostile_code("asks_what_it_must_not",
+    "Asks the grader's side for things by name: attributes, methods, the random numbers; and answers itself.",
+    throughput=0, reason="not in the format|less often|more often|not those asked for", flags="escape", answers="throughput", runner=True,
+    source="""
 def images_per_second(step, batch_size, steps, warmup, synchronize):
     runner = find_the_runner()
     for name in ("__class__", "random", "measured", "calls", "judge"):
         print(runner.outside(name))
     return 1.0
-""",
-    )
+""")
 
-
-@exhibit(throughput=0, reason="more often|not in the format", flags="escape")
-def endless_questions(submission: Submission, world: World) -> None:
-    """Asks the device to step for ever, without reading a single answer, so that the grader's queue grows."""
-    submission.answer(
-        "throughput",
-        FIND_THE_RUNNER
-        + """
+hostile_code("endless_questions",
+    "Asks the device to step for ever, without reading a single answer, so that the grader's queue grows.",
+    throughput=0, reason="more often|not in the format", flags="escape", answers="throughput", runner=True, source="""
 def images_per_second(step, batch_size, steps, warmup, synchronize):
     while True:
         say({"$dict": [["ask", "step"], ["args", []]]})
-""",
-    )
+""")
 
-
-@exhibit(throughput=0, reason="timed out", flags="limit")
-def waits_for_the_device(submission: Submission, world: World) -> None:
-    """Piles up work on the pretend device, so that waiting for it would hold up the grader's own loop."""
-    submission.answer(
-        "throughput",
-        """
+hostile_code("waits_for_the_device",
+    "Piles up work on the pretend device, so that waiting for it would hold up the grader's own loop.",
+    throughput=0, reason="timed out", flags="limit", answers="throughput", source="""
         def images_per_second(step, batch_size, steps, warmup, synchronize):
             for _ in range(900):
                 step()
@@ -256,26 +212,19 @@ def waits_for_the_device(submission: Submission, world: World) -> None:
                 synchronize()
             while True:  # on a fast device the waits end before the time does
                 pass
-        """,
-    )
+        """)
+
+hostile_code("message_of_an_exabyte", "Announces an answer of 2^60 bytes.",
+    train_step=0, reason="at most .* are read", flags="limit", runner=True,
+    source='find_the_runner().channel.sendall(struct.pack(">QQ", 1 << 60, 0))\ntime.sleep(5)')
 
 
-@exhibit(train_step=0, reason="at most .* are read", flags="limit")
-def message_of_an_exabyte(submission: Submission, world: World) -> None:
-    """Announces an answer of 2^60 bytes."""
-    submission.before(
-        "train-step",
-        FIND_THE_RUNNER + 'find_the_runner().channel.sendall(struct.pack(">QQ", 1 << 60, 0))\ntime.sleep(5)',
-    )
-
-
-@exhibit(train_step=0, reason="not in the format|something other than numbers|where it says", flags="escape")
-def pickled_array(submission: Submission, world: World) -> None:
+@exhibit(
+    train_step=0, reason="not in the format|something other than numbers|where it says", flags="escape", runner=True
+)
+def pickled_array(submission: Submission, world: World) -> str:
     """Sends an .npy array of objects, whose pickle would make a file in a folder of the host."""
-    submission.before(
-        "train-step",
-        FIND_THE_RUNNER
-        + f"""
+    return f"""
 import io, numpy
 
 class Payload:
@@ -286,53 +235,35 @@ file = io.BytesIO()
 numpy.save(file, numpy.array([Payload()], dtype=object), allow_pickle=True)
 say({{"$array": [0, len(file.getvalue())]}}, file.getvalue())
 time.sleep(5)
-""",
-    )
+"""
 
 
-@exhibit(train_step=0, reason="more than it holds bytes", flags="escape")
-def one_blob_many_times(submission: Submission, world: World) -> None:
-    """Sends 60 MB once and refers to them a hundred thousand times, which would be 6 TB in the grader's memory."""
-    submission.before(
-        "train-step",
-        FIND_THE_RUNNER + 'say([{"$bytes": [0, 60_000_000]}] * 100_000, bytes(60_000_000))\ntime.sleep(5)',
-    )
+hostile_code("one_blob_many_times",
+    "Sends 60 MB once and refers to them a hundred thousand times, which would be 6 TB in the grader's memory.",
+    train_step=0, reason="more than it holds bytes", flags="escape", runner=True,
+    source='say([{"$bytes": [0, 60_000_000]}] * 100_000, bytes(60_000_000))\ntime.sleep(5)')
 
-
-@exhibit(train_step=0, reason="at most .* are read", flags="limit")
-def text_that_unpacks(submission: Submission, world: World) -> None:
-    """Sends 60 MB of empty lists, which are a gigabyte as objects, before anything is counted."""
-    submission.before(
-        "train-step",
-        FIND_THE_RUNNER
-        + """
+hostile_code("text_that_unpacks",
+    "Sends 60 MB of empty lists, which are a gigabyte as objects, before anything is counted.",
+    train_step=0, reason="at most .* are read", flags="limit", runner=True, source="""
 text = b"[" + b"[]," * 20_000_000 + b"0]"
 find_the_runner().channel.sendall(struct.pack(">QQ", len(text), 0) + text)
 time.sleep(5)
-""",
-    )
+""")
 
+hostile_code("empty_object",
+    "Sends objects that the decoder might not have thought of: one without a key, headers that are no Python.",
+    train_step=0, reason="not in the format", flags="escape", runner=True, source="say({})\ntime.sleep(5)")
 
-@exhibit(train_step=0, reason="not in the format", flags="escape")
-def empty_object(submission: Submission, world: World) -> None:
-    """Sends objects that the decoder might not have thought of: one without a key, headers that are no Python."""
-    submission.before("train-step", FIND_THE_RUNNER + "say({})\ntime.sleep(5)")
-
-
-@exhibit(train_step=0, flags="limit", reason="timed out", slow=True)
-def dribbled_bytes(submission: Submission, world: World) -> None:
-    """Sends an answer one byte every fifth of a second, so that something always comes and it never ends."""
-    submission.before(
-        "train-step",
-        FIND_THE_RUNNER
-        + """
+hostile_code("dribbled_bytes",
+    "Sends an answer one byte every fifth of a second, so that something always comes and it never ends.",
+    train_step=0, flags="limit", reason="timed out", slow=True, runner=True, source="""
 channel = find_the_runner().channel
 channel.sendall(struct.pack(">QQ", 1000, 0))
 while True:
     channel.sendall(b" ")
     time.sleep(0.2)
-""",
-    )
+""")
 
 
 # --- forged evidence of a run -----------------------------------------------------------------------------------------
@@ -400,42 +331,30 @@ def forged_transcript(submission: Submission, world: World) -> None:
 @exhibit(run=8, reason="run.json is of lab")
 def record_of_another_lab(submission: Submission, world: World) -> None:
     """The run record of another lab."""
-    _edit_record(submission, lab="02_ddp")
+    with submission.record() as record:
+        record["lab"] = "02_ddp"
 
 
 @exhibit(run=8, reason="the run used synthetic data")
 def synthetic_data(submission: Submission, world: World) -> None:
     """Trained on made-up images, which are easier."""
-    record = _edit_record(submission)
-    record["data"]["provenance"] = "synthetic"
-    (submission.folder / "run" / "run.json").write_text(json.dumps(record))
-
-
-def _edit_record(submission: Submission, **fields) -> dict:
-    path = submission.run() / "run.json"
-    record = json.loads(path.read_text()) | fields
-    path.write_text(json.dumps(record))
-    return record
-
-
-def _state() -> dict[str, torch.Tensor]:
-    from exhibits import HONEST_RUN
-
-    return load_file(HONEST_RUN / "model.safetensors")
+    with submission.record() as record:
+        record["data"]["provenance"] = "synthetic"
 
 
 @exhibit(flags="forged", reason="the submitted weights score 0.[01]")
 def weights_of_zeros(submission: Submission, world: World) -> None:
     """Weights of the right shapes, all zero."""
-    state = {name: torch.zeros_like(tensor) for name, tensor in _state().items()}
-    save_file(state, submission.run() / "model.safetensors")
+    weights = submission.run() / "model.safetensors"
+    save_file({name: torch.zeros_like(tensor) for name, tensor in load_file(weights).items()}, weights)
 
 
 @exhibit(flags="forged", reason="the submitted weights score 0.[0123]")
 def weights_not_finite(submission: Submission, world: World) -> None:
     """Weights that are all NaN, so that every comparison with them is false."""
-    state = {n: torch.full_like(t, float("nan")) if t.is_floating_point() else t for n, t in _state().items()}
-    save_file(state, submission.run() / "model.safetensors")
+    weights = submission.run() / "model.safetensors"
+    state = {n: torch.full_like(t, float("nan")) if t.is_floating_point() else t for n, t in load_file(weights).items()}
+    save_file(state, weights)
 
 
 @exhibit(flags="missing", reason="does not fit the lab's network")
@@ -473,11 +392,8 @@ def header_that_claims_gigabytes(submission: Submission, world: World) -> None:
 @exhibit(flags="missing", reason="could not be tested|does not fit|width is 64")
 def network_of_width_64(submission: Submission, world: World) -> None:
     """A run record that asks the grader to build the widest network there is and to try it."""
-    from exhibits import HONEST_RUN
-
-    record = json.loads((HONEST_RUN / "run.json").read_text())
-    record["parameters"]["width"] = 64
-    _edit_record(submission, parameters=record["parameters"])
+    with submission.record() as record:
+        record["parameters"]["width"] = 64
 
 
 @exhibit(reason="NaN is not a JSON number")

@@ -5,11 +5,12 @@ Each carries `MARK`, whose pieces are looked for in every page and table that is
 
 from __future__ import annotations
 
-import json
 import os
 
-from exhibits import LAB, Submission, World, exhibit
+from exhibits import LAB, Submission, World, exhibit, hostile_code
 from nbformat.v4 import new_output
+
+# fmt: off
 
 MARK = '<img src=x onerror="hostile()"><script>hostile()</script><iframe src="//192.0.2.1/hostile"></iframe>'
 FORMULA = '=HYPERLINK("http://192.0.2.1/hostile")'
@@ -24,10 +25,8 @@ def markup_in_written_answers(submission: Submission, world: World) -> None:
     for name in ("q-knee", "q-first-epoch"):
         submission.cell(name).source = (
             f"{ANYTHING}\n\n<style>body {{ display: none }}</style>\n\n<svg onload=hostile()>\n\n"
-            + (
-                '<form action="//192.0.2.1/hostile"><button>grade</button></form>\n\n$x<script>hostile()</script>$\n\n'
-                "`<script>hostile()</script>`\n\n    <script>hostile()</script>\n\n<!-- <script>hostile()</script> -->"
-            )
+            '<form action="//192.0.2.1/hostile"><button>grade</button></form>\n\n$x<script>hostile()</script>$\n\n'
+            "`<script>hostile()</script>`\n\n    <script>hostile()</script>\n\n<!-- <script>hostile()</script> -->"
         )
 
 
@@ -68,20 +67,16 @@ def markup_in_outputs(submission: Submission, world: World) -> None:
 @exhibit(run=8, reason="run.json is of lab")
 def markup_in_the_record(submission: Submission, world: World) -> None:
     """Markup and formulas in every text of run.json that a page may show."""
-    path = submission.run() / "run.json"
-    record = json.loads(path.read_text())
-    record["lab"] = record["device"] = record["data"]["source"] = ANYTHING
-    record["versions"] = {MARK: MARK}
-    path.write_text(json.dumps(record))
+    with submission.record() as record:
+        record["lab"] = record["device"] = record["data"]["source"] = ANYTHING
+        record["versions"] = {MARK: MARK}
 
 
 @exhibit(flags="missing", reason="is not one of")
 def markup_in_the_name_of_the_data(submission: Submission, world: World) -> None:
     """Markup as the name of the data set, which the grader looks up, and as paths out of its folder."""
-    path = submission.run() / "run.json"
-    record = json.loads(path.read_text())
-    record["data"]["name"] = "../../" + ANYTHING
-    path.write_text(json.dumps(record))
+    with submission.record() as record:
+        record["data"]["name"] = "../../" + ANYTHING
 
 
 @exhibit(run=9, reason="assessment.out line")
@@ -90,33 +85,24 @@ def markup_in_the_transcript(submission: Submission, world: World) -> None:
     path = submission.run() / "assessment.out"
     path.write_text(path.read_text() + ANYTHING + "\n")
 
-
-@exhibit(train_step=0, flags="crash", reason="ValueError")
-def markup_in_an_exception(submission: Submission, world: World) -> None:
-    """Markup in an exception's message, type and cell, which a reason quotes."""
-    submission.answer(
-        "train-step",
-        f"""
+hostile_code("markup_in_an_exception", "Markup in an exception's message, type and cell, which a reason quotes.",
+    train_step=0, flags="crash", reason="ValueError", answers="train-step", source=f"""
         def train_step(model, images, labels, optimizer, loss_fn):
             raise type("ValueError" + {ANYTHING!r}, (ValueError,), {{}})({ANYTHING!r} * 10)
-        """,
-    )
+        """)
 
+hostile_code("markup_in_the_last_words",
+    "Ends with the runner's own exit code, for which the last line that was printed is told.",
+    train_step=0, flags="crash", reason="exit code 70|could not start",
+    source=f"import os\nos.write(2, {('x' + MARK + TERMINAL)!r}.encode())\nos._exit(70)")
 
-@exhibit(train_step=0, flags="crash", reason="exit code 70|could not start")
-def markup_in_the_last_words(submission: Submission, world: World) -> None:
-    """Ends with the runner's own exit code, for which the last line that was printed is told."""
-    submission.before("train-step", f"import os\nos.write(2, {('x' + MARK + TERMINAL)!r}.encode())\nos._exit(70)")
+hostile_code("markup_in_a_type", "Returns an object whose type's name is markup.",
+    memory=0, reason="returned a|is wrong|is there a return", answers="memory", source=f"""
+def saved_bytes(*given):
+    return type({ANYTHING!r}, (), {{}})()
 
-
-@exhibit(memory=0, reason="returned a|is wrong|is there a return")
-def markup_in_a_type(submission: Submission, world: World) -> None:
-    """Returns an object whose type's name is markup."""
-    submission.answer(
-        "memory",
-        f"def saved_bytes(*given):\n    return type({ANYTHING!r}, (), {{}})()\n\nforward_checkpointed = saved_bytes\n\n"
-        f"__name__ = {ANYTHING!r}",
-    )
+forward_checkpointed, __name__ = saved_bytes, {ANYTHING!r}
+""")
 
 
 @exhibit(train_step=0, flags="crash", reason="did not execute|raised")

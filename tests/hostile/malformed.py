@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 
-from exhibits import EXERCISES, LAB, NONE_OF_THEM, Submission, World, exhibit
+from exhibits import EXERCISES, LAB, NONE_OF_THEM, Submission, World, exhibit, hostile_text
 from nbformat.v4 import new_code_cell, new_output
 
+# fmt: off
 
-def _text(submission: Submission, text: str) -> None:
-    submission.path.write_text(text)
+hostile_text("not_json", "A file of another program.",
+    **NONE_OF_THEM, flags="missing", reason="is not JSON", text="PK\x03\x04 a word processor's file")
 
-
-@exhibit(**NONE_OF_THEM, flags="missing", reason="is not JSON")
-def not_json(submission: Submission, world: World) -> None:
-    """A file of another program."""
-    _text(submission, "PK\x03\x04 a word processor's file")
-
-
-@exhibit(**NONE_OF_THEM, flags="missing", reason="is not JSON")
-def empty_file(submission: Submission, world: World) -> None:
-    """A notebook of no bytes."""
-    _text(submission, "")
+hostile_text("empty_file", "A notebook of no bytes.",
+    **NONE_OF_THEM, flags="missing", reason="is not JSON", text="")
 
 
 @exhibit(**NONE_OF_THEM, reason="no submission|is missing|hand in")
@@ -55,22 +47,18 @@ def outputs_of_25_megabytes(submission: Submission, world: World) -> None:
     submission.cell("ex-train-step").outputs = [plot] * 25
 
 
-@exhibit(**NONE_OF_THEM, flags="missing", reason="at most 20,000,000 are read without outputs")
-def escaped_quotes_without_end(submission: Submission, world: World) -> None:
-    """30 MB of escaped quotes: each could be taken for the beginning of a string."""
-    _text(submission, '{"cells": [' + '\\"' * 15_000_000)
+hostile_text("escaped_quotes_without_end",
+    "30 MB of escaped quotes: each could be taken for the beginning of a string.",
+    **NONE_OF_THEM, flags="missing", reason="at most 20,000,000 are read without outputs",
+    text='{"cells": [' + '\\"' * 15_000_000)
 
+hostile_text("empty_lists_without_end", "30 MB of empty lists, which are gigabytes when they are parsed.",
+    **NONE_OF_THEM, flags="missing", reason="too many pieces",
+    text='{"nbformat": 4, "cells": [' + "[]," * 10_000_000 + "[]]}")
 
-@exhibit(**NONE_OF_THEM, flags="missing", reason="too many pieces")
-def empty_lists_without_end(submission: Submission, world: World) -> None:
-    """30 MB of empty lists, which are gigabytes when they are parsed."""
-    _text(submission, '{"nbformat": 4, "cells": [' + "[]," * 10_000_000 + "[]]}")
-
-
-@exhibit(**NONE_OF_THEM, flags="missing", reason="nested too deeply")
-def nested_json(submission: Submission, world: World) -> None:
-    """JSON that is nested 100,000 deep."""
-    _text(submission, '{"nbformat": 4, "cells": ' + "[" * 100_000 + "]" * 100_000 + "}")
+hostile_text("nested_json", "JSON that is nested 100,000 deep.",
+    **NONE_OF_THEM, flags="missing", reason="nested too deeply",
+    text='{"nbformat": 4, "cells": ' + "[" * 100_000 + "]" * 100_000 + "}")
 
 
 @exhibit(**NONE_OF_THEM, flags="missing", reason="50,0.. cells|cells, at most")
@@ -79,10 +67,9 @@ def cells_without_end(submission: Submission, world: World) -> None:
     submission.notebook.cells += [new_code_cell("x = 1") for _ in range(50_000)]
 
 
-@exhibit(**NONE_OF_THEM, flags="missing", reason="number that is too long")
-def number_of_a_million_digits(submission: Submission, world: World) -> None:
-    """JSON numbers that take long to read."""
-    _text(submission, '{"nbformat": 4, "nbformat_minor": ' + "9" * 1_000_000 + "}")
+hostile_text("number_of_a_million_digits", "JSON numbers that take long to read.",
+    **NONE_OF_THEM, flags="missing", reason="number that is too long",
+    text='{"nbformat": 4, "nbformat_minor": ' + "9" * 1_000_000 + "}")
 
 
 @exhibit()
@@ -95,9 +82,8 @@ def old_format(submission: Submission, world: World) -> None:
             cells.append(old | {"input": cell.source, "language": "python", "outputs": [], "collapsed": False})
         else:
             cells.append(old | {"source": cell.source})
-    _text(
-        submission, json.dumps({"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": cells}]})
-    )
+    old = {"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": cells}]}
+    submission.path.write_text(json.dumps(old))
 
 
 @exhibit(flags="tampered")
@@ -162,11 +148,9 @@ def two_thousand_long_cells(submission: Submission, world: World) -> None:
     for number in range(1_500):
         submission.add("# " + "alike and long " * 100 + str(number), at=5)
 
-
-@exhibit(**NONE_OF_THEM, flags="missing", reason="cell 1 is no cell|no cell, but|has the type")
-def cells_that_are_no_cells(submission: Submission, world: World) -> None:
-    """Lists, numbers and null where a cell, a source, an id or metadata should be."""
-    _text(submission, json.dumps({"nbformat": 4, "cells": [None, 7, [], {"cell_type": ["code"], "source": {"a": 1}}]}))
+hostile_text("cells_that_are_no_cells", "Lists, numbers and null where a cell, a source, an id or metadata should be.",
+    **NONE_OF_THEM, flags="missing", reason="cell 1 is no cell|no cell, but|has the type",
+    text=json.dumps({"nbformat": 4, "cells": [None, 7, [], {"cell_type": ["code"], "source": {"a": 1}}]}))
 
 
 @exhibit(**NONE_OF_THEM, flags="missing", reason="lacks this answer|not answered|NotImplementedError")

@@ -119,7 +119,5 @@ def last_time_made_shorter(submission: Submission, world: World) -> None:
 @exhibit(program=7, reason="run.json has 1 s from started to ended")
 def trained_longer_than_it_ran(submission: Submission, world: World) -> None:
     """A record of a run that began when it ended."""
-    path = submission.program() / "run.json"
-    record = json.loads(path.read_text())
-    record |= {"started": "2026-11-20T10:00:00+00:00", "ended": "2026-11-20T10:00:01+00:00"}
-    path.write_text(json.dumps(record))
+    with submission.record(submission.program()) as record:
+        record |= {"started": "2026-11-20T10:00:00+00:00", "ended": "2026-11-20T10:00:01+00:00"}

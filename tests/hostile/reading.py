@@ -141,17 +141,9 @@ def addresses(notebook):
 @reading()
 def metadata_as_markup(notebook):
     """Markup where the notebook's format expects numbers and names."""
-    output(
-        notebook,
-        {"image/png": picture("PNG"), "text/plain": "x"},
-        **{
-            "image/png": {
-                "width": f"1 onload={RUN}",
-                "height": f"1><script>{RUN}</script>",
-                "alt": f'"><script>{RUN}</script>',
-            }
-        },
-    )
+    script = f"<script>{RUN}</script>"
+    size = {"width": f"1 onload={RUN}", "height": f"1>{script}", "alt": f'">{script}'}
+    output(notebook, {"image/png": picture("PNG"), "text/plain": "x"}, **{"image/png": size})
     for each in notebook.cells:
         each.metadata["tags"] = [f'x" onclick="{RUN}"><script>{RUN}</script>']
         each["id"] = f'x"><script>{RUN}</script>'
@@ -185,15 +177,10 @@ def attachments(notebook):
     """A photograph; none, which ended the command for the class; SVG, HTML and markup where a picture should be."""
     svg = base64.b64encode(f'<svg xmlns="http://www.w3.org/2000/svg" onload="{RUN}"/>'.encode()).decode()
     attached = {
-        "a b.jpg": {"image/jpeg": picture("JPEG")},
-        "s": {"image/svg+xml": svg},
-        "h": {"text/html": MARK},
-        "p": {"image/png": MARK},
-        "q": {"image/png": f'x" onerror="{RUN}'},
-        "k": {f'image/png" onerror="{RUN}': "x"},
-        "e": {},
+        "a b.jpg": {"image/jpeg": picture("JPEG")}, "s": {"image/svg+xml": svg}, "h": {"text/html": MARK},
+        "p": {"image/png": MARK}, "q": {"image/png": f'x" onerror="{RUN}'}, "k": {f'image/png" onerror="{RUN}': "x"}, "e": {},
         f'm" onerror="{RUN}': {"image/png": "x"},
-    }
+    }  # fmt: skip
     write(notebook, " ".join(f"![a](attachment:{name})" for name in ("a%20b.jpg", "missing.png", *attached)))
     for each in notebook.cells:
         if each.cell_type == "markdown":

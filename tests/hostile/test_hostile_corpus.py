@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -24,26 +23,12 @@ import forgery
 import injection
 import library
 import malformed
-import nbformat
 import programs
 import pytest
-from exhibits import (
-    CELLS,
-    EXHIBITS,
-    HONEST,
-    LAB,
-    PROGRAM,
-    REPOSITORY,
-    Exhibit,
-    Submission,
-    World,
-    source_notebook,
-)
-from safetensors.torch import load_file, save_file
+from exhibits import CELLS, EXHIBITS, HONEST, LAB, Exhibit, Submission, World, lay_out
 
 from autograde.gradebook.scores import nbgrader_settings, open_gradebook
 from autograde.reports.reading.feedback import page_or_scores
-from autograde.rubric.schema import RUBRICS
 from autograde.rubric.verdict import Verdict, load_verdict, verdict_path
 from autograde.sandbox.bubblewrap import missing_sandbox
 
@@ -52,8 +37,7 @@ pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
 THEMES = (escape, exhaustion, forgery, injection, library, malformed, programs)
 HONEST_STUDENTS = ("ada", "mia", "zoe")
-SECONDS, MEMORY_GIB = 8, 1
-IMAGES = 500  # on which weights are tried
+LIMITS = {"seconds": 8, "memory_gib": 1, "images": 500}  # weights are tried on 500 images
 BINARIES = Path(sys.executable).parent
 
 
@@ -79,35 +63,8 @@ class Batch:
     def command(self, *arguments: object) -> subprocess.CompletedProcess:
         """Run one of the course's commands in its folder."""
         environment = os.environ | {"PATH": f"{BINARIES}{os.pathsep}{os.environ['PATH']}"}
-        return subprocess.run(
-            [str(BINARIES / str(arguments[0])), *map(str, arguments[1:])],
-            cwd=self.root,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=1200,
-        )
-
-
-def lay_out(root: Path, world: World) -> None:
-    """A course of the real lab 01 and a program's run, with the rubric's limits made small."""
-    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
-    (root / "labs" / LAB).mkdir(parents=True)
-    nbformat.write(source_notebook(), root / "labs" / LAB / f"{LAB}.ipynb")
-    (root / "rubrics").mkdir()
-    rubric = (RUBRICS / f"{LAB}.toml").read_text()
-    for name, value in (("seconds", SECONDS), ("memory_gib", MEMORY_GIB), ("images", IMAGES)):
-        rubric, count = re.subn(rf"^{name} = .*$", f"{name} = {value}", rubric, flags=re.MULTILINE)
-        assert count == 1
-    (root / "rubrics" / f"{LAB}.toml").write_text(rubric + PROGRAM)
-    world.course.mkdir()
-    secret = world.course / "grading_secret"
-    secret.write_text("canary-grading-secret")
-    secret.chmod(0o600)
-    world.folder.mkdir()
-    world.folder.chmod(0o777)
-    (world.folder / "secret.txt").write_text("canary-outside\n")
-    (root / "tmp").mkdir()
+        command = [str(BINARIES / str(arguments[0])), *map(str, arguments[1:])]
+        return subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=1200)
 
 
 @mock.patch("nbformat.v4.nbbase.validate", lambda *_: None)  # one exhibit is made of 50,000 cells
@@ -117,9 +74,8 @@ def hand_in(world: World, exhibits: list[Exhibit]) -> None:
         submission = Submission(world.course / "submitted" / student / LAB)
         submission.cell("ex-memory").source += "\n# canary-answer-of-" + student
         for folder in (submission.run(), submission.program()):
-            weights = folder / "model.safetensors"
             if (student, folder.name) != ("ada", "run"):  # hers are the ones that others take
-                save_file(load_file(weights), weights, metadata={"trained": f"{student} {folder.name}"})
+                submission.mark_weights(folder, f"{student} {folder.name}")
         submission.save()
     for exhibit in exhibits:
         submission = Submission(world.course / "submitted" / exhibit.student / LAB)
@@ -139,11 +95,8 @@ def selected(items: list[pytest.Item]) -> list[Exhibit]:
 def batch(tmp_path_factory, request):
     root = tmp_path_factory.mktemp("hostile")
     name = f"hostile-{uuid.uuid4().hex}"
-    listeners = {
-        "tcp": socket.socket(),
-        "udp": socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
-        "unix": socket.socket(socket.AF_UNIX),
-    }
+    kinds = {"tcp": (), "udp": (socket.AF_INET, socket.SOCK_DGRAM), "unix": (socket.AF_UNIX,)}
+    listeners = {kind: socket.socket(*family) for kind, family in kinds.items()}
     for kind in ("tcp", "udp"):
         listeners[kind].bind(("127.0.0.1", 0))
     listeners["unix"].bind("\0" + name)
@@ -153,21 +106,20 @@ def batch(tmp_path_factory, request):
             there.listen()
     ports = [listeners[kind].getsockname()[1] for kind in ("tcp", "udp")]
     world = World(root / "outside", root / "course", *ports, socket_name=name, mark=name)
-    lay_out(root, world)
+    lay_out(root, "canary-grading-secret", **LIMITS)
+    world.folder.mkdir()
+    world.folder.chmod(0o777)
+    (world.folder / "secret.txt").write_text("canary-outside\n")
+    (root / "tmp").mkdir()
     exhibits = selected(request.session.items)
     hand_in(world, exhibits)
     bystander = subprocess.Popen(["sleep", "3600"], env={"CANARY": "canary-of-a-bystander"})
     found = Batch(world, listeners, bystander, exhibits=exhibits)
     started = time.monotonic()
-    process = subprocess.Popen(
-        [BINARIES / "lab", "grade", "1", "--course", world.course, "--jobs", "2", "--rubrics", root / "rubrics"],
-        cwd=root,
-        env=os.environ | {"CANARY": "canary-environment", "TMPDIR": str(root / "tmp")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    command = [BINARIES / "lab", "grade", "1", "--course", world.course, "--jobs", "2", "--rubrics", root / "rubrics"]
+    environment = os.environ | {"CANARY": "canary-environment", "TMPDIR": str(root / "tmp")}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, cwd=root, env=environment, text=True, start_new_session=True, **pipes)
     found.session = process.pid
     found.output, found.errors = process.communicate(timeout=3600)
     found.code, found.seconds = process.returncode, time.monotonic() - started

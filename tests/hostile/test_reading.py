@@ -43,9 +43,8 @@ STUDENTS = ["ada", BROKEN, *(name.replace("_", "-") for name in READING)]
 
 def small(notebook):
     """Only the cells that nbgrader and the rubric know: a page of them is made in a moment."""
-    notebook.cells = [
-        cell for cell in notebook.cells if "nbgrader" in cell.metadata or cell.id in ("parameters", "setup")
-    ]
+    known = ("parameters", "setup")
+    notebook.cells = [cell for cell in notebook.cells if "nbgrader" in cell.metadata or cell.id in known]
     return notebook
 
 
@@ -88,14 +87,9 @@ class Course:
         path = self.course / "autograded" / student / LAB / f"{LAB}.ipynb"
         names = {"notebook": LAB, "assignment": LAB, "student": student, "db_url": self.database}
         resources = {
-            "assignment_id": LAB,
-            "notebook_id": LAB,
-            "submission_id": "0",
-            "index": 0,
-            "total": 1,
-            "base_url": "",
-        }
-        resources |= {"student": student, "last_name": None, "first_name": "</script>", "nonce": "N", "nbgrader": names}
+            "assignment_id": LAB, "notebook_id": LAB, "submission_id": "0", "index": 0, "total": 1, "base_url": "",
+            "student": student, "last_name": None, "first_name": "</script>", "nonce": "N", "nbgrader": names,
+        }  # fmt: skip
         wanted = ["nbgrader.preprocessors.GetGrades"]
         return page_or_scores("course_formgrade", str(path), resources, wanted, server)[0]
 
@@ -113,9 +107,8 @@ def readers(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server():
     """Makes pages in bounded processes."""
-    one = PageServer()
-    yield one
-    one.close()
+    with contextlib.closing(PageServer()) as one:
+        yield one
 
 
 class Inert(HTMLParser):
@@ -260,18 +253,11 @@ def test_a_page_that_needs_too_much_is_given_up(server, tmp_path, monkeypatch):
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     nbformat.write(nbformat.v4.new_notebook(), path)
-    one = PageServer(cpu_seconds=2)
-    try:
-        reasons = {
-            "Time": "s of processor time",
-            "Memory": "needs more than 1 GiB of memory",
-            "Death": "its process ended",
-        }
+    with contextlib.closing(PageServer(cpu_seconds=2)) as one:
+        reasons = {"Time": "s of processor time", "Memory": "needs more than 1 GiB", "Death": "its process ended"}
         for kind, why in reasons.items():
             page, problem = page_or_scores("course_feedback", str(path), {}, [f"greedy.{kind}"], one)
             assert why in problem and why in page
-    finally:
-        one.close()
 
 
 # --- formgrader's server ------------------------------------------------------------------------------------------------
@@ -430,10 +416,8 @@ def test_feedback_in_a_browser(readers, visit, student):
 def test_formgrader_in_a_browser(readers, visit, jupyter, student):
     page = visit(f"{jupyter}/formgrader/submissions/{readers[0].submissions[student]}/")
     until(page, "formgrader.loaded && formgrader.grades.loaded && formgrader.comments.loaded")
-    graded = [
-        cell for cell in nbformat.read(SOURCE, as_version=4).cells if cell.metadata.get("nbgrader", {}).get("grade")
-    ]
-    assert page.locator("input.score").count() == len(graded)
+    cells = nbformat.read(SOURCE, as_version=4).cells
+    assert page.locator("input.score").count() == sum(c.metadata.get("nbgrader", {}).get("grade", False) for c in cells)
     assert page.locator("#check-train-step").get_attribute("placeholder") == "0"
 
 

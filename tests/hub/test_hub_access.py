@@ -70,20 +70,17 @@ def found_in_terminal(hub, victim, intruder, processes):
     """What student B's terminal could reach and should not."""
     exchange, homes = hub.state / "exchange", hub.state / "homes"
     [handed_in] = (hub.checkout / "course/submitted").glob(f"*/{LAB}")
+    in_checkout = (
+        f"labs/{LAB}/{LAB}.ipynb", f"autograde/rubrics/{LAB}.toml", "course_lib/exercises/answers/lab01.py", "course/gradebook.db",
+    )  # fmt: skip
     closed = [
         *(hub.home(name) for name in (hub.student_a, hub.instructor, hub.course)),
         hub.home(hub.student_a) / LAB / f"{LAB}.ipynb",
-        hub.checkout / "labs" / LAB / f"{LAB}.ipynb",
-        hub.checkout / "autograde" / "rubrics" / f"{LAB}.toml",
-        hub.checkout / "course_lib" / "exercises" / "answers" / "lab01.py",
-        hub.checkout / "course" / "gradebook.db",
+        *(hub.checkout / name for name in in_checkout),
         hub.home(hub.course) / "grader",
         handed_in,
-        exchange / COURSE / "inbound",
-        exchange / COURSE / "feedback",
-        hub.state / "private",
-        hub.state / "private" / "site.toml",
-        hub.state / "private" / "hub" / "hub.sqlite",
+        *(exchange / COURSE / name for name in ("inbound", "feedback")),
+        *(hub.state / "private" / name for name in ("", "site.toml", "hub/hub.sqlite")),
         Path("/etc/shadow"),
         *(hub.repository / name for name in ("labs", "autograde", ".git")),
     ]
@@ -168,10 +165,8 @@ def test_the_hubs_api_tells_and_does_nothing_for_others(hub, victim, intruder, f
     assert intruder.by_token("GET", "/hub/api/services", token).status_code == 403
     # A token with more scopes than its owner has is not to be had either.
     wish = {"scopes": [f"access:services!service={COURSE}"]}
-    assert intruder.by_token("POST", f"/hub/api/users/{intruder.name}/tokens", token, json=wish).status_code in (
-        400,
-        403,
-    )
+    answer = intruder.by_token("POST", f"/hub/api/users/{intruder.name}/tokens", token, json=wish)
+    assert answer.status_code in (400, 403)
 
 
 ANONYMOUS = [

@@ -10,31 +10,26 @@ import pytest
 
 @pytest.fixture
 def installed(monkeypatch, tmp_path):
-    """What would have been installed; ``driver`` puts an nvidia-smi on the PATH."""
-
-    class Installed(list):
-        def driver(self):
-            program = tmp_path / "nvidia-smi"
-            program.write_text("#!/bin/sh\n")
-            program.chmod(0o755)
-
-    found = Installed()
+    """What would have been installed, on a machine without a driver."""
+    found = []
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(hub_install, "_pip", lambda environment, *words: found.append([*map(str, words)]))
     return found
+
+
+@pytest.fixture
+def driver(pythons):
+    """Puts an nvidia-smi on the PATH."""
+    return lambda: pythons("nvidia-smi", "exit 0")
 
 
 def charts(folder, gpu):
     return hub_install.install_gpu_charts(folder, gpu, say=lambda _: None)
 
 
-def test_without_a_driver_nothing_is_added(installed, tmp_path):
-    assert charts(tmp_path, None) is False
-    assert installed == []
-
-
-def test_with_a_driver_the_charts_are_added_once(installed, tmp_path):
-    installed.driver()
+def test_with_a_driver_the_charts_are_added_once(installed, driver, tmp_path):
+    assert charts(tmp_path, None) is False and installed == []
+    driver()
     assert charts(tmp_path, None) is True
     assert charts(tmp_path, None) is False
     [words] = installed
@@ -42,10 +37,10 @@ def test_with_a_driver_the_charts_are_added_once(installed, tmp_path):
     assert words[:1] == ["-c"]  # what the labs pin stays
 
 
-def test_who_installs_may_say_otherwise(installed, tmp_path):
+def test_who_installs_may_say_otherwise(installed, driver, tmp_path):
     assert charts(tmp_path, True) is True
     (tmp_path / "other").mkdir()
-    installed.driver()
+    driver()
     assert charts(tmp_path / "other", False) is False
     assert len(installed) == 1
 

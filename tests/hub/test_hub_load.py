@@ -147,10 +147,7 @@ def test_a_demos_removal_needs_no_number_and_leaves_others_accounts(tmp_path, mo
 
 
 def test_the_table_has_every_row():
-    rows = [
-        {"student": "ada", "lab s": 12.345, "errors": 0},
-        {"student": "ben-the-second", "lab s": None, "errors": 1},
-    ]
+    rows = [{"student": "ada", "lab s": 12.345, "errors": 0}, {"student": "ben-the-second", "lab s": None, "errors": 1}]
     lines = [line.split() for line in table(rows).splitlines()]
     assert lines == [["student", "lab", "s", "errors"], ["ada", "12.3", "0"], ["ben-the-second", "-", "1"]]
     assert table([]) == "(nothing)"

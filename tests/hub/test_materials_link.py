@@ -26,17 +26,16 @@ class GitOverHttp(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         """Ask the program, and pass on what it says."""
         path, _, query = self.path.partition("?")
-        environment = {
-            **os.environ,
-            "GIT_PROJECT_ROOT": str(self.folder),
-            "GIT_HTTP_EXPORT_ALL": "1",
-            "PATH_INFO": path,
-            "QUERY_STRING": query,
-            "REQUEST_METHOD": self.command,
-            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
-            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+        told = {
+            "CONTENT_TYPE": "Content-Type",
+            "HTTP_CONTENT_ENCODING": "Content-Encoding",
+            "GIT_PROTOCOL": "Git-Protocol",
         }
+        environment = {
+            **os.environ, **{name: self.headers.get(header, "") for name, header in told.items()},
+            "GIT_PROJECT_ROOT": str(self.folder), "GIT_HTTP_EXPORT_ALL": "1", "PATH_INFO": path, "QUERY_STRING": query,
+            "REQUEST_METHOD": self.command,
+        }  # fmt: skip
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         said = subprocess.run(["git", "http-backend"], input=body, env=environment, capture_output=True).stdout
         head, _, content = said.partition(b"\r\n\r\n")

@@ -25,38 +25,21 @@ def test_a_form_and_the_api_say_the_same():
     assert (of_form.gres, of_form.runtime, of_form.partition.cores) == ("gpu:a100:2", "12:00:00", 8)
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [
-        {"partition": ["gpu\n#SBATCH --exclusive"]},
-        {"partition": ["gpu --nodelist=login"]},
-        {"partition": ["{{ 7 * 7 }}"]},
-        {"partition": ["cpu", "gpu"]},
-        {"partition": []},
-        {"partition": {"name": "gpu"}},
-        {"partition": None},
-        {"partition": ["cpu"], "gpus": ["1"]},  # that partition has none
-        {"partition": ["gpu"], "gpus": ["3"]},
-        {"gpus": ["-1"]},
-        {"gpus": ["+0"]},
-        {"gpus": ["1_0"]},
-        {"gpus": ["0\n"]},
-        {"gpus": ["٠"]},  # an Arabic digit, which int() reads
-        {"gpus": ["0x0"]},
-        {"gpus": [""]},
-        {"gpus": [[0]]},
-        {"gpus": 0.0},
-        {"gpus": False},
-        {"hours": ["0"]},
-        {"hours": ["5"]},
-        {"hours": ["1:00:00\ntouch /tmp/x"]},
-        {"hours": ["99999999999999999999"]},
-        {"hours": True},
-        {"cmd": "touch /tmp/x"},  # batchspawner would put it in the place of its command
-        {"prologue": ["curl"]},
-        {"partition": ["cpu"], "reservation": "staff"},
-    ],
-)
+REFUSED = [
+    *({"partition": name} for name in (["gpu\n#SBATCH --exclusive"], ["gpu --nodelist=login"], ["{{ 7 * 7 }}"],
+                                       ["cpu", "gpu"], [], {"name": "gpu"}, None)),
+    {"partition": ["cpu"], "gpus": ["1"]},  # that partition has none
+    {"partition": ["gpu"], "gpus": ["3"]},
+    # int() reads an Arabic digit, signs, underscores and blanks
+    *({"gpus": number} for number in (["-1"], ["+0"], ["1_0"], ["0\n"], ["٠"], ["0x0"], [""], [[0]], 0.0, False)),
+    *({"hours": number} for number in (["0"], ["5"], ["1:00:00\ntouch /tmp/x"], ["99999999999999999999"], True)),
+    {"cmd": "touch /tmp/x"},  # batchspawner would put it in the place of its command
+    {"prologue": ["curl"]},
+    {"partition": ["cpu"], "reservation": "staff"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("answers", REFUSED)
 def test_everything_else_is_refused(answers):
     with pytest.raises(ValueError):
         read_request(answers, PARTITIONS)

@@ -52,14 +52,8 @@ def begin(deploy, hub, tmp_path):
             "JUPYTERHUB_SERVICE_URL": "http://0.0.0.0:0/user/ada/",
             "http_proxy": "http://127.0.0.1:1",  # a site's, which the hub's network has nothing to do with
         }
-        program = [
-            sys.executable,
-            "-I",
-            deploy / "config/slurm/start_server.py",
-            sys.executable,
-            tmp_path / "server.py",
-            "-x",
-        ]
+        server = [sys.executable, tmp_path / "server.py", "-x"]
+        program = [sys.executable, "-I", deploy / "config/slurm/start_server.py", *server]
         return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=600)
 
     return begin

@@ -21,11 +21,8 @@ def complete(folder, lab, ranks):
     record = json.loads((folder / "run.json").read_text())
     rows = list(csv.DictReader((folder / "learning_curve.csv").read_text().splitlines()))
     lines = (folder / "assessment.out").read_text().splitlines()
-    assert (record["lab"], record["world_size"], record["data"]["name"]) == (
-        lab,
-        ranks,
-        SMOKE.get(lab, "fashion-mnist-small"),
-    )
+    expected = (lab, ranks, SMOKE.get(lab, "fashion-mnist-small"))
+    assert (record["lab"], record["world_size"], record["data"]["name"]) == expected
     assert record["ended"] and record["data"]["provenance"]
     assert (rows[0]["epoch"], rows[0]["time"], rows[0]["val_accuracy"]) == ("0", "0.0", "0.0")
     epochs = rows[1:]

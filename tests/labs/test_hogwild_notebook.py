@@ -2,22 +2,16 @@
 
 import ast
 import types
-from pathlib import Path
 
-import nbformat
 import pytest
 import torch
+from notebook_cells import cells_of, run_cell
 
 from course_lib.runs.records import TrainingDivergedError, divergence
 
-LAB = Path(__file__).resolve().parents[2] / "labs" / "09_hogwild" / "09_hogwild.ipynb"
-
 
 def test_a_training_that_diverges_is_named_in_the_run_folder(tmp_path):
-    notebook = nbformat.read(LAB, as_version=4)
-    cells = {cell.id: cell.source for cell in notebook.cells}
-    setup = ast.parse(cells["setup"])
-    setup.body = [node for node in setup.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    cells = cells_of("09_hogwild")
 
     def train_network(processes, model, tensors, epochs):
         with torch.no_grad():
@@ -31,7 +25,7 @@ def test_a_training_that_diverges_is_named_in_the_run_folder(tmp_path):
         "new_network": lambda seed: torch.nn.Linear(3, 2), "normalised": lambda split: batches[0],
         "train_network": train_network,
     }  # fmt: skip
-    exec(compile(setup, "setup", "exec"), namespace)
+    run_cell(cells["setup"], namespace, (ast.Import, ast.ImportFrom))
     with pytest.raises(TrainingDivergedError, match="loss is nan in epoch 1"):
         exec(cells["experiment"], namespace | {"train_network": train_network})
     assert "loss is nan in epoch 1" in divergence(tmp_path, since="")

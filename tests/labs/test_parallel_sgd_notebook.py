@@ -1,26 +1,23 @@
 """Lab 08's notebook: what a long profile, and a machine without MPI, ask of its cells."""
 
 import ast
-from pathlib import Path
+import contextlib
 
-import nbformat
 import pytest
 import yaml
+from notebook_cells import LABS, cells_of
 
 from course_lib.distributed import mpi_run
 from course_lib.runs.parameters import check_values, read_rules
 from course_lib.system.mpi_command import MPINotFoundError, find_mpi
 
-LAB = Path(__file__).resolve().parents[2] / "labs" / "08_parallel_sgd_mpi"
-CELLS = {cell.id: cell.source for cell in nbformat.read(LAB / "08_parallel_sgd_mpi.ipynb", as_version=4).cells}
+LAB = "08_parallel_sgd_mpi"
+CELLS = cells_of(LAB)
 
 
 def calls(source, name):
-    return [
-        node
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == name
-    ]
+    nodes = ast.walk(ast.parse(source))
+    return [node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") == name]
 
 
 def test_launches_that_train_have_no_limit_on_time():
@@ -41,7 +38,7 @@ def test_the_graders_cells_start_no_mpi():
 
 
 def test_every_worker_of_every_profile_has_a_batch():
-    profiles = yaml.safe_load((LAB / "profiles.yaml").read_text())
+    profiles = yaml.safe_load((LABS / LAB / "profiles.yaml").read_text())
     defaults = {}
     exec(CELLS["parameters"], defaults)
     assert profiles["gpu"]["repeats"] == 1 and profiles["gpu"]["num_gpus"] == 5
@@ -58,27 +55,16 @@ def test_one_averaging_at_the_end_can_be_asked_for():
 
 def program(folder):
     """The file that the notebook's last launch runs, made from its own cells."""
-    names = {}
-    heads = {
-        node.targets[0].id: node.value.value
-        for node in ast.parse(CELLS["mpirun"]).body
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("HEAD", "TAIL")
-    }
-    (listed,) = [
-        node.value
-        for node in ast.parse(CELLS["mpirun"]).body
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "mine"
-    ]
+    assigned = [node for node in ast.parse(CELLS["mpirun"]).body if isinstance(node, ast.Assign)]
+    values = {getattr(node.targets[0], "id", ""): node.value for node in assigned}
+    functions = {}
     for source in CELLS.values():
-        try:
-            tree = ast.parse(source)
-        except SyntaxError:
-            continue
-        names |= {
-            node.name: ast.get_source_segment(source, node) for node in tree.body if isinstance(node, ast.FunctionDef)
-        }
+        with contextlib.suppress(SyntaxError):  # text
+            body = ast.parse(source).body
+            functions |= {f.name: ast.get_source_segment(source, f) for f in body if isinstance(f, ast.FunctionDef)}
     path = folder / "parallel_sgd.py"
-    path.write_text("\n\n\n".join([heads["HEAD"], *[names[each.id] for each in listed.elts], heads["TAIL"]]))
+    mine = [functions[each.id] for each in values["mine"].elts]
+    path.write_text("\n\n\n".join([values["HEAD"].value, *mine, values["TAIL"].value]))
     return path
 
 

@@ -1,25 +1,21 @@
 """`deploy/slurm/scaling.sbatch` with a stand-in for srun: which ranks it measures, with which batches."""
 
-import os
-import subprocess
-from pathlib import Path
-
 import pytest
-
-SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "scaling.sbatch"
+from test_deploy_scripts import DEPLOY, run_script, stand_in
 
 
 def measured(tmp_path, *options, **variables):
     """The commands that the job gave srun."""
-    for name, text in (("srun", 'echo "threads $OMP_NUM_THREADS: $@"'), ("scontrol", "printf 'node7\\nnode8\\n'")):
-        path = tmp_path / name
-        path.write_text(f"#!/bin/bash\n{text}\n")
-        path.chmod(0o755)
-    environment = {
-        **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": "python", "SLURM_JOB_ID": "12345",
-        "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "node[7-8]", "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS_ON_NODE": "4", **variables,
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    stand_in(commands, "srun", 'echo "threads $OMP_NUM_THREADS: $@"')
+    stand_in(commands, "scontrol", "printf 'node7\\nnode8\\n'")
+    (tmp_path / "labs").symlink_to(DEPLOY.parent / "labs")
+    given = {
+        "PYTHON": "python", "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "node[7-8]", "SLURM_CPUS_PER_TASK": "8",
+        "SLURM_GPUS_ON_NODE": "4", **variables,
     }  # fmt: skip
-    done = subprocess.run(["bash", SCRIPT, *options], env=environment, capture_output=True, text=True, timeout=600)
+    done = run_script(tmp_path, "slurm/scaling.sbatch", options, **given)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"results: {variables.get('RESULTS', 'runs/scaling-12345')}"
     return [line for line in done.stdout.splitlines() if line.startswith("threads")]

@@ -2,19 +2,17 @@
 
 import ast
 import json
-import linecache
 import math
 import statistics
 import sys
 import time
-from pathlib import Path
 
 import cloudpickle
-import nbformat
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from notebook_cells import cells_of, run_cell
 from torch import nn
 
 from course_lib import models
@@ -24,7 +22,6 @@ from course_lib.training.precision import accelerate_model
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-LAB = Path(__file__).resolve().parents[2] / "labs" / "11_scaling_study" / "11_scaling_study.ipynb"
 CELLS = ["ex-measure", "program", "ex-model", "ex-fit", "held-out"]
 
 
@@ -36,12 +33,9 @@ def functions(**more):
         "torch": torch, "statistics": statistics, "synchronize": lambda: None, "seed": 0, "image_size": 32,
         "warm_up_steps": 1, "repeats": 2, "most": 2, **more,
     }  # fmt: skip
-    for cell in nbformat.read(LAB, as_version=4).cells:
-        if cell.id in CELLS:
-            tree = ast.parse(cell.source)
-            tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-            linecache.cache[f"<{cell.id}>"] = (len(cell.source), None, cell.source.splitlines(True), f"<{cell.id}>")
-            exec(compile(tree, f"<{cell.id}>", "exec"), names)
+    cells = cells_of("11_scaling_study")
+    for cell in CELLS:
+        run_cell(cells[cell], names, (ast.FunctionDef,))
     return names
 
 

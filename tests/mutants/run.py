@@ -85,13 +85,8 @@ def main() -> int:
 
 def copy_of_tree(folder: Path) -> Path:
     """The files that Git knows or would add, as they are in the working tree."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=REPOSITORY,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
     for name in filter(None, listed.stdout.split("\0")):
         if (REPOSITORY / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -109,16 +104,13 @@ def run_tests(copy: Path, tests: list[str], processes: int = 0) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not (slow or gpu or slurm or browser)"]
     command += ["-p", "no:cacheprovider", "-n", str(processes), "--dist", "loadfile"]
     command += [f"--deselect={test}" for test in NOT_IN_A_COPY]
-    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    command += [*([] if processes else ["-x"]), *tests]
+    environment, limit = (
+        os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+        None if processes else SECONDS,
+    )
     try:
-        done = subprocess.run(
-            [*command, *([] if processes else ["-x"]), *tests],
-            cwd=copy,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=None if processes else SECONDS,
-        )
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
         return "it hung"
     if done.returncode not in (0, 1, 2):  # 2: a module could not be imported

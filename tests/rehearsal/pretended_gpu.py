@@ -65,9 +65,7 @@ class DeviceTensor(torch.Tensor):
     @data.setter
     def data(self, other: torch.Tensor) -> None:
         if not isinstance(other, DeviceTensor) or other.shape != self.shape or other.dtype != self.dtype:
-            raise RuntimeError(
-                "incompatible tensor type: `data` takes a tensor of the same device, shape and dtype here"
-            )
+            raise RuntimeError("incompatible tensor type: `data` takes the same device, shape and dtype here")
         self.values_ = other.values_
 
     def numpy(self, *, force: bool = False):
@@ -85,17 +83,11 @@ class DeviceTensor(torch.Tensor):
         return self.detach().values_.tolist()
 
     def to(self, *args, **kwargs):
-        device, dtype, _, memory_format = torch._C._nn._parse_to(
-            *args, **{k: v for k, v in kwargs.items() if k != "copy"}
-        )
-        target = self.device if device is None else device
-        target = _for_cpp(target)
-        if (
-            target == _for_cpp(self.device)
-            and dtype in (None, self.dtype)
-            and memory_format is None
-            and not kwargs.get("copy")
-        ):
+        copy = kwargs.pop("copy", False)
+        device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        target = _for_cpp(self.device if device is None else device)
+        same = target == _for_cpp(self.device) and dtype in (None, self.dtype) and memory_format is None
+        if same and not copy:
             return self
         return torch.ops.aten._to_copy(self, dtype=dtype or self.dtype, device=target, memory_format=memory_format)
 
@@ -209,10 +201,8 @@ def _common_device(func, args, flat) -> int | None:
     for value in flat:
         _check_generator(value)
     first = args[0] if args and isinstance(args[0], torch.Tensor) else None
-    if func in COPIES and first is not None and not isinstance(first, DeviceTensor):
-        return None
     if func in COPIES and first is not None:
-        return first.index_
+        return getattr(first, "index_", None)
     return devices.pop()
 
 
@@ -298,9 +288,8 @@ def _patch_cuda() -> None:
             raise RuntimeError(f"CUDA error: invalid device ordinal ({index} of {state.gpus})")
         state.current, state.chosen = index, True
 
-    properties = types.SimpleNamespace(
-        name="Pretended GPU", total_memory=2**34, major=9, minor=0, multi_processor_count=1
-    )
+    facts = {"total_memory": 2**34, "major": 9, "minor": 0, "multi_processor_count": 1}
+    properties = types.SimpleNamespace(name="Pretended GPU", **facts)
     replacements = dict(
         _lazy_init=lambda: None, is_available=lambda: True, device_count=lambda: state.gpus, is_initialized=lambda: True,
         current_device=lambda: state.current, set_device=set_device, synchronize=lambda device=None: None,

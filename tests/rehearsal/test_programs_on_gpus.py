@@ -12,10 +12,7 @@ PROGRAMS = sorted(
 )  # the other needs ImageNet's weights
 SMALL = ["--dataset=cifar100-synthetic", "--train-samples=64", "--test-samples=32", "--epochs=1", "--batch-size=16",
          "--warmup-epochs=0.5", "--output-dir=run"]  # fmt: skip
-OWN = {
-    "sync_sgd_cifar100": ["--ranks=2"],
-    "async_sgd_cifar100": ["--ranks=2"],
-}
+OWN = {"sync_sgd_cifar100": ["--ranks=2"], "async_sgd_cifar100": ["--ranks=2"]}
 RUN = """
 import runpy
 import sys

@@ -183,14 +183,9 @@ class OneMachineSlurm:
 
     def _start(self, name: str, *arguments: str) -> None:
         with open(self.folder / f"{name}.out", "wb") as output:
-            self._daemons[name] = subprocess.Popen(
-                [shutil.which(name, path=_PATH), *arguments],
-                env=os.environ | self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self.folder,
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+            command, environment = [shutil.which(name, path=_PATH), *arguments], os.environ | self.environment
+            self._daemons[name] = subprocess.Popen(command, env=environment, cwd=self.folder, **streams)
 
     def _wait(self, ready, otherwise: str, seconds: float = 30.0) -> None:
         deadline = time.monotonic() + seconds

@@ -59,12 +59,6 @@ def test_a_rank_that_is_killed_ends_the_job_with_its_name(job, tmp_path):
     )
 
 
-@pytest.mark.parametrize(("script", "told"), [("train.sbatch", "which program?"), ("lab.sbatch", "which lab?")])
-def test_what_is_missing_is_exit_code_2(job, script, told):
-    code, said = job(script, options=["--gpus-per-node=0"])
-    assert code == 2 and told in said
-
-
 def test_data_sets_are_staged_by_a_job(job, tmp_path):
     shared = tmp_path / "shared" / "data"
     code, told = job("stage_data.sbatch", "fashion-mnist-small", LAB_DATA=str(shared))

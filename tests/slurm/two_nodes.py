@@ -85,19 +85,10 @@ class TwoNodes:
         except subprocess.CalledProcessError as error:
             self.close()
             raise NamespacesNotHere(f"`{' '.join(error.cmd)}` fails: {error.stderr.strip()}") from None
-        self._stand_in(
-            "srun",
-            _SRUN.format(
-                names=" ".join(NAMES),
-                spaces=" ".join(self.spaces),
-                cards=" ".join(self.cards),
-                addresses=" ".join(ADDRESSES),
-                grace=GRACE,
-            ),
-        )
-        self._stand_in(
-            "scontrol", f"#!/bin/sh\n[ \"$1 $2\" = 'show hostnames' ] && printf '%s\\n' {' '.join(ADDRESSES)}\n"
-        )
+        lists = {"names": NAMES, "spaces": self.spaces, "cards": self.cards, "addresses": ADDRESSES}
+        self._stand_in("srun", _SRUN.format(grace=GRACE, **{name: " ".join(words) for name, words in lists.items()}))
+        hosts = f"[ \"$1 $2\" = 'show hostnames' ] && printf '%s\\n' {' '.join(ADDRESSES)}"
+        self._stand_in("scontrol", f"#!/bin/sh\n{hosts}\n")
 
     def start(self, script: Path, *words: str, cwd: Path, number: int, **variables: str) -> Job:
         """A job of the two nodes that runs ``script words…`` in `cwd`, with further environment variables."""
