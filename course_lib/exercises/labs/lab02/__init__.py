@@ -19,6 +19,7 @@ from course_lib.exercises.comparing import equal, finite, is_number, kind_of
 from course_lib.exercises.description import Exercise, Part
 from course_lib.exercises.labs.lab02.program import PROGRAM
 from course_lib.exercises.labs.lab02.training import ACCUMULATE, EPOCH, WRAP, replaced
+from course_lib.exercises.ranks.broker_process_group import alone
 from course_lib.exercises.ranks.collective_broker import CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, collective_group
 from course_lib.exercises.ranks.watched_ranks import watched
@@ -106,11 +107,6 @@ def environment(variables):
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def alone():
-    if dist.is_initialized():
-        raise RuntimeError("a process group is up in this notebook; dist.destroy_process_group() ends it")
 
 
 def pretended_backend():

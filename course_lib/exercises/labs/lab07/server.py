@@ -7,7 +7,7 @@ from torch import nn
 
 from course_lib.exercises.comparing import equal
 from course_lib.exercises.description import Exercise, Part
-from course_lib.exercises.ranks.played_group import played_group
+from course_lib.exercises.ranks.broker_process_group import message_group
 from course_lib.exercises.ranks.played_ranks import PlayedServer, PlayedWorkers, on_played_ranks
 
 __all__ = ["BACKUP", "SERVER", "STALE_STEP", "WORKER"]
@@ -63,7 +63,7 @@ def _draw_exchanges(random):
 
 def observe_worker(case, outside, push_and_pull):
     model, returned, parameters = served_network(case["state"]), [], []
-    with played_group(1, 2, outside):
+    with message_group(1, 2, outside):
         for gradients, version in zip(case["gradients"], case["versions"], strict=True):
             give_gradients(model, gradients)
             returned.append(push_and_pull(model, version))
@@ -151,7 +151,7 @@ def observe_server(case, outside, serve):
         steps.append(whole(staleness))
         optimizer.step()
 
-    with played_group(0, case["workers"] + 1, outside):
+    with message_group(0, case["workers"] + 1, outside):
         updates = serve(model, optimizer, case["workers"], step)
     return {"updates": whole_pairs(updates), "steps": steps, "final": parameters_of(model)}
 
@@ -317,7 +317,7 @@ def _late(random):
 def observe_backup(case, outside, serve_first):
     model = served_network(case["state"])
     optimizer = torch.optim.SGD(model.parameters(), lr=case["lr"], momentum=case["momentum"])
-    with played_group(0, case["workers"] + 1, outside):
+    with message_group(0, case["workers"] + 1, outside):
         dropped = serve_first(model, optimizer, case["workers"], case["needed"])
     return {"dropped": list(dropped) if isinstance(dropped, list | tuple) else dropped, "final": parameters_of(model)}
 
