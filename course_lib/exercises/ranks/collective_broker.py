@@ -106,15 +106,16 @@ class CollectiveBroker(MessageBroker):
         return reply
 
     def evidence(self) -> dict[str, Any]:
-        """For an observation: bytes that each rank brought to all-reduces, and to all collectives."""
-        ranks = range(self.size)
+        """For an observation: bytes that each rank brought to all-reduces, and to all collectives; kinds; messages; bytes of both."""
+        reduced, carried = (
+            [sum(each.nbytes(rank) for each in self.collectives if each.kind in kinds) for rank in range(self.size)]
+            for kinds in (("allreduce",), self.kinds)
+        )
         return {
-            "reduced": [
-                sum(each.nbytes(rank) for each in self.collectives if each.kind == "allreduce") for rank in ranks
-            ],
-            "carried": [sum(each.nbytes(rank) for each in self.collectives) for rank in ranks],
-            "ended": sum(each.ended is not None for each in self.collectives),
-        }
+            "reduced": reduced, "carried": carried, "ended": sum(each.ended is not None for each in self.collectives),
+            "kinds": [each.kind for each in self.collectives], "messages": len(self.messages),
+            "passed": sum(carried) + sum(message.nbytes for message in self.messages),
+        }  # fmt: skip
 
     @property
     def answers(self) -> Mapping[str, Callable[..., Any]]:
