@@ -677,21 +677,13 @@ def _first_start(calls):
 
 _NO_DICT = "should return a dict, as the docstring says"
 
-PROGRAM = Exercise(
-    ("main",),
-    _draw_programs,
-    observe_program,
-    {
-        "really": Part("", _NO_DICT, cases="whole", judge=_really),
-        "training": Part("Trains the wrapped model in every epoch, by the schedule", _NO_DICT, cases="whole", needs="really", judge=_trained),
-        "validation": Part("Every rank validates the same network, and they stop together", _NO_DICT, cases="whole", needs="really", judge=_validation),
-        "records": Part("Rank 0 reports the whole job's numbers", _NO_DICT, cases="whole", needs="really", judge=_records,
-                        hint="print the record of each epoch"),
-        "resumes": Part("Continues from rank 0's checkpoint, and leaves the group that it made", _NO_DICT, cases="resumed",
-                        judge=_resumes, hint="run it twice with the same args.checkpoint, and stop the first run after an epoch"),
-    },
-    "write down which function each + line of section 1 calls, in which order, and what it returns",
-    guarded="resumed",
-    share=_known_to_ranks,
-    **watched(RANKS, Program),
-)  # fmt: skip
+PROGRAM = Exercise(("main",), _draw_programs, observe_program, {
+    "really": Part("", _NO_DICT, cases="whole", judge=_really),
+    "training": Part("Trains the wrapped model in every epoch, by the schedule", _NO_DICT, cases="whole", needs="really", judge=_trained),
+    "validation": Part("Every rank validates the same network, and they stop together", _NO_DICT, cases="whole", needs="really", judge=_validation),
+    "records": Part("Rank 0 reports the whole job's numbers", _NO_DICT, cases="whole", needs="really", judge=_records,
+                    hint="print the record of each epoch"),
+    "resumes": Part("Continues from rank 0's checkpoint, and leaves the group that it made", _NO_DICT, cases="resumed",
+                    judge=_resumes, hint="run it twice with the same args.checkpoint, and stop the first run after an epoch"),
+}, "write down which function each + line of section 1 calls, in which order, and what it returns", guarded="resumed",
+    share=_known_to_ranks, **watched(RANKS, Program))  # fmt: skip

@@ -327,19 +327,11 @@ def _reported(case, seen, right):
     return ""
 
 
-PROGRAM = Exercise(
-    ("main",),
-    _draw_programs,
-    observe_program,
-    {
-        "training": Part("Every rank ends with the weights of local SGD", _NO_STATE, cases="program", judge=_trained),
-        "evaluation": Part("Each rank evaluates its part, rank 0 has the sums", _NO_STATE, cases="program", needs="training",
-                           judge=_evaluated),
-        "report": Part("Rank 0 alone reports and saves", _NO_STATE, cases="program", needs="training", judge=_reported,
-                       hint="print the arguments of report"),
-    },
-    "write down which of your functions each rank calls, in which order, and what it returns",
-    "{about}",
-    share=lambda case, rank: case | {"weights": case["weights"][rank]},
-    **on_mpi(RANKS, Program),
-)  # fmt: skip
+PROGRAM = Exercise(("main",), _draw_programs, observe_program, {
+    "training": Part("Every rank ends with the weights of local SGD", _NO_STATE, cases="program", judge=_trained),
+    "evaluation": Part("Each rank evaluates its part, rank 0 has the sums", _NO_STATE, cases="program", needs="training",
+                       judge=_evaluated),
+    "report": Part("Rank 0 alone reports and saves", _NO_STATE, cases="program", needs="training", judge=_reported,
+                   hint="print the arguments of report"),
+}, "write down which of your functions each rank calls, in which order, and what it returns", "{about}",
+    share=lambda case, rank: case | {"weights": case["weights"][rank]}, **on_mpi(RANKS, Program))  # fmt: skip
