@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from course_lib.data import load
 from course_lib.exercises.comparing import equal, finite
 from course_lib.exercises.description import Exercise, Part
-from course_lib.exercises.labs.programs import (
+from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, joined
+from course_lib.exercises.ranks.programs import (
     HERE,
     Killed,
     Restarted,
@@ -32,7 +33,6 @@ from course_lib.exercises.labs.programs import (
     started_twice,
     weights_of,
 )
-from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, joined
 from course_lib.exercises.ranks.watched_ranks import watched
 from course_lib.optim.schedules import warmup_then_decay
 

@@ -17,10 +17,10 @@ from torch import nn
 from course_lib.data import Batches, load
 from course_lib.exercises.comparing import equal, finite
 from course_lib.exercises.description import Exercise, Part
-from course_lib.exercises.labs.programs import HERE, Noted, ask_grader, give_stand_ins, named, pretended, weights_of
 from course_lib.exercises.ranks.mpi_broker import MPIBroker
 from course_lib.exercises.ranks.mpi_comm import mpi_comm
 from course_lib.exercises.ranks.mpi_ranks import on_mpi
+from course_lib.exercises.ranks.programs import HERE, Noted, ask_grader, give_stand_ins, named, pretended, weights_of
 from course_lib.training import evaluate
 
 __all__ = ["PROGRAM"]

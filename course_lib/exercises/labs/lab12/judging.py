@@ -21,7 +21,7 @@ from course_lib.exercises.labs.lab12.program import (
     ranks_of,
     small_network,
 )
-from course_lib.exercises.labs.programs import named, near, weights_of
+from course_lib.exercises.ranks.programs import named, near, weights_of
 from course_lib.exercises.ranks.watched_ranks import watched
 
 __all__ = ["PROGRAM"]

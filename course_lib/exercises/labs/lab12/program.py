@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.data import ImageData, Split
-from course_lib.exercises.labs.programs import (
+from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, joined
+from course_lib.exercises.ranks.programs import (
     ENTERING,
     HERE,
     Killed,
@@ -32,7 +33,6 @@ from course_lib.exercises.labs.programs import (
     started_twice,
     weights_of,
 )
-from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, joined
 
 __all__ = ["RANKS", "Program", "draw_programs", "known_to_ranks", "observe_program", "ranks_of", "small_network"]
 
