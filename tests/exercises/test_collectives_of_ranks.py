@@ -50,7 +50,10 @@ def test_bytes_are_counted():
     broker = CollectiveBroker(2)
     joined(broker, "allreduce", [[torch.zeros(5)]] * 2, operation="SUM")
     joined(broker, "allgather", [[torch.zeros(3, dtype=torch.float64)]] * 2)
-    assert broker.evidence() == {"reduced": [20, 20], "carried": [44, 44], "ended": 2}
+    broker.post(0, 1, 0, torch.zeros(2))
+    assert broker.evidence() == {
+        "reduced": [20, 20], "carried": [44, 44], "ended": 2, "kinds": ["allreduce", "allgather"], "messages": 1, "passed": 96,
+    }  # fmt: skip
 
 
 def test_each_rank_leaves_a_reduce_scatter_with_its_part():

@@ -23,12 +23,21 @@ from autograde.checks import described
 from autograde.checks.registry import AnswerError
 from course_lib.exercises import Finding, exercises_of
 from course_lib.exercises.judging import plain
-from course_lib.exercises.ranks import message_broker
+from course_lib.exercises.ranks import broker_process_group, message_broker
 from data_prep import catalogue, staged
 
 TICK = 0.02  # seconds of the clock for each question
 SOON = 0.0005  # seconds between two questions, where no process is between them
 _RANK = threading.local()
+
+
+def _made(store, rank, size, timeout):
+    """A thread's group; that of an exercise which joins one in this process is its own."""
+    make = getattr(_RANK, "group", None) or broker_process_group.GROUPS[0]
+    return make(rank, size)
+
+
+dist.Backend.register_backend("by_the_grader", _made, devices=["cpu"])  # a backend is registered once in a process
 
 
 @cache
@@ -55,7 +64,7 @@ class Threads:
         self.random, self.names = np.random.default_rng(seed), {}
         self.functions = dict(zip(exercises_of(lab)[name].functions, functions, strict=True))
         exec(described.observer_source(f"{lab}.{name}"), self.names)
-        self.names |= dict.fromkeys(("POLL", "WAIT", "NEXT"), SOON)
+        self.names |= dict.fromkeys(("POLL", "NEXT"), SOON)
 
     def call(self, function, given, answers):
         asking = threading.Lock()
@@ -66,7 +75,7 @@ class Threads:
                     return answers[name](rank, *map(plain, args))
 
             group = self.names.get("CollectiveProcessGroup") or self.names.get("BrokerProcessGroup")
-            _RANK.group = lambda store, rank, size, timeout: group(rank, size, outside)
+            _RANK.group = lambda rank, size: group(rank, size, outside)
             return plain(self.names[function](self.functions.__getitem__, given[rank], outside))
 
         with groups_of_threads(), as_before(self.functions.values()), ThreadPoolExecutor(len(given)) as pool:
@@ -91,8 +100,6 @@ def as_before(functions):
 @contextmanager
 def groups_of_threads():
     libraries_stay()
-    if "by_the_grader" not in dist.Backend.backend_list:
-        dist.Backend.register_backend("by_the_grader", lambda *args: _RANK.group(*args), devices=["cpu"])
     clock = SimpleNamespace(monotonic=map(TICK.__mul__, itertools.count()).__next__)
     multi_threaded_pg._install_threaded_pg()
     torch._C._distributed_c10d._set_thread_isolation_mode(True)

@@ -33,6 +33,8 @@ FILES = {"learning_curve.csv", "model.safetensors", "assessment.out", "run.json"
 SOLUTIONS = LABS.parent / "course_lib" / "exercises" / "answers" / "programs"
 # Put before `train` of our solutions: another network, in the place of one that takes minutes.
 ANOTHER_NETWORK = """
+from torch import nn
+
 class Small(nn.Module):
     def __init__(self, classes):
         super().__init__()

@@ -135,18 +135,11 @@ def _called_join(case, seen):
 
 _NO_URL = "init_method should be a URL, and rank and world_size whole numbers"
 
-join = Exercise(
-    ("join",),
-    _draw_ways,
-    observe_join,
-    {
-        "tcp": Part("Joins by address and port", _NO_URL, judge=_by_tcp),
-        "file": Part("Joins by a shared file", _NO_URL, judge=_by_file),
-        "env": Part("Joins by environment variables", _NO_URL, judge=_by_environment),
-    },
-    "print the URL for rank 0 of 2, host 127.0.0.1, port 29500, and for the path /shared/job17",
-    _called_join,
-)
+join = Exercise(("join",), _draw_ways, observe_join, {
+    "tcp": Part("Joins by address and port", _NO_URL, judge=_by_tcp),
+    "file": Part("Joins by a shared file", _NO_URL, judge=_by_file),
+    "env": Part("Joins by environment variables", _NO_URL, judge=_by_environment),
+}, "print the URL for rank 0 of 2, host 127.0.0.1, port 29500, and for the path /shared/job17", _called_join)  # fmt: skip
 
 # --- what the three exercises on messages have in common
 
@@ -301,24 +294,17 @@ def _order(spans, computed):
     return [name for _, name in sorted([*begins, *ends, *((begin, "compute") for begin, _ in computed)])]
 
 
-exchange = Exercise(
-    ("swap", "pass_around"),
-    _draw_exchanges,
-    observe_exchange,
-    {
-        "arrives": Part("", _NOT_THERE, cases="buffered", judge=_arrived),
-        "values": Part("The source's tensor arrives", cases="buffered", needs="arrives", judge=_once),
-        "kept": Part("The tensor that is sent stays as it was", cases="buffered", needs="arrives", judge=_kept),
-        "deadlock": Part("It ends where sends wait for their receivers", "deadlock: where a send waits for its receiver, "
-                         "all ranks wait for ever", cases="blocking", needs="arrives", judge=_arrived),
-        "overlap": Part("compute() runs while the messages are on their way", "it does not return the pair "
-                        "(received tensor, what compute() returned)", judge=_overlapped,
-                        hint="write the order down: post both messages, compute, wait for both"),
-    },
-    "swap two tensors of 1,000 numbers on two ranks, in launch, with timeout=5, and print both before and after",
-    guarded="blocking overlap",
-    **(_ON_RANKS | {"watch": lambda case: Exchanges(len(case["tensors"]), case["buffered"])}),
-)  # fmt: skip
+exchange = Exercise(("swap", "pass_around"), _draw_exchanges, observe_exchange, {
+    "arrives": Part("", _NOT_THERE, cases="buffered", judge=_arrived),
+    "values": Part("The source's tensor arrives", cases="buffered", needs="arrives", judge=_once),
+    "kept": Part("The tensor that is sent stays as it was", cases="buffered", needs="arrives", judge=_kept),
+    "deadlock": Part("It ends where sends wait for their receivers", "deadlock: where a send waits for its receiver, "
+                     "all ranks wait for ever", cases="blocking", needs="arrives", judge=_arrived),
+    "overlap": Part("compute() runs while the messages are on their way", "it does not return the pair "
+                    "(received tensor, what compute() returned)", judge=_overlapped,
+                    hint="write the order down: post both messages, compute, wait for both"),
+}, "swap two tensors of 1,000 numbers on two ranks, in launch, with timeout=5, and print both before and after",
+    guarded="blocking overlap", **_ON_RANKS | {"watch": lambda case: Exchanges(len(case["tensors"]), case["buffered"])})  # fmt: skip
 
 # --- tree_broadcast
 
@@ -357,18 +343,12 @@ def _few_rounds(case, seen, right):
     return "it takes more than ⌈log₂ N⌉ rounds: in each, every rank that has the tensor sends it to one that has not"
 
 
-tree = Exercise(
-    ("tree_broadcast",),
-    _draw_trees,
-    observe_broadcast,
-    {
-        "values": Part("Every rank ends with the root's tensor", cases="trees", judge=_everywhere),
-        "messages": Part("Every rank but the root receives it once", cases="trees", needs="values", judge=_each_once),
-        "rounds": Part("⌈log₂ N⌉ rounds", cases="trees", needs="values", judge=_few_rounds),
-    },
-    "trace it on 7 ranks with src = 2 (trace_messages), and draw the messages with space_time",
-    **(_ON_RANKS | {"ranks": 7}),
-)
+tree = Exercise(("tree_broadcast",), _draw_trees, observe_broadcast, {
+    "values": Part("Every rank ends with the root's tensor", cases="trees", judge=_everywhere),
+    "messages": Part("Every rank but the root receives it once", cases="trees", needs="values", judge=_each_once),
+    "rounds": Part("⌈log₂ N⌉ rounds", cases="trees", needs="values", judge=_few_rounds),
+}, "trace it on 7 ranks with src = 2 (trace_messages), and draw the messages with space_time",
+    **_ON_RANKS | {"ranks": 7})  # fmt: skip
 
 # --- reduce_scatter, all_gather, ring_all_reduce
 
@@ -499,25 +479,18 @@ def _one_neighbour(case, seen, right):
     return "" if steps in ({1}, {size - 1}) else "ranks send to others than their one neighbour on the ring"
 
 
-ring = Exercise(
-    ("reduce_scatter", "all_gather", "ring_all_reduce"),
-    _draw_rings,
-    observe_ring,
-    {
-        "halves": Part("reduce_scatter and all_gather, each by itself", "the two halves do not fill their "
-                       "`output`", judge=_halved, hint="on 3 ranks, let rank r bring [r, 10 r, 100 r] and print `output`"),
-        "values": Part("Every rank holds the sum, in place", cases="digits even", judge=_summed),
-        "lengths": Part("Any length, type and number of ranks", judge=_any_length, hint="try lengths that do not divide by "
-                        "the ranks, 2 numbers on 4 ranks, none, one rank alone, and int32 numbers"),
-        "bytes": Part("Every rank sends 2(N − 1)/N of the tensor", cases="even", needs="values", judge=_cheap, hint="trace it "
-                      "on 4 ranks (trace_messages) and compare .bytes_sent with 2(N − 1)/N of the tensor"),
-        "neighbours": Part("Every rank sends to one neighbour only", cases="even", needs="values", judge=_one_neighbour,
-                           hint="draw the messages of your ring on 4 ranks with space_time"),
-    },
-    "on 3 ranks, start from 1, 10 and 100 in every place: print the tensor after each round",
-    guarded="digits even lengths",
-    **_ON_RANKS,
-)  # fmt: skip
+ring = Exercise(("reduce_scatter", "all_gather", "ring_all_reduce"), _draw_rings, observe_ring, {
+    "halves": Part("reduce_scatter and all_gather, each by itself", "the two halves do not fill their "
+                   "`output`", judge=_halved, hint="on 3 ranks, let rank r bring [r, 10 r, 100 r] and print `output`"),
+    "values": Part("Every rank holds the sum, in place", cases="digits even", judge=_summed),
+    "lengths": Part("Any length, type and number of ranks", judge=_any_length, hint="try lengths that do not divide by "
+                    "the ranks, 2 numbers on 4 ranks, none, one rank alone, and int32 numbers"),
+    "bytes": Part("Every rank sends 2(N − 1)/N of the tensor", cases="even", needs="values", judge=_cheap, hint="trace it "
+                  "on 4 ranks (trace_messages) and compare .bytes_sent with 2(N − 1)/N of the tensor"),
+    "neighbours": Part("Every rank sends to one neighbour only", cases="even", needs="values", judge=_one_neighbour,
+                       hint="draw the messages of your ring on 4 ranks with space_time"),
+}, "on 3 ranks, start from 1, 10 and 100 in every place: print the tensor after each round",
+    guarded="digits even lengths", **_ON_RANKS)  # fmt: skip
 
 # --- six collectives and a seventh
 
@@ -669,24 +642,17 @@ def _one_call_each(case, seen, right):
     return ""
 
 
-six = Exercise(
-    SIX,
-    _draw_collectives,
-    observe_collectives,
-    {
-        "deal": Part("Rank 0 deals out rows", judge=_JUDGED["deal"]),
-        "collect": Part("Rank 0 collects rows", judge=_JUDGED["collect"]),
-        "everybody": Part("Everybody gets all rows", judge=_JUDGED["everybody"]),
-        "total": Part("Rank 0 gets the sum", judge=_JUDGED["total_on_zero"]),
-        "agree": Part("Everybody gets rank 0's tensor", judge=_JUDGED["agree"]),
-        "sums": Part("Everybody gets the sum, or a part of it", judge=_both_sums),
-        "bytes": Part("One collective each, which moves no more than it must", needs="deal collect everybody total agree sums",
-                      judge=_one_call_each, hint="which collective leaves on each rank just what the docstring asks for?"),
-    },
-    "on 3 ranks, let rank r bring a tensor full of r, and print what each rank has afterwards",
-    share=_own_part,
-    **watched(WORLD, Turns),
-)  # fmt: skip
+six = Exercise(SIX, _draw_collectives, observe_collectives, {
+    "deal": Part("Rank 0 deals out rows", judge=_JUDGED["deal"]),
+    "collect": Part("Rank 0 collects rows", judge=_JUDGED["collect"]),
+    "everybody": Part("Everybody gets all rows", judge=_JUDGED["everybody"]),
+    "total": Part("Rank 0 gets the sum", judge=_JUDGED["total_on_zero"]),
+    "agree": Part("Everybody gets rank 0's tensor", judge=_JUDGED["agree"]),
+    "sums": Part("Everybody gets the sum, or a part of it", judge=_both_sums),
+    "bytes": Part("One collective each, which moves no more than it must", needs="deal collect everybody total agree sums",
+                  judge=_one_call_each, hint="which collective leaves on each rank just what the docstring asks for?"),
+}, "on 3 ranks, let rank r bring a tensor full of r, and print what each rank has afterwards", share=_own_part,
+    **watched(WORLD, Turns))  # fmt: skip
 
 # --- hierarchical_all_reduce
 
@@ -756,20 +722,13 @@ def _little_between(case, seen, right):
     return "more passes between the nodes than one tensor of each node: only sums of whole nodes should leave a node"
 
 
-two_level = Exercise(
-    ("hierarchical_all_reduce",),
-    _draw_nodes,
-    observe_nodes,
-    {
-        "values": Part("Every rank holds the sum, in place", judge=_summed_over_nodes),
-        "groups": Part("Every rank calls new_group for every group", needs="values", judge=_same_groups),
-        "bytes": Part("One tensor of each node passes between the nodes", needs="values", judge=_little_between),
-    },
-    "on 4 ranks, 2 nodes of 2: write down which ranks are in each group, and who holds what after each of the three steps",
-    lambda case, seen: f"{case['about']}; {seen['between']} bytes are brought to calls between nodes",
-    share=_share,
-    **watched(6, Grouped, lambda case: len(case["tensors"])),
-)  # fmt: skip
+two_level = Exercise(("hierarchical_all_reduce",), _draw_nodes, observe_nodes, {
+    "values": Part("Every rank holds the sum, in place", judge=_summed_over_nodes),
+    "groups": Part("Every rank calls new_group for every group", needs="values", judge=_same_groups),
+    "bytes": Part("One tensor of each node passes between the nodes", needs="values", judge=_little_between),
+}, "on 4 ranks, 2 nodes of 2: write down which ranks are in each group, and who holds what after each of the three steps",
+    lambda case, seen: f"{case['about']}; {seen['between']} bytes are brought to calls between nodes", share=_share,
+    **watched(6, Grouped, lambda case: len(case["tensors"])))  # fmt: skip
 
 # --- all_reduce_seconds, bus_bandwidth
 
@@ -793,17 +752,11 @@ def observe_cost(case, all_reduce_seconds, bus_bandwidth):
 
 _FORMULA = {"wrong": "the number is another than the formula's", "tolerance": 1e-6}
 
-cost = Exercise(
-    ("all_reduce_seconds", "bus_bandwidth"),
-    _draw_costs,
-    observe_cost,
-    {
-        "ring": Part("Time of a ring all-reduce", **_FORMULA),
-        "tree": Part("Time of a tree all-reduce", **_FORMULA),
-        "bus": Part("Bus bandwidth", **_FORMULA),
-    },
-    "write down the messages of 4 ranks by hand: how many follow one another, how many bytes has each?",
-)
+cost = Exercise(("all_reduce_seconds", "bus_bandwidth"), _draw_costs, observe_cost, {
+    "ring": Part("Time of a ring all-reduce", **_FORMULA),
+    "tree": Part("Time of a tree all-reduce", **_FORMULA),
+    "bus": Part("Bus bandwidth", **_FORMULA),
+}, "write down the messages of 4 ranks by hand: how many follow one another, how many bytes has each?")  # fmt: skip
 
 EXERCISES = {
     "join": join, "exchange": exchange, "six": six, "tree-broadcast": tree, "ring": ring, "two-level": two_level, "cost": cost,

@@ -4,38 +4,38 @@ The source is sent to the sandbox, beside `observe` and before the drivers of `a
 """
 
 import contextlib
+import sys
 import time
 
 import torch.distributed as dist
 
-POLL = 0.003  # seconds between two questions to the grader
+POLL = 0.002  # seconds between two questions to the grader
 
 
-class SendWork:
+class Work:
+    """What is under way, until `is_completed`."""
+
+    def wait(self, timeout=None):
+        while not self.is_completed():
+            time.sleep(POLL)
+        return True
+
+
+class SendWork(Work):
     """A message on its way out; it has left when the grader says so."""
 
     def __init__(self, number, outside):
         self.number, self.outside = number, outside
 
-    def wait(self, timeout=None):
-        while not self.is_completed():
-            time.sleep(POLL)
-        return True
-
     def is_completed(self):
         return moved(self.outside("taken", self.number))
 
 
-class RecvWork:
+class RecvWork(Work):
     """A message on its way in; the buffer holds it when it has been waited for."""
 
     def __init__(self, tensor, number, outside):
         self.tensor, self.number, self.outside, self.done = tensor, number, outside, False
-
-    def wait(self, timeout=None):
-        while not self.is_completed():
-            time.sleep(POLL)
-        return True
 
     def _source_rank(self):
         return self.outside("source", self.number)
@@ -98,14 +98,25 @@ class BrokerProcessGroup(dist.ProcessGroup):
     reduce_scatter = reduce_scatter_single = alltoall = all_to_all_single = barrier = _refuse
 
 
+GROUPS = []  # how the last group of this process is made; a backend is registered once
+
+
 def joined(given, outside, group=BrokerProcessGroup):
     """Make a process group of `size` ranks, of which this is `rank`."""
+    GROUPS[:] = [lambda rank, size: group(rank, size, outside)]
     if "by_the_grader" not in dist.Backend.backend_list:
         dist.Backend.register_backend(
-            "by_the_grader", lambda store, rank, size, timeout: group(rank, size, outside), devices=["cpu"]
+            "by_the_grader", lambda store, rank, size, timeout: GROUPS[0](rank, size), devices=["cpu"]
         )
+    hook = sys.excepthook
     dist.init_process_group("by_the_grader", store=dist.HashStore(), rank=given["rank"], world_size=given["size"])
+    sys.excepthook = hook  # PyTorch's writes the rank before each line
     outside("here")
+
+
+def alone():
+    if dist.is_initialized():
+        raise RuntimeError("a process group is up in this notebook; dist.destroy_process_group() ends it")
 
 
 def left():
@@ -119,6 +130,7 @@ def message_group(rank, size, outside):
     if outside is None:
         yield
         return
+    alone()
     joined({"rank": rank, "size": size}, outside)
     try:
         yield

@@ -6,7 +6,7 @@ different calls, or wait for one that has returned, are stopped at once, with bo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +81,9 @@ class CollectiveBroker(MessageBroker):
         Why the ranks were stopped; empty while they were not.
     """
 
+    kinds: Container[str] = NAMES
+    unlike = "tensors of different shapes or types"
+
     def __init__(self, size: int) -> None:
         super().__init__(size, buffered=True)
         self.collectives: list[Collective] = []
@@ -103,15 +106,16 @@ class CollectiveBroker(MessageBroker):
         return reply
 
     def evidence(self) -> dict[str, Any]:
-        """For an observation: bytes that each rank brought to all-reduces, and to all collectives."""
-        ranks = range(self.size)
+        """For an observation: bytes that each rank brought to all-reduces, and to all collectives; kinds; messages; bytes of both."""
+        reduced, carried = (
+            [sum(each.nbytes(rank) for each in self.collectives if each.kind in kinds) for rank in range(self.size)]
+            for kinds in (("allreduce",), self.kinds)
+        )
         return {
-            "reduced": [
-                sum(each.nbytes(rank) for each in self.collectives if each.kind == "allreduce") for rank in ranks
-            ],
-            "carried": [sum(each.nbytes(rank) for each in self.collectives) for rank in ranks],
-            "ended": sum(each.ended is not None for each in self.collectives),
-        }
+            "reduced": reduced, "carried": carried, "ended": sum(each.ended is not None for each in self.collectives),
+            "kinds": [each.kind for each in self.collectives], "messages": len(self.messages),
+            "passed": sum(carried) + sum(message.nbytes for message in self.messages),
+        }  # fmt: skip
 
     @property
     def answers(self) -> Mapping[str, Callable[..., Any]]:
@@ -159,7 +163,7 @@ class CollectiveBroker(MessageBroker):
             return "a collective takes tensors"
         if (
             type(kind) is not str
-            or kind not in NAMES
+            or kind not in self.kinds
             or not (type(root) is int and -1 <= root < len(members))
             or operation not in ("", *REDUCE)
         ):
@@ -174,20 +178,21 @@ class CollectiveBroker(MessageBroker):
         number = numbers[place]
         self._counts[rank, members] = place + 1
         self._joined[rank] += 1
-        self._in[rank] = _called(kind, root, operation)
+        self._in[rank] = self.words_for(kind, root, operation)
         collective = self.collectives[number]
-        if self._in[rank] != (other := _called(collective.kind, collective.root, collective.operation)):
+        other = self.words_for(collective.kind, collective.root, collective.operation)
+        if (kind, root, operation) != (collective.kind, collective.root, collective.operation):
             one, another = sorted([self._in[rank], other])
             different = f"one is in {one}, another in {another}"
             if kind == collective.kind:
-                different = f"they call dist.{NAMES[kind]} with different roots or operations"
+                different = f"they call {self.words_for(kind)} with different roots or operations"
             self.fault = self.fault or f"the ranks make different calls: {different}"
         collective.brought[rank] = tensors
         if not self.fault and len(collective.brought) == len(members):
             try:
-                collective.ended = _combined(collective)
+                collective.ended = self.combined(collective)
             except (RuntimeError, IndexError, ValueError):
-                self.fault = f"the ranks bring tensors of different shapes or types to {other}"
+                self.fault = f"the ranks bring {self.unlike} to {other}"
             for member in members:
                 self._in[member] = ""
         return self.fault or number
@@ -225,33 +230,34 @@ class CollectiveBroker(MessageBroker):
         known = isinstance(members, list | tuple) and all(map(self._is_rank, members))
         return known and 0 < len(members) == len(set(members))
 
+    @staticmethod
+    def words_for(kind: str, root: int = -1, operation: str = "") -> str:
+        """A call, as a student writes it."""
+        inside = ", ".join(filter(None, [operation, f"root {root}" if root >= 0 else ""]))
+        return f"dist.{NAMES[kind]}" + (f" ({inside})" if inside else "")
 
-def _called(kind: str, root: int, operation: str) -> str:
-    inside = ", ".join(filter(None, [operation, f"root {root}" if root >= 0 else ""]))
-    return f"dist.{NAMES[kind]}" + (f" ({inside})" if inside else "")
-
-
-def _combined(collective: Collective) -> list[list[torch.Tensor]]:
-    """What each member leaves with."""
-    brought = [collective.brought[rank] for rank in collective.members]
-    root, size = collective.root, len(collective.members)
-    every = range(size)
-    if collective.kind == "barrier":
-        return [[] for _ in every]
-    if collective.kind == "broadcast":
-        return [brought[root] for _ in every]
-    if collective.kind == "scatter":
-        if len(brought[root]) != size:
-            raise ValueError
-        return [[tensor] for tensor in brought[root]]
-    if collective.kind in ("allgather", "gather"):
-        if len({(tensor.shape, tensor.dtype) for tensors in brought for tensor in tensors}) > 1:
-            raise ValueError
-        all_of_them = [tensor for tensors in brought for tensor in tensors]
-        return [all_of_them if collective.kind == "allgather" or rank == root else [] for rank in every]
-    total = [REDUCE[collective.operation](torch.stack(each)) for each in zip(*brought, strict=True)]
-    if collective.kind == "reducescatter":
-        if len(total) != size:
-            raise ValueError
-        return [[part] for part in total]
-    return [total if collective.kind == "allreduce" or rank == root else [] for rank in every]
+    @staticmethod
+    def combined(collective: Collective) -> list[list[torch.Tensor]]:
+        """What each member leaves with."""
+        brought = [collective.brought[rank] for rank in collective.members]
+        root, size = collective.root, len(collective.members)
+        every = range(size)
+        if collective.kind == "barrier":
+            return [[] for _ in every]
+        if collective.kind == "broadcast":
+            return [brought[root] for _ in every]
+        if collective.kind == "scatter":
+            if len(brought[root]) != size:
+                raise ValueError
+            return [[tensor] for tensor in brought[root]]
+        if collective.kind in ("allgather", "gather"):
+            if len({(tensor.shape, tensor.dtype) for tensors in brought for tensor in tensors}) > 1:
+                raise ValueError
+            all_of_them = [tensor for tensors in brought for tensor in tensors]
+            return [all_of_them if collective.kind == "allgather" or rank == root else [] for rank in every]
+        total = [REDUCE[collective.operation](torch.stack(each)) for each in zip(*brought, strict=True)]
+        if collective.kind == "reducescatter":
+            if len(total) != size:
+                raise ValueError
+            return [[part] for part in total]
+        return [total if collective.kind == "allreduce" or rank == root else [] for rank in every]

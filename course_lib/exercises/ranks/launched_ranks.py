@@ -17,7 +17,7 @@ from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise
 from course_lib.live_view.check_failed import CheckFailed
 
-__all__ = ["on_launched_ranks", "until_the_limit"]
+__all__ = ["on_launched_ranks", "shown_to_the_student", "until_the_limit"]
 
 TIMEOUT = 12.0  # seconds
 
@@ -30,30 +30,42 @@ def on_launched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callabl
     CheckFailed
         The ranks wait for each other, one raised, or one calls a collective of the backend's.
     """
-    ranks, printed = exercise.world(case), io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed):
-            seen = until_the_limit(
-                ranks,
-                lambda seconds: launch(
-                    _observe, ranks, (exercise, case, functions), timeout=seconds, backend="gloo", threads=1
-                ),
-            )
-    except LaunchTimeoutError as error:
-        raise CheckFailed(
-            f"deadlock: on {ranks} ranks it hangs. A rank waits for a message, or for its own to be received, or a request "
-            f"was not kept and waited for: Gloo then forgets the message. Where each stood tells which.\n{error}"
-        ) from None
-    except RankFailedError as error:
-        count = "1 rank" if ranks == 1 else f"{ranks} ranks"
+    ranks = exercise.world(case)
+
+    def raised(error: RankFailedError) -> str:
         aborted = (
             " Gloo aborts where a message is longer than the receiver's tensor." if "SIGABRT" in error.reason else ""
         )
-        raise CheckFailed(f"on {count} your function raised.{aborted}\n{error}") from None
+        return f"on {'1 rank' if ranks == 1 else f'{ranks} ranks'} your function raised.{aborted}"
+
+    hangs = (
+        f"deadlock: on {ranks} ranks it hangs. A rank waits for a message, or for its own to be received, or a request "
+        "was not kept and waited for: Gloo then forgets the message. Where each stood tells which."
+    )
+    with shown_to_the_student(hangs, raised):
+        seen = until_the_limit(
+            ranks,
+            lambda seconds: launch(
+                _observe, ranks, (exercise, case, functions), timeout=seconds, backend="gloo", threads=1
+            ),
+        )
+    return {"ranks": [one for one, _ in seen], **_evidence([trace for _, trace in seen])}
+
+
+@contextlib.contextmanager
+def shown_to_the_student(hangs: str, raised: Callable[[RankFailedError], str]) -> Iterator[None]:
+    """What ranks of `launch` print, and `CheckFailed` with these words where they do not end well."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield
+    except LaunchTimeoutError as error:
+        raise CheckFailed(f"{hangs}\n{error}") from None
+    except RankFailedError as error:
+        raise CheckFailed(f"{raised(error)}\n{error}") from None
     finally:  # what the student's function prints is worth reading; how many cores there are is not
         lines = [line for line in printed.getvalue().splitlines() if not line.startswith("note: ")]
         print(*lines, sep="\n", end="\n" if lines else "")
-    return {"ranks": [one for one, _ in seen], **_evidence([trace for _, trace in seen])}
 
 
 def until_the_limit(ranks: int, attempt: Callable[[float], Any]) -> Any:

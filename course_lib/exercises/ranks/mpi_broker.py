@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from course_lib.exercises.ranks.collective_broker import REDUCE, Collective, CollectiveBroker
-from course_lib.exercises.ranks.message_broker import MOST, MOST_BYTES, MessageBroker
+from course_lib.exercises.ranks.message_broker import MessageBroker
 
 __all__ = ["MPIBroker"]
 
@@ -23,6 +23,9 @@ TO_ALL = ("Allreduce", "Allgather", "allreduce", "allgather")
 
 class MPIBroker(CollectiveBroker):
     """Delivers the messages, and combines the collectives, of `size` ranks of MPI. A send waits for its receive."""
+
+    kinds = (*OF_BUFFERS, *OF_OBJECTS)
+    unlike = "arrays of different lengths or types"
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -56,48 +59,15 @@ class MPIBroker(CollectiveBroker):
         ]
         return {"calls": calls, "sent": self.sent()}
 
-    def join(self, rank: int, kind: Any, root: Any, operation: Any, tensors: Any) -> int | str:
-        """A rank joins its next collective; the number of it, or why the ranks are stopped."""
-        known = type(kind) is str and kind in (*OF_BUFFERS, *OF_OBJECTS) and operation in ("", *REDUCE)
-        if not (known and self._is_rank(rank) and (root == -1 or self._is_rank(root))):
-            return "there is no such collective, root or operation"
-        if not (isinstance(tensors, list) and all(isinstance(tensor, torch.Tensor) for tensor in tensors)):
-            return "a collective takes tensors"
-        self._bytes += sum(tensor.nbytes for tensor in tensors)
-        number = self._joined[rank]
-        if number >= MOST or self._bytes > MOST_BYTES:
-            return "far too many collectives"
-        if number == len(self.collectives):
-            self.collectives.append(Collective(kind, root, operation))
-        self._joined[rank] += 1
-        self._in[rank] = f"comm.{kind}"
-        collective = self.collectives[number]
-        if kind != collective.kind:
-            one, another = sorted([f"comm.{kind}", f"comm.{collective.kind}"])
-            self.fault = self.fault or f"the ranks make different calls: one is in {one}, another in {another}"
-        elif (root, operation) != (collective.root, collective.operation):
-            self.fault = self.fault or f"the ranks call comm.{kind} with different roots or operations"
-        collective.brought[rank] = tensors
-        if not self.fault and len(collective.brought) == self.size:
-            try:
-                collective.ended = self._combined(collective)
-            except (RuntimeError, IndexError, ValueError):
-                self.fault = f"the ranks bring arrays of different lengths or types to comm.{kind}"
-            self._in = [""] * self.size
-        return self.fault or number
+    @staticmethod
+    def words_for(kind: str, root: int = -1, operation: str = "") -> str:
+        """A call, as a student writes it."""
+        return f"comm.{kind}"
 
-    def result(self, rank: int, number: Any) -> list[torch.Tensor] | str | None:
-        """What a rank leaves a collective with; None while ranks are missing, a text where they never come."""
-        if type(number) is not int or not 0 <= number < self._joined[rank]:
-            return "there is no such collective"
-        ended = self.collectives[number].ended
-        if ended is None:
-            return self.fault or self._stopped() or None
-        return ended[rank]
-
-    def _combined(self, collective: Collective) -> list[list[torch.Tensor]]:
+    @staticmethod
+    def combined(collective: Collective) -> list[list[torch.Tensor]]:
         """What each rank leaves with; of a lower-case call, what it needs to make its result."""
-        kind, root, every = collective.kind, collective.root, range(self.size)
+        kind, root, every = collective.kind, collective.root, range(len(collective.members))
         brought = [collective.brought[rank] for rank in every]
         if kind == "Barrier":
             return [[] for _ in every]

@@ -13,9 +13,7 @@ import numpy as np
 import torch
 
 from course_lib.distributed.launching.communicator import Communicator, Request
-from course_lib.exercises.ranks.broker_process_group import SendWork, moved
-
-WAIT = 0.002  # seconds between two questions to the grader
+from course_lib.exercises.ranks.broker_process_group import POLL, SendWork, moved
 
 
 def packed(value):
@@ -44,7 +42,7 @@ def memory(buffer):
     return buffer
 
 
-def operation_of(op):
+def reduction_of(op):
     """The name of one of MPI's operations, by what it does."""
     if op is None:
         return "SUM"
@@ -64,7 +62,7 @@ class BrokerComm(Communicator):
         self.calls.append(kind)
         number = moved(self.outside("join", kind, root, operation, brought))
         while (ended := moved(self.outside("result", number))) is None:
-            time.sleep(WAIT)
+            time.sleep(POLL)
         return ended
 
     def _objects(self, kind, value, root=-1):
@@ -121,10 +119,10 @@ class BrokerComm(Communicator):
         into[:] = arrived
 
     def Allreduce(self, sendbuf, recvbuf, op=None):
-        self._buffers("Allreduce", sendbuf, recvbuf, operation=operation_of(op))
+        self._buffers("Allreduce", sendbuf, recvbuf, operation=reduction_of(op))
 
     def Reduce(self, sendbuf, recvbuf, op=None, root=0):
-        self._buffers("Reduce", sendbuf, recvbuf, root, operation_of(op), self.rank == root)
+        self._buffers("Reduce", sendbuf, recvbuf, root, reduction_of(op), self.rank == root)
 
     def Gather(self, sendbuf, recvbuf, root=0):
         self._buffers("Gather", sendbuf, recvbuf, root, receives=self.rank == root)
@@ -142,7 +140,7 @@ class BrokerComm(Communicator):
 
         def awaited():
             while (tensor := moved(self.outside("collect", number))) is None:
-                time.sleep(WAIT)
+                time.sleep(POLL)
             return unpacked(tensor)
 
         return Request(awaited)

@@ -1,6 +1,6 @@
 """The partners of one rank, played from a script: workers to a server, or a server to a worker.
 
-The other half is `played_group`. Nobody waits for a clock: a message is posted as soon as its place in the script has
+The other half is `message_group`. Nobody waits for a clock: a message is posted as soon as its place in the script has
 come, and a rank that waits for what cannot come any more is stopped.
 """
 

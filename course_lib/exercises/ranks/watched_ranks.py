@@ -6,7 +6,6 @@ So the visible check has the hidden check's evidence: the same watch, the same p
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import pickle
 import threading
@@ -14,11 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
+from course_lib.distributed import RankFailedError, launch
 from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise, Watch
-from course_lib.exercises.ranks.launched_ranks import until_the_limit
-from course_lib.live_view.check_failed import CheckFailed
+from course_lib.exercises.ranks.launched_ranks import shown_to_the_student, until_the_limit
 
 __all__ = ["on_watched_ranks", "watched"]
 
@@ -32,7 +30,7 @@ def on_watched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable
         The ranks wait for each other, or one raised.
     """
     ranks = exercise.world(case) if exercise.world is not None else exercise.ranks
-    watch, printed = None, io.StringIO()
+    watch = None
 
     def attempt(seconds: float) -> list[Any]:
         nonlocal watch
@@ -41,19 +39,12 @@ def on_watched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable
             arguments = (exercise, case, functions, address)
             return launch(_observe, ranks, arguments, timeout=seconds, process_group=False, threads=1)
 
-    try:
-        with contextlib.redirect_stdout(printed):
-            seen = until_the_limit(ranks, attempt)
-    except LaunchTimeoutError as error:
-        raise CheckFailed(
-            f"on {ranks} ranks it hangs: one waits for something that never comes. Where each was tells which.\n{error}"
-        ) from None
-    except RankFailedError as error:
-        fault = getattr(watch, "fault", "")
-        raise CheckFailed(f"on {ranks} ranks {fault or 'your function raised'}.\n{error}") from None
-    finally:  # what the student's function prints is worth reading; how many cores there are is not
-        lines = [line for line in printed.getvalue().splitlines() if not line.startswith("note: ")]
-        print(*lines, sep="\n", end="\n" if lines else "")
+    def raised(error: RankFailedError) -> str:
+        return f"on {ranks} ranks {getattr(watch, 'fault', '') or 'your function raised'}."
+
+    hangs = f"on {ranks} ranks it hangs: one waits for something that never comes. Where each was tells which."
+    with shown_to_the_student(hangs, raised):
+        seen = until_the_limit(ranks, attempt)
     return {"ranks": seen, **watch.evidence()}
 
 

@@ -5,61 +5,9 @@ from answer_sources import Notebook, edited
 LOSES = {}
 SAYS = {}
 
-
-SET_UP = """
-def set_up():
-    local_rank = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        torch.cuda.set_device(local_rank)
-        dist.init_process_group("nccl")
-        return torch.device("cuda", local_rank)
-    dist.init_process_group("gloo")
-    return torch.device("cpu")
-"""
-PREPARE = """
-def prepare_once(prepare):
-    if dist.get_rank() == 0:
-        result = prepare()
-    dist.barrier()
-    if dist.get_rank() != 0:
-        result = prepare()
-    return result
-"""
-LOADERS = """
-def make_loaders(train_set, validation_set, batch_size, seed):
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    sampler = DistributedSampler(train_set, shuffle=True, seed=seed)
-    train_loader = DataLoader(train_set, batch_size, sampler=sampler, drop_last=True)
-    share = Subset(validation_set, range(rank, len(validation_set), ranks))
-    return train_loader, DataLoader(share, 250)
-"""
-WRAP = """
-def wrap(model, device, sync_batchnorm):
-    on_gpu = device.type == "cuda"
-    if sync_batchnorm and on_gpu:
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    elif sync_batchnorm:
-        model = synchronise_batchnorm_on_cpu(model)
-    return nn.parallel.DistributedDataParallel(model, device_ids=[device] if on_gpu else None)
-"""
-EPOCH = """
-def train_epoch(model, loader, epoch, optimizer, scheduler, loss_fn, device):
-    loader.sampler.set_epoch(epoch)
-    model.train()
-    losses, correct, seen = 0.0, 0, 0
-    for images, labels in loader:
-        images, labels = images.to(device), labels.to(device)
-        logits = model(images)
-        loss = loss_fn(logits, labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        scheduler.step()
-        losses += loss.item() * len(labels)
-        correct += (logits.argmax(1) == labels).sum().item()
-        seen += len(labels)
-    return losses, correct, seen
-"""
+OURS = Notebook("02_ddp")
+SET_UP, PREPARE, LOADERS, WRAP, EPOCH = (OURS[name] for name in ("set-up", "prepare-once", "loaders", "wrap", "epoch"))
+BUFFERS, REDUCTIONS, STOP, PROGRAM = (OURS[name] for name in ("buffers", "reductions", "stop", "program"))
 ACCUMULATE = """
 def accumulated_step(model, micro_batches, optimizer, loss_fn):
     optimizer.zero_grad()
@@ -86,32 +34,6 @@ def accumulated_step(model, micro_batches, optimizer, loss_fn):
     optimizer.step()
     return total / count
 """
-BUFFERS = """
-def equalise_buffers(model):
-    for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)
-"""
-REDUCTIONS = """
-def reduce_throughput(images, seconds, device):
-    total = torch.tensor(float(images), dtype=torch.float64, device=device)
-    slowest = torch.tensor(float(seconds), dtype=torch.float64, device=device)
-    dist.all_reduce(total)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return (total / slowest).item(), slowest.item()
-
-def reduce_metrics(loss_sum, correct, images, device):
-    sums = torch.tensor([loss_sum, correct, images], dtype=torch.float64, device=device)
-    dist.all_reduce(sums)
-    loss_sum, correct, images = sums.tolist()
-    return loss_sum / images, correct / images
-"""
-STOP = """
-def stop_together(wish, device):
-    decision = torch.tensor(int(wish), device=device)
-    dist.broadcast(decision, src=0)
-    return bool(decision.item())
-"""
-PROGRAM = Notebook("02_ddp")["program"]
 
 RIGHT = {
     "set-up": [
@@ -312,7 +234,6 @@ _OF = {
     },
     "prepare-once": {
         "nobody waits": ("def prepare_once(prepare):\n    return prepare()\n", "order", "another rank began before"),
-        "everybody after the barrier": ("def prepare_once(prepare):\n    dist.barrier()\n    return prepare()\n", "order", "another rank began before"),
         "a short sleep": (edited(PREPARE, "dist.barrier()", "time.sleep(0.05 * dist.get_rank())"), "order", "another rank began before"),
         "rank 0 alone at the barrier": (
             edited(PREPARE, "    dist.barrier()\n", "", "result = prepare()\n    if", "result = prepare()\n        dist.barrier()\n    if"),
@@ -322,10 +243,7 @@ _OF = {
         "rank 0's result": (
             edited(PREPARE, "    return result", "    result = [result]\n    dist.broadcast_object_list(result, src=0)\n    return result[0]"),
             "returns", "its own prepare()"),
-        "nothing returned": (edited(PREPARE, "    return result\n", ""), "returns", "its own prepare()"),
         "the last rank first": (edited(PREPARE, "== 0", "== 2", "!= 0", "!= 2"), "order", "another rank began before"),
-        "rank 0 after the barrier": (edited(PREPARE, "== 0", "!= 0", "get_rank() != 0:\n        result = prepare()\n    return", "get_rank() == 0:\n        result = prepare()\n    return"),
-                                     "order", "another rank began before"),
     },
     "loaders": {
         "no sampler": (edited(LOADERS, "sampler=sampler", "shuffle=True"), "shares epochs", "every rank trains on the whole set"),
@@ -334,7 +252,7 @@ _OF = {
         "not shuffled": (edited(LOADERS, "shuffle=True", "shuffle=False"), "epochs", "not shuffled"),
         "the last batch": (edited(LOADERS, ", drop_last=True", ""), "batches", "not dropped"),
         "a batch for all": (edited(LOADERS, "(train_set, batch_size, sampler", "(train_set, batch_size // ranks, sampler"), "batches", "a rank's own"),
-        "everybody's share": (edited(LOADERS, "(train_set, shuffle", "(train_set, ranks, 0, shuffle"), "shares", "ranks train on the same images"),
+        "everybody's share": (edited(LOADERS, "(train_set, ranks, rank", "(train_set, ranks, 0"), "shares", "ranks train on the same images"),
         "a fixed share": (
             edited(LOADERS, "sampler=sampler", "shuffle=True", "(train_set, batch_size", "(Subset(train_set, range(rank, len(train_set), ranks)), batch_size"),
             "epochs", "two orders"),
@@ -392,12 +310,12 @@ _OF = {
         "the schedule first": (
             edited(EPOCH, "        scheduler.step()\n", "", "        optimizer.step()\n", "        scheduler.step()\n        optimizer.step()\n"), "steps", "not the schedule's"),
         "no step": (edited(EPOCH, "        optimizer.step()\n", ""), "gradients steps sums", "no optimizer.step()"),
-        "means of batches": (edited(EPOCH, "loss.item() * len(labels)", "loss.item()"), "sums", "each is a mean over a batch"),
-        "a share": (edited(EPOCH, "return losses, correct, seen", "return losses, correct / seen, seen"), "sums", "correct is a share"),
+        "means of batches": (edited(EPOCH, "loss.detach() * len(labels)", "loss.detach()"), "sums", "each is a mean over a batch"),
+        "a share": (edited(EPOCH, "correct.item(), seen", "correct.item() / seen, seen"), "sums", "correct is a share"),
         "batches counted": (edited(EPOCH, "seen += len(labels)", "seen += 1"), "sums", "counts batches"),
         "predictions after the step": (
-            edited(EPOCH, "        losses +=", "        with torch.no_grad():\n            logits = model(images)\n        losses +="), "sums", "before each step"),
-        "one batch": (edited(EPOCH, "    return losses", "        return losses"), "order steps sums", "does not go through the loader once"),
+            edited(EPOCH, "        loss_sum +=", "        with torch.no_grad():\n            logits = model(images)\n        loss_sum +="), "sums", "before each step"),
+        "one batch": (edited(EPOCH, "    return loss_sum", "        return loss_sum"), "order steps sums", "does not go through the loader once"),
     },
     "accumulate": {
         "a sum": (edited(ACCUMULATE, "(loss / count).backward()", "loss.backward()"), "gradient", "the sum over the micro-batches"),
@@ -450,11 +368,9 @@ def accumulated_step(model, micro_batches, optimizer, loss_fn):
         "everybody is the root": (edited(BUFFERS, "src=0", "src=dist.get_rank()"), "equal rank0", "the ranks make different calls"),
         "the last rank's": (edited(BUFFERS, "src=0", "src=dist.get_world_size() - 1"), "rank0", "not rank 0's"),
         "zeros": ("def equalise_buffers(model):\n    for buffer in model.buffers():\n        buffer.zero_()\n", "equal rank0", "fewer bytes"),
-        "copies": (edited(BUFFERS, "(buffer,", "(buffer.clone(),"), "equal rank0", "still have their own buffers"),
         "no whole numbers": (
             edited(BUFFERS, "        dist.broadcast", "        if buffer.is_floating_point():\n            dist.broadcast"), "equal rank0", "num_batches_tracked"),
         "the first one": (edited(BUFFERS, "src=0)", "src=0)\n        break"), "equal rank0", "still differ"),
-        "the largest": ("def equalise_buffers(model):\n    for buffer in model.buffers():\n        dist.all_reduce(buffer, op=dist.ReduceOp.MAX)\n", "rank0", "not rank 0's"),
     },
     "reductions": {
         "rates added": (
@@ -495,8 +411,6 @@ def accumulated_step(model, micro_batches, optimizer, loss_fn):
         "a number": (edited(STOP, "bool(decision.item())", "decision.item()"), "same rank0", "should return a bool"),
         "the last rank": (edited(STOP, "src=0", "src=dist.get_world_size() - 1"), "rank0", "not rank 0's wish"),
         "never": ("def stop_together(wish, device):\n    dist.barrier()\n    return False\n", "same rank0", "wish the same"),
-        "who wishes it": (edited(STOP, "    decision =", "    if not wish: return False\n    decision ="),
-                          "same rank0", "deadlock: rank 0 waits in dist.broadcast"),
         "rank 0 tells nobody": (edited(STOP, "    dist.broadcast", "    if dist.get_rank() == 0: dist.broadcast"), "same rank0", "deadlock: rank 0 waits in dist.broadcast"),
         "the message is not read": (edited(STOP, "bool(decision.item())", "wish"), "same rank0", "decide differently"),
     },
@@ -522,8 +436,6 @@ def accumulated_step(model, micro_batches, optimizer, loss_fn):
         "a group of others destroyed": (edited(PROGRAM, "    if made_group:\n        del", "    if True:\n        del"), "training", "has not made"),
         "the group left up": (edited(PROGRAM, "        dist.destroy_process_group()\n", ""), "resumes", "still there"),
         "the wrapped model validated": (edited(PROGRAM, "evaluate(model.module,", "evaluate(model,"), "validation", "evaluates the wrapped model"),
-        "the wrapped model on one rank": (edited(PROGRAM, "evaluate(model.module, batches, loss_fn)", "evaluate(model, batches, loss_fn) if rank == 0 else (0.0, 0.0, 0.0)"),
-                                          "validation", "evaluates the wrapped model"),
         "validated on one rank": (edited(PROGRAM, "evaluate(model.module, batches, loss_fn)", "evaluate(model.module, batches, loss_fn) if rank == 0 else (0.0, 0.0, 0.0)"),
                                   "validation", "some rank does not evaluate"),
         "buffers of each rank": (edited(PROGRAM, "        equalise_buffers(model)\n", ""), "validation", "before evaluate, equalise_buffers"),

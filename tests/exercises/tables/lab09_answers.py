@@ -188,11 +188,6 @@ _WATCH = """    running = processes
 """
 _RETURNED = "(clock[:, 1].max() - clock[:, 0].min()).item()"
 _TIMED = edited("program", _STARTS, "    began = time.monotonic()\n" + _STARTS, _RETURNED, "time.monotonic() - began")
-_THREADS = """
-class Threads(threading.Thread):
-    exitcode = 0
-
-"""
 
 # Other mistakes: name → (exercise, source, parts that are lost, words of the reason).
 WRONG = {

@@ -19,6 +19,7 @@ from course_lib.exercises.comparing import equal, finite, is_number, kind_of
 from course_lib.exercises.description import Exercise, Part
 from course_lib.exercises.labs.lab02.program import PROGRAM
 from course_lib.exercises.labs.lab02.training import ACCUMULATE, EPOCH, WRAP, replaced
+from course_lib.exercises.ranks.broker_process_group import alone
 from course_lib.exercises.ranks.collective_broker import CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, collective_group
 from course_lib.exercises.ranks.watched_ranks import watched
@@ -106,11 +107,6 @@ def environment(variables):
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def alone():
-    if dist.is_initialized():
-        raise RuntimeError("a process group is up in this notebook; dist.destroy_process_group() ends it")
 
 
 def pretended_backend():
@@ -214,18 +210,12 @@ def _shared_gpu(case, seen, right):
     return "" if seen["device"] == "cpu" else "gloo goes with the CPU here: return torch.device('cpu')"
 
 
-SET_UP = Exercise(
-    ("set_up",),
-    _draw_nodes,
-    observe_set_up,
-    {
-        "joined": Part("Joins the group that the environment describes", _NO_DEVICE, cases="cpus", judge=_joined),
-        "gpu": Part("Takes NCCL, and the GPU of its local rank, where each rank has one", _NO_DEVICE, cases="own", judge=_own_gpu),
-        "shared-gpu": Part("Takes Gloo and the CPU where ranks would share a GPU", _NO_DEVICE, cases="shared", judge=_shared_gpu),
-    },
-    "write down LOCAL_RANK, LOCAL_WORLD_SIZE and torch.cuda.device_count() for 2 nodes with 2 GPUs each, and decide by hand",
-    lambda case, seen: f"{case['about']}: {_calls(seen['calls'])}; you returned {seen['device'] or 'no torch.device'}",
-)  # fmt: skip
+SET_UP = Exercise(("set_up",), _draw_nodes, observe_set_up, {
+    "joined": Part("Joins the group that the environment describes", _NO_DEVICE, cases="cpus", judge=_joined),
+    "gpu": Part("Takes NCCL, and the GPU of its local rank, where each rank has one", _NO_DEVICE, cases="own", judge=_own_gpu),
+    "shared-gpu": Part("Takes Gloo and the CPU where ranks would share a GPU", _NO_DEVICE, cases="shared", judge=_shared_gpu),
+}, "write down LOCAL_RANK, LOCAL_WORLD_SIZE and torch.cuda.device_count() for 2 nodes with 2 GPUs each, and decide by hand",
+    lambda case, seen: f"{case['about']}: {_calls(seen['calls'])}; you returned {seen['device'] or 'no torch.device'}")  # fmt: skip
 
 # --- prepare_once
 
@@ -341,21 +331,14 @@ def _own_result(case, seen, right):
     return "" if own else "some rank does not return what its own prepare() returned"
 
 
-PREPARE_ONCE = Exercise(
-    ("prepare_once",),
-    _draw_preparations,
-    observe_preparation,
-    {
-        "order": Part("The others begin when rank 0 has finished", cases="ranks", judge=_in_order),
-        "once": Part("Each rank prepares once", cases="ranks", judge=_once_each),
-        "returns": Part("Each rank returns its own result", cases="ranks", judge=_own_result,
-                        hint="print what prepare_once returns on each rank"),
-    },
-    "let prepare() print the rank and the time, before and after a short sleep",
+PREPARE_ONCE = Exercise(("prepare_once",), _draw_preparations, observe_preparation, {
+    "order": Part("The others begin when rank 0 has finished", cases="ranks", judge=_in_order),
+    "once": Part("Each rank prepares once", cases="ranks", judge=_once_each),
+    "returns": Part("Each rank returns its own result", cases="ranks", judge=_own_result,
+                    hint="print what prepare_once returns on each rank"),
+}, "let prepare() print the rank and the time, before and after a short sleep",
     lambda case, seen: f"{case['about']}: prepare() began on ranks {', '.join(map(str, seen['begun'])) or 'none'}, in this order",
-    share=_token_of_none,
-    **watched(3, Preparations, lambda case: case["size"]),
-)  # fmt: skip
+    share=_token_of_none, **watched(3, Preparations, lambda case: case["size"]))  # fmt: skip
 
 # --- make_loaders
 
@@ -504,21 +487,15 @@ def _validated_once(case, seen, right):
 
 _NO_LOADERS = "should return a pair of loaders of the given sets' items"
 
-LOADERS = Exercise(
-    ("make_loaders",),
-    _draw_sets,
-    observe_loaders,
-    {
-        "shares": Part("Ranks train on different images, together on all", _NO_LOADERS, cases="sets", judge=_in_shares),
-        "epochs": Part("A new order in each epoch, the same for the same seed", _NO_LOADERS, cases="sets", judge=_in_epochs,
-                       hint="print the first images of two epochs, with sampler.set_epoch before each"),
-        "batches": Part("Full training batches of the size asked for", _NO_LOADERS, cases="sets", judge=_full_batches,
-                        hint="print the length of each training batch, for a share that batch_size does not divide"),
-        "validation": Part("Every validation image once over all ranks", _NO_LOADERS, cases="sets", judge=_validated_once,
-                           hint="count the validation images of all ranks together, for 41 images on 4 ranks"),
-    },
-    "print, for each of two ranks, what its loaders yield for a data set of 20 numbers",
-)  # fmt: skip
+LOADERS = Exercise(("make_loaders",), _draw_sets, observe_loaders, {
+    "shares": Part("Ranks train on different images, together on all", _NO_LOADERS, cases="sets", judge=_in_shares),
+    "epochs": Part("A new order in each epoch, the same for the same seed", _NO_LOADERS, cases="sets", judge=_in_epochs,
+                   hint="print the first images of two epochs, with sampler.set_epoch before each"),
+    "batches": Part("Full training batches of the size asked for", _NO_LOADERS, cases="sets", judge=_full_batches,
+                    hint="print the length of each training batch, for a share that batch_size does not divide"),
+    "validation": Part("Every validation image once over all ranks", _NO_LOADERS, cases="sets", judge=_validated_once,
+                       hint="count the validation images of all ranks together, for 41 images on 4 ranks"),
+}, "print, for each of two ranks, what its loaders yield for a data set of 20 numbers")  # fmt: skip
 
 # --- equalise_buffers
 
@@ -601,18 +578,11 @@ def _of_rank_0(case, seen, right):
     return "the buffers are not rank 0's: dist.broadcast(buffer, src=0)"
 
 
-BUFFERS = Exercise(
-    ("equalise_buffers",),
-    _draw_buffers,
-    observe_buffers,
-    {
-        "equal": Part("All ranks have the same buffers", cases="ranks", judge=_all_equal),
-        "rank0": Part("They are rank 0's", cases="ranks", needs="equal", judge=_of_rank_0),
-    },
-    "on two ranks, fill a running mean with the rank, call it, and print the running mean",
-    share=_own_norms,
-    **watched(3, Counted, lambda case: case["size"]),
-)
+BUFFERS = Exercise(("equalise_buffers",), _draw_buffers, observe_buffers, {
+    "equal": Part("All ranks have the same buffers", cases="ranks", judge=_all_equal),
+    "rank0": Part("They are rank 0's", cases="ranks", needs="equal", judge=_of_rank_0),
+}, "on two ranks, fill a running mean with the rank, call it, and print the running mean", share=_own_norms,
+    **watched(3, Counted, lambda case: case["size"]))  # fmt: skip
 
 # --- reduce_throughput, reduce_metrics
 
@@ -753,25 +723,18 @@ def _expected(case):
 
 _PAIR = "should return a pair of numbers"
 
-REDUCTIONS = Exercise(
-    ("reduce_throughput", "reduce_metrics"),
-    _draw_epochs,
-    observe_reductions,
-    {
-        "rate": Part("Images per second of the whole job", _PAIR, cases="ranks", judge=_rate),
-        "seconds": Part("Seconds of the slowest rank", _PAIR, cases="ranks", judge=_seconds),
-        "accuracy": Part("Accuracy over all ranks' images", _PAIR, cases="ranks", judge=_accuracy,
-                         hint="take two ranks, 90 of 100 right and 6 of 20 right, and write the accuracy down by hand"),
-        "loss": Part("Mean loss over all ranks' images", _PAIR, cases="ranks", judge=_loss),
-        "everywhere": Part("The same numbers on every rank", _PAIR, cases="ranks", judge=_everywhere,
-                           hint="print what every rank returns"),
-    },
-    "take two ranks, 1,000 images in 2 s and 600 in 4 s, and write the pair down by hand",
-    lambda case, seen: f"{case['about']}. Rank 0 returned {_rounded(seen, 'throughput')} and {_rounded(seen, 'metrics')}, "
+REDUCTIONS = Exercise(("reduce_throughput", "reduce_metrics"), _draw_epochs, observe_reductions, {
+    "rate": Part("Images per second of the whole job", _PAIR, cases="ranks", judge=_rate),
+    "seconds": Part("Seconds of the slowest rank", _PAIR, cases="ranks", judge=_seconds),
+    "accuracy": Part("Accuracy over all ranks' images", _PAIR, cases="ranks", judge=_accuracy,
+                     hint="take two ranks, 90 of 100 right and 6 of 20 right, and write the accuracy down by hand"),
+    "loss": Part("Mean loss over all ranks' images", _PAIR, cases="ranks", judge=_loss),
+    "everywhere": Part("The same numbers on every rank", _PAIR, cases="ranks", judge=_everywhere,
+                       hint="print what every rank returns"),
+}, "take two ranks, 1,000 images in 2 s and 600 in 4 s, and write the pair down by hand", lambda case, seen: f"{case['about']}. Rank 0 returned {_rounded(seen, 'throughput')} and {_rounded(seen, 'metrics')}, "
     f"expected {_expected(case)}",
     share=lambda case, rank: case["ranks"][rank] | {"size": len(case["ranks"])},
-    **watched(3, lambda case: CollectiveBroker(len(case["ranks"])), lambda case: len(case["ranks"])),
-)  # fmt: skip
+    **watched(3, lambda case: CollectiveBroker(len(case["ranks"])), lambda case: len(case["ranks"])))  # fmt: skip
 
 # --- stop_together
 
@@ -826,19 +789,13 @@ def _first_wrong(case, seen):
 
 _NO_STOP = "should return a bool on every rank"
 
-STOP = Exercise(
-    ("stop_together",),
-    _draw_wishes,
-    observe_stops,
-    {
-        "same": Part("The same decision on all ranks", _NO_STOP, cases="wishes", judge=_same_everywhere),
-        "rank0": Part("Rank 0 decides", _NO_STOP, cases="wishes", needs="same", judge=_as_rank_0),
-    },
-    "on two ranks, let rank 0 wish to stop and rank 1 not, then the other way round, and print what each returns",
+STOP = Exercise(("stop_together",), _draw_wishes, observe_stops, {
+    "same": Part("The same decision on all ranks", _NO_STOP, cases="wishes", judge=_same_everywhere),
+    "rank0": Part("Rank 0 decides", _NO_STOP, cases="wishes", needs="same", judge=_as_rank_0),
+}, "on two ranks, let rank 0 wish to stop and rank 1 not, then the other way round, and print what each returns",
     lambda case, seen: _first_wrong(case, seen),
     share=lambda case, rank: {"wishes": [each[rank] for each in case["wishes"]]},
-    **watched(3, lambda case: CollectiveBroker(3)),
-)
+    **watched(3, lambda case: CollectiveBroker(3)))  # fmt: skip
 
 EXERCISES = {
     "set-up": SET_UP, "prepare-once": PREPARE_ONCE, "loaders": LOADERS, "wrap": WRAP, "epoch": EPOCH, "accumulate": ACCUMULATE,

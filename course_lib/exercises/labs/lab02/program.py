@@ -9,26 +9,30 @@ changes the weights in the checkpoint before the second start: only a restored f
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
-import os
-import pathlib
-import shutil
-import tempfile
-import threading
 import time
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from course_lib.data import load
 from course_lib.exercises.comparing import equal, finite
 from course_lib.exercises.description import Exercise, Part
-from course_lib.exercises.ranks.broker_process_group import left
-from course_lib.exercises.ranks.collective_broker import CollectiveBroker
-from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, collective_group, joined
+from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, joined
+from course_lib.exercises.ranks.programs import (
+    HERE,
+    Killed,
+    Restarted,
+    ask_grader,
+    give_stand_ins,
+    named,
+    near,
+    pretended,
+    started,
+    started_twice,
+    weights_of,
+)
 from course_lib.exercises.ranks.watched_ranks import watched
 from course_lib.optim.schedules import warmup_then_decay
 
@@ -39,8 +43,8 @@ IMAGES, WEIGHTS = RANKS * BATCHES * BATCH, 1174
 METRICS = ("images_per_sec", "train_loss", "train_accuracy", "val_loss", "val_accuracy")
 
 
-class Program(CollectiveBroker):
-    """The numbers of every epoch, and what each rank's program did with its functions, in order.
+class Program(Restarted):
+    """The numbers of every epoch.
 
     `killed` is the epoch in which the job ends the first time; -1 for never. Clocks are this process's.
     """
@@ -48,41 +52,20 @@ class Program(CollectiveBroker):
     def __init__(self, case):
         super().__init__(RANKS)
         self.case = case
-        self.calls = [[] for _ in range(RANKS)]  # of each rank: [name, facts]
         self._done = [0] * RANKS  # epochs that it has trained
         self._killed = [False] * RANKS
         self._first = [time.perf_counter()] * RANKS
         self._began, self._took = list(self._first), [0.0] * RANKS
-        # Of the checkpoint: whether it has rank 0's last layer, and that layer as it is for the second start.
-        self.saved, self.changed = False, None
 
-    @property
-    def answers(self):
-        return {**super().answers, "called": self.called, "checkpoint": self.checkpoint, "again": self.again}
-
-    def checkpoint(self, rank, file):
-        """What is in the file of the second start: other weights than were saved, where the format is safetensors."""
-        if rank != 0 or not isinstance(file, torch.Tensor) or file.dtype is not torch.uint8:
-            raise ValueError
-        content = file.numpy().tobytes()
-        layer = _last_layer(_named(self.calls[0], "trained")[-1]["ended"])
-        self.saved, self.changed = layer.numpy().tobytes() in content, layer
-        if self.saved and content[8:9] == b"{":
-            self.changed = 0.75 * layer
-            content = content.replace(layer.numpy().tobytes(), self.changed.numpy().tobytes(), 1)
-        return torch.frombuffer(bytearray(content), dtype=torch.uint8)
-
-    def again(self, rank):
-        """The job starts once more."""
-        self.calls[rank].append(["again", {}])
+    def last_layer(self):
+        ended = named(self.calls[0], "trained")
+        return _last_layer(ended[-1]["ended"]) if ended else None
 
     def called(self, rank, name, facts):
-        """What a stand-in of that name returns."""
-        if len(self.calls[rank]) > 500 or not isinstance(facts, dict):
-            raise ValueError
         now = time.perf_counter()
         clocks = {"took": self._took[rank], "most": now - self._first[rank]} if name == "throughput" else {}
-        self.calls[rank].append([name, facts | clocks])
+        super().called(rank, name, facts)
+        self.calls[rank][-1][1] = facts | clocks
         if name == "train":
             self._began[rank] = now
             if self._done[rank] == self.case["killed"] and not self._killed[rank]:
@@ -110,9 +93,6 @@ class Program(CollectiveBroker):
                     return numbers["means"][which]
             return [-1.0, -1.0]
         return None
-
-    def evidence(self):
-        return {"calls": self.calls, "saved": self.saved, "changed": self.changed}
 
 
 def _normal(random, *shape, scale=1.0):
@@ -172,42 +152,6 @@ def _known_to_ranks(case, rank):
 
 # --- what is sent beside the student's code
 
-HERE = threading.local()  # the ranks of a test are threads
-
-
-SEED, SEEDS = torch.manual_seed, threading.Lock()
-noting = 0  # ranks that note their seeds
-
-
-def noted_seed(seed):
-    HERE.seed = int(seed)
-    return SEED(seed)
-
-
-@contextlib.contextmanager
-def seeds_noted():
-    """Each rank's last torch.manual_seed; ranks that are threads share one generator, but not this note."""
-    global noting
-    with SEEDS:
-        noting += 1
-        torch.manual_seed = torch.random.manual_seed = noted_seed
-    try:
-        yield
-    finally:
-        with SEEDS:
-            noting -= 1
-            if noting == 0:
-                torch.manual_seed = torch.random.manual_seed = SEED
-
-
-class Killed(Exception):
-    """The job ends in the middle of an epoch."""
-
-
-def ask_grader(name, **facts):
-    """State that a stand-in was called, with what; the answer is what it returns."""
-    return HERE.outside("called", name, facts)
-
 
 def stand_in_set_up():
     ask_grader("set_up")
@@ -239,10 +183,6 @@ def small_network(weights):
     model = nn.Sequential(*layers)
     nn.utils.vector_to_parameters(weights.clone(), model.parameters())
     return model
-
-
-def weights_of(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def velocity_of(optimizer):
@@ -342,70 +282,27 @@ class Run:
 def observe_program(case, rank, outside, main):
     HERE.rank, HERE.size, HERE.outside, HERE.preparing = rank, 2, outside, False
     HERE.seed, HERE.images, HERE.labels, HERE.weights = None, case["images"], case["labels"], case["weights"][0]
-    names = getattr(main, "__globals__", {})
-    stand_ins = [
+    give_stand_ins(main, [
         stand_in_set_up, stand_in_rank_device, stand_in_prepare_once, stand_in_load, stand_in_network, stand_in_make_loaders, stand_in_wrap,
         stand_in_train_epoch, stand_in_equalise_buffers, stand_in_evaluate, stand_in_reduce_throughput,
         stand_in_reduce_metrics, stand_in_stop_together, warmup_then_decay,
-    ]  # fmt: skip
-    names.update({name: noted_seed for name, value in names.items() if value is SEED})
-    for function in stand_ins:
-        names[function.__name__.removeprefix("stand_in_")] = function
-    folder = tempfile.mkdtemp()
+    ])  # fmt: skip
     args = argparse.Namespace(
         dataset="fashion-mnist-small", train_samples=case["samples"], epochs=case["most"], batch_size=case["batch_size"],
         base_lr=case["base_lr"], momentum=case["momentum"], warmup_epochs=0.5, width=1, sync_batchnorm=False,
         target_accuracy=case["target"], patience=2, seed=case["seed"], checkpoint="",
     )  # fmt: skip
-    run = Run()
-    try:
-        with seeds_noted():
-            if case["killed"] < 0:
-                with collective_group(rank, 2, outside):
-                    returned = main(args, run)
-                    up = dist.is_initialized()
-                return facts_of(returned) | {"up": up, "files": []}
-            return resumed(case, rank, outside, main, args, run, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with pretended():
+        if case["killed"] < 0:
+            returned, ended = started(main, args, Run(), rank, 2, outside)
+        else:
+            HERE.next_weights = case["weights"][1]
+            returned, ended = started_twice(main, args, Run(), rank, 2, outside, second_weights)
+    return facts_of(returned) | ended
 
 
-def resumed(case, rank, outside, main, args, run, folder):
-    """The program twice; every rank has a file of its own in the place of the shared one, to see who writes."""
-    args.checkpoint = os.path.join(folder, "state.safetensors")
-    raised = True
-    try:
-        with contextlib.suppress(Killed):
-            main(args, run)
-        left()
-        written = os.path.exists(args.checkpoint)
-        with collective_group_for_files(rank, outside):
-            file = [None]
-            if rank == 0 and written:
-                content = bytearray(pathlib.Path(args.checkpoint).read_bytes())
-                file = [outside("checkpoint", torch.frombuffer(content, dtype=torch.uint8)).numpy().tobytes()]
-            dist.broadcast_object_list(file, src=0)
-        if file[0] is not None:
-            pathlib.Path(args.checkpoint).write_bytes(file[0])
-        HERE.weights = case["weights"][1]
-        outside("again")
-        returned = main(args, run)
-        up = dist.is_initialized()
-        left()
-        raised = False
-        return facts_of(returned) | {"up": up, "files": [written]}
-    finally:
-        left()
-        outside("left", raised)
-
-
-@contextlib.contextmanager
-def collective_group_for_files(rank, outside):
-    joined({"rank": rank, "size": 2}, outside, CollectiveProcessGroup)
-    try:
-        yield
-    finally:
-        left()
+def second_weights():
+    HERE.weights = HERE.next_weights
 
 
 def facts_of(returned):
@@ -423,10 +320,6 @@ def facts_of(returned):
 
 
 # --- judging
-
-
-def _named(calls, name):
-    return [facts for called, facts in calls if called == name]
 
 
 def _epochs_of(case):
@@ -448,7 +341,7 @@ def _trained(case, seen, right):
     for rank, calls in enumerate(seen["calls"]):
         if fault := _prepared(case, calls):
             return fault
-        trainings = _named(calls, "train")
+        trainings = named(calls, "train")
         if fault := _loop(trainings, list(range(_epochs_of(case)))):
             return fault
         for facts, rate in zip(trainings, _schedule(case), strict=False):
@@ -458,12 +351,12 @@ def _trained(case, seen, right):
             return "should return a dict, as the docstring says"
         if seen["ranks"][rank]["up"] is not True:
             return "it destroys a process group that it has not made: `launch` still needs it"
-    seeds = [[facts["drawn_from"] for facts in _named(calls, "train")] for calls in seen["calls"]]
+    seeds = [[facts["drawn_from"] for facts in named(calls, "train")] for calls in seen["calls"]]
     if None in seeds[0] + seeds[1]:
         return "no rank is seeded before it trains: torch.manual_seed(args.seed + rank)"
     if any(one == other for one, other in zip(*seeds, strict=False)):
         return "both ranks draw the same dropout masks: torch.manual_seed(args.seed + rank)"
-    ended = [small_network(_named(calls, "trained")[-1]["ended"]) for calls in seen["calls"]]
+    ended = [small_network(named(calls, "trained")[-1]["ended"]) for calls in seen["calls"]]
     if not _holds(seen["ranks"][0]["weights"], ended[0]) or seen["ranks"][1]["none"] is not True:
         return (
             "the weights that it returns are not those of the trained model: on rank 0 a state dict, None on the others"
@@ -514,10 +407,6 @@ def _repeated(case, rank, seed, train, rates):
     return weights_of(model)
 
 
-def _near(found, right, scale):
-    return isinstance(found, torch.Tensor) and found.shape == right.shape and bool((found - right).norm() <= scale)
-
-
 _NOT_TRAINED = (
     "an epoch's weights are not those that train_epoch makes of the weights before it, by SGD with the optimiser's "
     "momentum and learning rates"
@@ -536,27 +425,27 @@ def _really(case, seen, right):
             elif name == "train":
                 train = facts
                 expected = case["weights"][0][0] if last is None else last
-                if (last is None or not begins) and not _near(facts["started"], expected, 1e-5):
+                if (last is None or not begins) and not near(facts["started"], expected, 1e-5):
                     return "an epoch does not begin with the weights of the epoch before, the first one with rank 0's"
                 begins = False
             elif name == "trained":
                 if train is None or len(facts["rates"]) != BATCHES:
                     return _NOT_TRAINED
                 expected, last = _repeated(case, rank, seed, train, facts["rates"]), facts["ended"]
-                if not _near(last, expected, 0.02 * float((expected - train["started"]).norm()) + 1e-5):
+                if not near(last, expected, 0.02 * float((expected - train["started"]).norm()) + 1e-5):
                     return _NOT_TRAINED
                 train = None
-            elif name == "evaluate" and not begins and not _near(facts["weights"], last, 1e-5):
+            elif name == "evaluate" and not begins and not near(facts["weights"], last, 1e-5):
                 return "it does not evaluate the weights that the epoch's training has left"
     return ""
 
 
 def _prepared(case, calls):
-    if not _named(calls, "prepare") or not _named(calls, "loaders") or not _named(calls, "wrap"):
+    if not named(calls, "prepare") or not named(calls, "loaders") or not named(calls, "wrap"):
         return "it must prepare the data by prepare_once, and use make_loaders and wrap"
-    if not all(facts["inside"] for facts in _named(calls, "load")):
+    if not all(facts["inside"] for facts in named(calls, "load")):
         return "the data is loaded outside prepare_once, so no rank waits for rank 0: prepare_once(lambda: load(…))"
-    facts = _named(calls, "loaders")[0]
+    facts = named(calls, "loaders")[0]
     if facts["batch_size"] != case["batch_size"] or facts["seed"] != case["seed"]:
         return "make_loaders is not given args.batch_size and args.seed: every rank needs the same seed"
     return (
@@ -669,12 +558,12 @@ _MEANING = {
 
 def _records(case, seen, right):
     count, rates, total = _epochs_of(case), _schedule(case), 0.0
-    rows = _named(seen["calls"][0], "append")
-    if _named(seen["calls"][1], "append"):
+    rows = named(seen["calls"][0], "append")
+    if named(seen["calls"][1], "append"):
         return "another rank than 0 reports"
     if len(rows) != count:
         return "rank 0 does not report every epoch once"
-    if count < len(case["epochs"]) and _named(seen["calls"][0], "early_stop") != [{"epoch": count}]:
+    if count < len(case["epochs"]) and named(seen["calls"][0], "early_stop") != [{"epoch": count}]:
         return (
             "rank 0 does not report that the last epoch stopped the training: ask stop_together before report, which takes "
             "its answer"
@@ -700,7 +589,7 @@ def _records(case, seen, right):
     if not equal(seen["ranks"][0]["time"], total):
         return "the time that it returns is not the sum of the epochs' seconds"
     for rank, (calls, one) in enumerate(zip(seen["calls"], seen["ranks"], strict=True)):
-        throughputs = _named(calls, "throughput")
+        throughputs = named(calls, "throughput")
         if any(not f["took"] <= f["seconds"] <= f["most"] < math.inf for f in throughputs):
             return (
                 "the seconds of an epoch are not those that train_epoch took: time.perf_counter() before and after it"
@@ -712,7 +601,7 @@ def _records(case, seen, right):
             return "`orders` does not have the first 16 indices of this rank's sampler, for each epoch"
     return (
         ""
-        if _named(seen["calls"][0], "save_model") == [{"own": True}]
+        if named(seen["calls"][0], "save_model") == [{"own": True}]
         else "rank 0 does not save the trained network at the end"
     )
 
@@ -740,13 +629,13 @@ def _resumes(case, seen, right):
     for calls, one in zip(seen["calls"], seen["ranks"], strict=True):
         names = [name for name, _ in calls]
         second = calls[names.index("again") :] if "again" in names else []
-        trainings = _named(second, "train")
+        trainings = named(second, "train")
         epochs = [facts["epoch"] for facts in trainings]
         if epochs[:1] == [0]:
             return "the second start trains from epoch 0: it does not restore the checkpoint"
         if epochs != list(range(killed, most)):
             return "the second start does not continue with the epoch after the last saved one"
-        seeds = {facts["epoch"]: facts["drawn_from"] for facts in _named(calls, "train")}
+        seeds = {facts["epoch"]: facts["drawn_from"] for facts in named(calls, "train")}
         if None not in seeds.values() and (
             len(set(seeds.values())) < len(seeds) or seeds[killed] not in _drawn_before(calls, killed)
         ):
@@ -767,7 +656,7 @@ def _resumes(case, seen, right):
 
 def _drawn_before(calls, epoch):
     """The seeds of an epoch before the job was killed."""
-    return [facts["drawn_from"] for facts in _named(_first_start(calls), "train") if facts["epoch"] == epoch]
+    return [facts["drawn_from"] for facts in named(_first_start(calls), "train") if facts["epoch"] == epoch]
 
 
 def _restored(seen):
@@ -776,8 +665,8 @@ def _restored(seen):
     expected = small_network(saved)
     expected[-1].weight.data.copy_(seen["changed"])
     for calls in seen["calls"]:
-        second = _named(calls[len(_first_start(calls)) :], "train")[0]
-        if not _near(second["started"], weights_of(expected), 1e-5):
+        second = named(calls[len(_first_start(calls)) :], "train")[0]
+        if not near(second["started"], weights_of(expected), 1e-5):
             return False
     return True
 
@@ -788,21 +677,13 @@ def _first_start(calls):
 
 _NO_DICT = "should return a dict, as the docstring says"
 
-PROGRAM = Exercise(
-    ("main",),
-    _draw_programs,
-    observe_program,
-    {
-        "really": Part("", _NO_DICT, cases="whole", judge=_really),
-        "training": Part("Trains the wrapped model in every epoch, by the schedule", _NO_DICT, cases="whole", needs="really", judge=_trained),
-        "validation": Part("Every rank validates the same network, and they stop together", _NO_DICT, cases="whole", needs="really", judge=_validation),
-        "records": Part("Rank 0 reports the whole job's numbers", _NO_DICT, cases="whole", needs="really", judge=_records,
-                        hint="print the record of each epoch"),
-        "resumes": Part("Continues from rank 0's checkpoint, and leaves the group that it made", _NO_DICT, cases="resumed",
-                        judge=_resumes, hint="run it twice with the same args.checkpoint, and stop the first run after an epoch"),
-    },
-    "write down which function each + line of section 1 calls, in which order, and what it returns",
-    guarded="resumed",
-    share=_known_to_ranks,
-    **watched(RANKS, Program),
-)  # fmt: skip
+PROGRAM = Exercise(("main",), _draw_programs, observe_program, {
+    "really": Part("", _NO_DICT, cases="whole", judge=_really),
+    "training": Part("Trains the wrapped model in every epoch, by the schedule", _NO_DICT, cases="whole", needs="really", judge=_trained),
+    "validation": Part("Every rank validates the same network, and they stop together", _NO_DICT, cases="whole", needs="really", judge=_validation),
+    "records": Part("Rank 0 reports the whole job's numbers", _NO_DICT, cases="whole", needs="really", judge=_records,
+                    hint="print the record of each epoch"),
+    "resumes": Part("Continues from rank 0's checkpoint, and leaves the group that it made", _NO_DICT, cases="resumed",
+                    judge=_resumes, hint="run it twice with the same args.checkpoint, and stop the first run after an epoch"),
+}, "write down which function each + line of section 1 calls, in which order, and what it returns", guarded="resumed",
+    share=_known_to_ranks, **watched(RANKS, Program))  # fmt: skip

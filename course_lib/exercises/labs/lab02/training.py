@@ -242,23 +242,15 @@ def _on_gpu(case, seen, right):
 _NO_MODEL = "should return nn.parallel.DistributedDataParallel(model, …)"
 _ON_RANKS = watched(RANKS, lambda case: CollectiveBroker(case["size"]), lambda case: case["size"])
 
-WRAP = Exercise(
-    ("wrap",),
-    _draw_models,
-    observe_wrap,
-    {
-        "weights": Part("All ranks start from rank 0's weights", _NO_MODEL, cases="plain", judge=_from_rank_0),
-        "gradients": Part("Gradients are averaged over the ranks", _NO_MODEL, cases="plain", judge=_mean_gradient),
-        "sync": Part("Batch norm is synchronised when asked, and only then", _NO_MODEL, cases="sync", judge=_synchronised,
-                     hint="print the wrapped model with sync_batchnorm=True and False, and compare the batch-norm layers"),
-        "gpu": Part("On a GPU, its device and PyTorch's SyncBatchNorm", _NO_MODEL, cases="gpu", judge=_on_gpu,
-                    hint="read the signature: help(nn.parallel.DistributedDataParallel)"),
-    },
-    "on two ranks, seed each differently, wrap, run a backward pass and compare a weight and its gradient",
-    guarded="sync gpu",
-    share=_own_problem,
-    **_ON_RANKS,
-)  # fmt: skip
+WRAP = Exercise(("wrap",), _draw_models, observe_wrap, {
+    "weights": Part("All ranks start from rank 0's weights", _NO_MODEL, cases="plain", judge=_from_rank_0),
+    "gradients": Part("Gradients are averaged over the ranks", _NO_MODEL, cases="plain", judge=_mean_gradient),
+    "sync": Part("Batch norm is synchronised when asked, and only then", _NO_MODEL, cases="sync", judge=_synchronised,
+                 hint="print the wrapped model with sync_batchnorm=True and False, and compare the batch-norm layers"),
+    "gpu": Part("On a GPU, its device and PyTorch's SyncBatchNorm", _NO_MODEL, cases="gpu", judge=_on_gpu,
+                hint="read the signature: help(nn.parallel.DistributedDataParallel)"),
+}, "on two ranks, seed each differently, wrap, run a backward pass and compare a weight and its gradient",
+    guarded="sync gpu", share=_own_problem, **_ON_RANKS)  # fmt: skip
 
 # --- train_epoch
 
@@ -464,24 +456,17 @@ def _which_sum(case, found, truth):
 
 _NOTHING_RECORDED = "should return (sum of losses, correct, images), three numbers"
 
-EPOCH = Exercise(
-    ("train_epoch",),
-    _draw_trainings,
-    observe_epoch,
-    {
-        "order": Part("A new order of images in each epoch", _NOTHING_RECORDED, cases="epochs", judge=_new_orders,
-                      hint="print the first labels of two epochs"),
-        "gradients": Part("Each step has the mean of the ranks' gradients", _NOTHING_RECORDED, cases="epochs", judge=_ddp_gradients,
-                          hint="on two ranks, print a weight's gradient after each backward(), and compare it with the mean of both ranks' own"),
-        "steps": Part("One step of optimiser and schedule for each batch", _NOTHING_RECORDED, cases="epochs", judge=_all_steps,
-                      hint="print scheduler.get_last_lr() in the loop"),
-        "sums": Part("This rank's sum of losses, correct predictions and images", _NOTHING_RECORDED, cases="epochs",
-                     judge=_right_sums, hint="sum the losses of two batches by hand"),
-    },
-    "on two ranks, print a weight's gradient after each backward(): it must be the same on both",
-    share=_without_images,
-    **_ON_RANKS | {"watch": Items},
-)  # fmt: skip
+EPOCH = Exercise(("train_epoch",), _draw_trainings, observe_epoch, {
+    "order": Part("A new order of images in each epoch", _NOTHING_RECORDED, cases="epochs", judge=_new_orders,
+                  hint="print the first labels of two epochs"),
+    "gradients": Part("Each step has the mean of the ranks' gradients", _NOTHING_RECORDED, cases="epochs", judge=_ddp_gradients,
+                      hint="on two ranks, print a weight's gradient after each backward(), and compare it with the mean of both ranks' own"),
+    "steps": Part("One step of optimiser and schedule for each batch", _NOTHING_RECORDED, cases="epochs", judge=_all_steps,
+                  hint="print scheduler.get_last_lr() in the loop"),
+    "sums": Part("This rank's sum of losses, correct predictions and images", _NOTHING_RECORDED, cases="epochs",
+                 judge=_right_sums, hint="sum the losses of two batches by hand"),
+}, "on two ranks, print a weight's gradient after each backward(): it must be the same on both", share=_without_images,
+    **_ON_RANKS | {"watch": Items})  # fmt: skip
 
 # --- accumulated_step
 
@@ -582,19 +567,11 @@ def _one_all_reduce(case, seen, right):
     return ""
 
 
-ACCUMULATE = Exercise(
-    ("accumulated_step",),
-    _draw_micro_batches,
-    observe_accumulation,
-    {
-        "gradient": Part("The gradient of the mean over all micro-batches of all ranks", cases="updates", judge=_one_update),
-        "loss": Part("Returns the mean loss of this rank", "should return a number, the mean loss", cases="updates", judge=_mean_loss),
-        "bytes": Part("One gradient's bytes for each update", cases="updates", judge=_one_all_reduce,
-                      hint="count by hand: how often does a backward() outside no_sync() run?"),
-    },
-    "give it one micro-batch, then the same images in two, and compare a weight afterwards",
-    lambda case, seen: f"{case['about']}; the ranks brought {seen['reduced']} bytes to all-reduces, one gradient has "
+ACCUMULATE = Exercise(("accumulated_step",), _draw_micro_batches, observe_accumulation, {
+    "gradient": Part("The gradient of the mean over all micro-batches of all ranks", cases="updates", judge=_one_update),
+    "loss": Part("Returns the mean loss of this rank", "should return a number, the mean loss", cases="updates", judge=_mean_loss),
+    "bytes": Part("One gradient's bytes for each update", cases="updates", judge=_one_all_reduce,
+                  hint="count by hand: how often does a backward() outside no_sync() run?"),
+}, "give it one micro-batch, then the same images in two, and compare a weight afterwards", lambda case, seen: f"{case['about']}; the ranks brought {seen['reduced']} bytes to all-reduces, one gradient has "
     f"{_nbytes(case['state'])}",
-    share=_own_micro_batches,
-    **_ON_RANKS,
-)  # fmt: skip
+    share=_own_micro_batches, **_ON_RANKS)  # fmt: skip

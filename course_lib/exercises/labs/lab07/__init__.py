@@ -72,16 +72,6 @@ def _mean(states, place):
     return torch.stack([state[place].float() for state in states]).mean(0)
 
 
-class Counted(CollectiveBroker):
-    """Counts collectives by kind, messages between two ranks, and the bytes that pass in all."""
-
-    def evidence(self):
-        seen = super().evidence()
-        passed = sum(seen["carried"]) + sum(message.nbytes for message in self.messages)
-        kinds = [each.kind for each in self.collectives]
-        return seen | {"kinds": kinds, "messages": len(self.messages), "passed": passed}
-
-
 _UNSEEN = "the values are right, but fewer bytes than they have passed between the ranks by collectives"
 
 # --- synchronise
@@ -126,18 +116,11 @@ def _begun(places, what):
 
 _NO_STATE = "the model cannot be read afterwards"
 
-INITIAL = Exercise(
-    ("synchronise",),
-    _draw_beginnings,
-    observe_beginning,
-    {
-        "parameters": Part("Every rank has rank 0's parameters", _NO_STATE, cases="ranks", judge=_begun(PARAMETERS, "parameters")),
-        "buffers": Part("Every rank has rank 0's buffers", _NO_STATE, cases="ranks", judge=_begun(BUFFERS, "buffers")),
-    },
-    "on two ranks, fill the model with the rank's number, call it, and print every tensor of state_dict()",
-    share=_own_state,
-    **watched(RANKS, lambda case: Counted(RANKS)),
-)  # fmt: skip
+INITIAL = Exercise(("synchronise",), _draw_beginnings, observe_beginning, {
+    "parameters": Part("Every rank has rank 0's parameters", _NO_STATE, cases="ranks", judge=_begun(PARAMETERS, "parameters")),
+    "buffers": Part("Every rank has rank 0's buffers", _NO_STATE, cases="ranks", judge=_begun(BUFFERS, "buffers")),
+}, "on two ranks, fill the model with the rank's number, call it, and print every tensor of state_dict()",
+    share=_own_state, **watched(RANKS, lambda case: CollectiveBroker(RANKS)))  # fmt: skip
 
 # --- average_gradients
 
@@ -256,26 +239,17 @@ def _reduced(case, seen):
 
 _NO_GRADIENTS = "the gradients cannot be read afterwards"
 
-AVERAGE = Exercise(
-    ("average_gradients",),
-    _draw_gradients,
-    observe_average,
-    {
-        "even": Part("The mean of equal batches", _NO_GRADIENTS, judge=_averaged),
-        "uneven": Part("The mean over all images of uneven batches", _NO_GRADIENTS, judge=_averaged),
-        "edges": Part("Ranks without images, frozen parameters, channels-last weights", _NO_GRADIENTS,
-                      cases="absent frozen channels", judge=_edges,
-                      hint="call it with samples=0 and gradients that are None on one rank; freeze one parameter; call it "
-                      "on a convolution after .to(memory_format=torch.channels_last)"),
-        "one-message": Part("One all-reduce for everything", _NO_GRADIENTS, cases="even uneven", needs="even",
-                            judge=_one_message, hint="count your calls of dist.all_reduce, and the numbers in each"),
-    },
-    "give rank 0 three images with gradient 1 and rank 1 one image with gradient 5, and compare with 2",
-    _reduced,
-    guarded="absent frozen channels",
-    share=_own_gradients,
-    **watched(RANKS, lambda case: Counted(RANKS)),
-)  # fmt: skip
+AVERAGE = Exercise(("average_gradients",), _draw_gradients, observe_average, {
+    "even": Part("The mean of equal batches", _NO_GRADIENTS, judge=_averaged),
+    "uneven": Part("The mean over all images of uneven batches", _NO_GRADIENTS, judge=_averaged),
+    "edges": Part("Ranks without images, frozen parameters, channels-last weights", _NO_GRADIENTS,
+                  cases="absent frozen channels", judge=_edges,
+                  hint="call it with samples=0 and gradients that are None on one rank; freeze one parameter; call it "
+                  "on a convolution after .to(memory_format=torch.channels_last)"),
+    "one-message": Part("One all-reduce for everything", _NO_GRADIENTS, cases="even uneven", needs="even",
+                        judge=_one_message, hint="count your calls of dist.all_reduce, and the numbers in each"),
+}, "give rank 0 three images with gradient 1 and rank 1 one image with gradient 5, and compare with 2", _reduced,
+    guarded="absent frozen channels", share=_own_gradients, **watched(RANKS, lambda case: CollectiveBroker(RANKS)))  # fmt: skip
 
 # --- average_statistics
 
@@ -319,19 +293,12 @@ def _kept(case, seen, right):
     return ""
 
 
-STATISTICS = Exercise(
-    ("average_statistics",),
-    _draw_statistics,
-    observe_statistics,
-    {
-        "mean": Part("The mean of the running statistics", _NO_STATE, cases="ranks", judge=_averaged_statistics),
-        "kept": Part("Everything else stays", _NO_STATE, cases="ranks", needs="mean", judge=_kept,
-                     hint="print num_batches_tracked and the weights before and after"),
-    },
-    "on two ranks, fill running_mean with the rank's number, call it, and print running_mean",
-    share=_own_state,
-    **watched(RANKS, lambda case: Counted(RANKS)),
-)  # fmt: skip
+STATISTICS = Exercise(("average_statistics",), _draw_statistics, observe_statistics, {
+    "mean": Part("The mean of the running statistics", _NO_STATE, cases="ranks", judge=_averaged_statistics),
+    "kept": Part("Everything else stays", _NO_STATE, cases="ranks", needs="mean", judge=_kept,
+                 hint="print num_batches_tracked and the weights before and after"),
+}, "on two ranks, fill running_mean with the rank's number, call it, and print running_mean", share=_own_state,
+    **watched(RANKS, lambda case: CollectiveBroker(RANKS)))  # fmt: skip
 
 # --- step_through_server
 
@@ -427,25 +394,15 @@ def _traffic(case, seen):
 
 _NO_PARAMETERS = "the parameters cannot be read afterwards"
 
-SYNC_SERVER = Exercise(
-    ("step_through_server",),
-    _draw_steps,
-    observe_steps,
-    {
-        "one-step": Part("Rank 0 makes one step with the mean", _NO_PARAMETERS, cases="ranks", judge=_one_step),
-        "values": Part("Every rank has rank 0's new parameters", _NO_PARAMETERS, cases="ranks", judge=_everywhere),
-        "bytes": Part("2(N − 1) times the gradient through rank 0", _NO_PARAMETERS, cases="ranks", needs="values",
-                      judge=_star, hint="trace it on 3 ranks (trace_messages), and add up the bytes"),
-    },
-    "on two ranks, one weight: gradients 1 and 3, learning rate 1. Both should subtract 2",
-    _traffic,
-    ranks=RANKS,
-    world=lambda case: RANKS,
-    watch=lambda case: MessageBroker(RANKS),
+SYNC_SERVER = Exercise(("step_through_server",), _draw_steps, observe_steps, {
+    "one-step": Part("Rank 0 makes one step with the mean", _NO_PARAMETERS, cases="ranks", judge=_one_step),
+    "values": Part("Every rank has rank 0's new parameters", _NO_PARAMETERS, cases="ranks", judge=_everywhere),
+    "bytes": Part("2(N − 1) times the gradient through rank 0", _NO_PARAMETERS, cases="ranks", needs="values",
+                  judge=_star, hint="trace it on 3 ranks (trace_messages), and add up the bytes"),
+}, "on two ranks, one weight: gradients 1 and 3, learning rate 1. Both should subtract 2", _traffic, ranks=RANKS,
+    world=lambda case: RANKS, watch=lambda case: MessageBroker(RANKS),
     share=lambda case, rank: case | {"gradients": case["gradients"][rank], "size": RANKS, "about": ""},
-    transport=on_launched_ranks,
-    seconds=40.0,
-)  # fmt: skip
+    transport=on_launched_ranks, seconds=40.0)  # fmt: skip
 
 EXERCISES = {
     "initial": INITIAL, "average": AVERAGE, "statistics": STATISTICS, "sync-server": SYNC_SERVER, "worker": WORKER,

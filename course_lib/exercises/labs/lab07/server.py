@@ -7,7 +7,7 @@ from torch import nn
 
 from course_lib.exercises.comparing import equal
 from course_lib.exercises.description import Exercise, Part
-from course_lib.exercises.ranks.played_group import played_group
+from course_lib.exercises.ranks.broker_process_group import message_group
 from course_lib.exercises.ranks.played_ranks import PlayedServer, PlayedWorkers, on_played_ranks
 
 __all__ = ["BACKUP", "SERVER", "STALE_STEP", "WORKER"]
@@ -63,7 +63,7 @@ def _draw_exchanges(random):
 
 def observe_worker(case, outside, push_and_pull):
     model, returned, parameters = served_network(case["state"]), [], []
-    with played_group(1, 2, outside):
+    with message_group(1, 2, outside):
         for gradients, version in zip(case["gradients"], case["versions"], strict=True):
             give_gradients(model, gradients)
             returned.append(push_and_pull(model, version))
@@ -71,22 +71,15 @@ def observe_worker(case, outside, push_and_pull):
     return {"returned": returned, "parameters": parameters}
 
 
-WORKER = Exercise(
-    ("push_and_pull",),
-    _draw_exchanges,
-    observe_worker,
-    {
-        "message": Part("The gradients arrive, with their kind and version", "the messages are not [GRADIENT, version, "
-                        "gradients], one per call", keys="questions"),
-        "parameters": Part("The model has the parameters that came back", "the model's parameters are not those that the "
-                           "server sent", keys="parameters"),
-        "version": Part("Returns their version", "it should return the version of the new parameters, an int", keys="returned"),
-    },
-    "let rank 0 receive the message and print it, and answer with numbers that you know",
-    watch=lambda case: PlayedServer(case["answers"]),
-    transport=on_played_ranks,
-    share=lambda case, rank: {name: case[name] for name in ("state", "gradients", "versions")},
-)  # fmt: skip
+WORKER = Exercise(("push_and_pull",), _draw_exchanges, observe_worker, {
+    "message": Part("The gradients arrive, with their kind and version", "the messages are not [GRADIENT, version, "
+                    "gradients], one per call", keys="questions"),
+    "parameters": Part("The model has the parameters that came back", "the model's parameters are not those that the "
+                       "server sent", keys="parameters"),
+    "version": Part("Returns their version", "it should return the version of the new parameters, an int", keys="returned"),
+}, "let rank 0 receive the message and print it, and answer with numbers that you know",
+    watch=lambda case: PlayedServer(case["answers"]), transport=on_played_ranks,
+    share=lambda case, rank: {name: case[name] for name in ("state", "gradients", "versions")})  # fmt: skip
 
 # --- serve
 
@@ -151,7 +144,7 @@ def observe_server(case, outside, serve):
         steps.append(whole(staleness))
         optimizer.step()
 
-    with played_group(0, case["workers"] + 1, outside):
+    with message_group(0, case["workers"] + 1, outside):
         updates = serve(model, optimizer, case["workers"], step)
     return {"updates": whole_pairs(updates), "steps": steps, "final": parameters_of(model)}
 
@@ -209,24 +202,17 @@ _PLAYED = {
     "transport": on_played_ranks,
 }
 
-SERVER = Exercise(
-    ("serve",),
-    _draw_orders,
-    observe_server,
-    {
-        "parameters": Part("Each gradient is applied, and answered with the parameters after it", "an answer is missing, "
-                           "too many, or has other parameters than those after the optimiser's step", keys="parameters final left",
-                           words=_answers_in_words),
-        "versions": Part("Answers carry their kind and the version", "an answer carries another kind or version than its own; "
-                         "the first update makes version 1", keys="kinds versions",
-                         hint="print the first two numbers of each answer: GRADIENT, and the version; the first is 1"),
-        "staleness": Part("Steps by the staleness, and returns who it was and how stale", "the server should call "
-                          "step(optimizer, staleness), and return a pair (worker's rank, staleness) for each update; the staleness is the "
-                          "version before the update minus the one that came with it", keys="updates steps", hint="take the order 1, 2, 1, 1, 2: the staleness is 0, 1, 1, 0, 2"),
-    },
-    "write a script of five messages by hand, apply them to one weight on paper, and compare",
-    **_PLAYED,
-)  # fmt: skip
+SERVER = Exercise(("serve",), _draw_orders, observe_server, {
+    "parameters": Part("Each gradient is applied, and answered with the parameters after it", "an answer is missing, "
+                       "too many, or has other parameters than those after the optimiser's step", keys="parameters final left",
+                       words=_answers_in_words),
+    "versions": Part("Answers carry their kind and the version", "an answer carries another kind or version than its own; "
+                     "the first update makes version 1", keys="kinds versions",
+                     hint="print the first two numbers of each answer: GRADIENT, and the version; the first is 1"),
+    "staleness": Part("Steps by the staleness, and returns who it was and how stale", "the server should call "
+                      "step(optimizer, staleness), and return a pair (worker's rank, staleness) for each update; the staleness is the "
+                      "version before the update minus the one that came with it", keys="updates steps", hint="take the order 1, 2, 1, 1, 2: the staleness is 0, 1, 1, 0, 2"),
+}, "write a script of five messages by hand, apply them to one weight on paper, and compare", **_PLAYED)  # fmt: skip
 
 # --- staleness_aware_step
 
@@ -261,20 +247,14 @@ def rate_of(value):
     return value if isinstance(value, int | float) else None
 
 
-STALE_STEP = Exercise(
-    ("staleness_aware_step",),
-    _draw_stale,
-    observe_stale_step,
-    {
-        "rate": Part("One step with the learning rate divided by 1 + staleness", "the step is not one step with the learning "
-                     "rate divided by 1 + staleness", cases="one", keys="weights steps"),
-        "groups": Part("In every parameter group", "with two parameter groups the step is wrong", needs="rate",
-                       keys="weights steps"),
-        "restored": Part("The learning rates are as before afterwards", "afterwards a learning rate is another than before",
-                         cases="one groups", keys="rates", needs="rate"),
-    },
-    "take one weight 1 with gradient 1, learning rate 0.3 and staleness 2: it becomes 0.9",
-)  # fmt: skip
+STALE_STEP = Exercise(("staleness_aware_step",), _draw_stale, observe_stale_step, {
+    "rate": Part("One step with the learning rate divided by 1 + staleness", "the step is not one step with the learning "
+                 "rate divided by 1 + staleness", cases="one", keys="weights steps"),
+    "groups": Part("In every parameter group", "with two parameter groups the step is wrong", needs="rate",
+                   keys="weights steps"),
+    "restored": Part("The learning rates are as before afterwards", "afterwards a learning rate is another than before",
+                     cases="one groups", keys="rates", needs="rate"),
+}, "take one weight 1 with gradient 1, learning rate 0.3 and staleness 2: it becomes 0.9")  # fmt: skip
 
 # --- serve_first
 
@@ -317,26 +297,19 @@ def _late(random):
 def observe_backup(case, outside, serve_first):
     model = served_network(case["state"])
     optimizer = torch.optim.SGD(model.parameters(), lr=case["lr"], momentum=case["momentum"])
-    with played_group(0, case["workers"] + 1, outside):
+    with message_group(0, case["workers"] + 1, outside):
         dropped = serve_first(model, optimizer, case["workers"], case["needed"])
     return {"dropped": list(dropped) if isinstance(dropped, list | tuple) else dropped, "final": parameters_of(model)}
 
 
-BACKUP = Exercise(
-    ("serve_first",),
-    _draw_backups,
-    observe_backup,
-    {
-        "together": Part("One step with the mean of the gradients that are needed", "where all workers are needed, the "
-                         "answers are not the parameters after one step with the mean of their gradients",
-                         keys="parameters versions kinds final left", words=_answers_in_words),
-        "late": Part("A late gradient changes nothing, and nobody waits for it", "a gradient of an older version changes the "
-                     "parameters, or is not answered at once with the newest parameters and their version", cases="late",
-                     needs="together", keys="parameters versions kinds final left", words=_answers_in_words),
-        "dropped": Part("Returns whose gradients were dropped", "should return the list of the workers whose gradients came "
-                        "too late, in their order", cases="late", needs="together", keys="dropped"),
-    },
-    "write a script by hand, 2 of 3 workers needed: gradients of 1 and 2, then a late one of 3. What is each answered?",
-    guarded="late",
-    **_PLAYED,
-)  # fmt: skip
+BACKUP = Exercise(("serve_first",), _draw_backups, observe_backup, {
+    "together": Part("One step with the mean of the gradients that are needed", "where all workers are needed, the "
+                     "answers are not the parameters after one step with the mean of their gradients",
+                     keys="parameters versions kinds final left", words=_answers_in_words),
+    "late": Part("A late gradient changes nothing, and nobody waits for it", "a gradient of an older version changes the "
+                 "parameters, or is not answered at once with the newest parameters and their version", cases="late",
+                 needs="together", keys="parameters versions kinds final left", words=_answers_in_words),
+    "dropped": Part("Returns whose gradients were dropped", "should return the list of the workers whose gradients came "
+                    "too late, in their order", cases="late", needs="together", keys="dropped"),
+}, "write a script by hand, 2 of 3 workers needed: gradients of 1 and 2, then a late one of 3. What is each answered?",
+    guarded="late", **_PLAYED)  # fmt: skip

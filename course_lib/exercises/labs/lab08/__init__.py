@@ -92,18 +92,12 @@ def _by_label(case, seen, right):
     return "" if max(lengths) - min(lengths) <= 1 else "with by_label some share is longer by more than one image"
 
 
-PARTITION = Exercise(
-    ("partition",),
-    _draw_partitions,
-    observe_partition,
-    {
-        "cover": Part("Disjoint shares, together all images", _NO_SHARE, cases="shares", judge=_covers),
-        "equal": Part("Equal up to one image", _NO_SHARE, cases="shares", needs="cover", judge=_equal_lengths),
-        "seed": Part("Drawn from the seed", _NO_SHARE, cases="shares", needs="cover", judge=_drawn),
-        "by-label": Part("Or cut from the images sorted by label", _NO_SHARE, cases="shares", needs="cover", judge=_by_label),
-    },
-    "print the shares of 10 images on 3 ranks, after another torch.manual_seed for each rank",
-)  # fmt: skip
+PARTITION = Exercise(("partition",), _draw_partitions, observe_partition, {
+    "cover": Part("Disjoint shares, together all images", _NO_SHARE, cases="shares", judge=_covers),
+    "equal": Part("Equal up to one image", _NO_SHARE, cases="shares", needs="cover", judge=_equal_lengths),
+    "seed": Part("Drawn from the seed", _NO_SHARE, cases="shares", needs="cover", judge=_drawn),
+    "by-label": Part("Or cut from the images sorted by label", _NO_SHARE, cases="shares", needs="cover", judge=_by_label),
+}, "print the shares of 10 images on 3 ranks, after another torch.manual_seed for each rank")  # fmt: skip
 
 # --- speedup_table
 
@@ -161,17 +155,11 @@ def _efficiencies(case, seen, right):
     return ""
 
 
-SPEEDUP = Exercise(
-    ("speedup_table",),
-    _draw_tables,
-    observe_table,
-    {
-        "time": Part("The slowest worker's training, and the averaging's own time", _NO_TABLE, cases="tables", keys="seconds"),
-        "speedup": Part("Speed-up T(1) / T(P)", _NO_TABLE, cases="tables", judge=_speedups),
-        "efficiency": Part("Speed-up per worker", _NO_TABLE, cases="tables", judge=_efficiencies),
-    },
-    "try two workers, (6.0, 0.75) and (6.5, 0.25), against 12 s, by hand",
-)  # fmt: skip
+SPEEDUP = Exercise(("speedup_table",), _draw_tables, observe_table, {
+    "time": Part("The slowest worker's training, and the averaging's own time", _NO_TABLE, cases="tables", keys="seconds"),
+    "speedup": Part("Speed-up T(1) / T(P)", _NO_TABLE, cases="tables", judge=_speedups),
+    "efficiency": Part("Speed-up per worker", _NO_TABLE, cases="tables", judge=_efficiencies),
+}, "try two workers, (6.0, 0.75) and (6.5, 0.25), against 12 s, by hand")  # fmt: skip
 
 # --- align
 
@@ -298,17 +286,11 @@ def _matched(case, seen, right):
     return _recovered(case, seen) if case["planted"] else _settled(case, seen["aligned"])
 
 
-ALIGN = Exercise(
-    ("align",),
-    _draw_networks,
-    observe_align,
-    {
-        "same": Part("The network computes the same function", _NO_STATE, cases="unrelated planted", judge=_same_function),
-        "match": Part("It puts a reordered network back in order, and repeats until no order changes", _NO_STATE,
-                      cases="planted unrelated", needs="same", judge=_matched),
-    },
-    "reorder the hidden neurons of a network with two layers by hand, and align it with the original",
-)  # fmt: skip
+ALIGN = Exercise(("align",), _draw_networks, observe_align, {
+    "same": Part("The network computes the same function", _NO_STATE, cases="unrelated planted", judge=_same_function),
+    "match": Part("It puts a reordered network back in order, and repeats until no order changes", _NO_STATE,
+                  cases="planted unrelated", needs="same", judge=_matched),
+}, "reorder the hidden neurons of a network with two layers by hand, and align it with the original")  # fmt: skip
 
 EXERCISES = {
     "partition": PARTITION, "start": START, "worker": WORKER, "averaging": AVERAGING, "reduce": REDUCE,

@@ -164,22 +164,16 @@ def _one_bcast(case, seen, right):
     return "" if max(calls[0][3]) == whole else "the message has another number of bytes than 4 per number"
 
 
-START = Exercise(
-    ("pack", "unpack", "broadcast_state"),
-    _draw_starts,
-    observe_start,
-    {
-        "buffer": Part("All numbers of a model in one array, and back", _NO_BUFFER, cases="ranks", judge=_packs,
-                       hint="pack nn.BatchNorm1d(2), and count its numbers by hand: five tensors"),
-        "equal": Part("All ranks have equal models", cases="ranks", judge=_alike),
-        "root": Part("They are rank 0's", cases="ranks", needs="equal", judge=_of_rank_0),
-        "message": Part("One message", cases="ranks", needs="equal", judge=_one_bcast),
-    },
-    "run it on two ranks with mpi_launch, and print the sum of a layer's weights on each",
+START = Exercise(("pack", "unpack", "broadcast_state"), _draw_starts, observe_start, {
+    "buffer": Part("All numbers of a model in one array, and back", _NO_BUFFER, cases="ranks", judge=_packs,
+                   hint="pack nn.BatchNorm1d(2), and count its numbers by hand: five tensors"),
+    "equal": Part("All ranks have equal models", cases="ranks", judge=_alike),
+    "root": Part("They are rank 0's", cases="ranks", needs="equal", judge=_of_rank_0),
+    "message": Part("One message", cases="ranks", needs="equal", judge=_one_bcast),
+}, "run it on two ranks with mpi_launch, and print the sum of a layer's weights on each",
     lambda case, seen: f"{case['about']}: you called {_counted(seen)}",
     share=lambda case, rank: {"state": case["states"][rank], "size": len(case["states"])},
-    **on_mpi(3, lambda case: MPIBroker(3)),
-)  # fmt: skip
+    **on_mpi(3, lambda case: MPIBroker(3)))  # fmt: skip
 
 # --- average_models
 
@@ -289,25 +283,18 @@ def _one_buffer(case, seen, right):
     return "" if data else "the model is not sent by comm.Allreduce"
 
 
-AVERAGING = Exercise(
-    ("average_models",),
-    _draw_averages,
-    observe_average,
-    {
-        "mean": Part("Rank 0 holds the mean of the models", _NOT_MEAN, cases="alike", judge=_is_mean),
-        "everywhere": Part("So does every rank", cases="alike", needs="mean", judge=_everywhere),
-        "weights": Part("Models count by their samples", cases="unequal", needs="mean", judge=_weighted,
-                        hint="take two ranks, 10 and 30 samples, and write the mean of one weight down by hand"),
-        "one-buffer": Part("One buffer carries the whole model", cases="alike", needs="mean", judge=_one_buffer,
-                           hint="count the calls of comm, and their bytes, for a model of six tensors"),
-    },
-    "run it on three ranks with mpi_launch, and print the sum of a layer's weights on each",
-    lambda case, seen: f"{case['about']}: you called {_counted(seen)}",
-    share=lambda case, rank: {
+AVERAGING = Exercise(("average_models",), _draw_averages, observe_average, {
+    "mean": Part("Rank 0 holds the mean of the models", _NOT_MEAN, cases="alike", judge=_is_mean),
+    "everywhere": Part("So does every rank", cases="alike", needs="mean", judge=_everywhere),
+    "weights": Part("Models count by their samples", cases="unequal", needs="mean", judge=_weighted,
+                    hint="take two ranks, 10 and 30 samples, and write the mean of one weight down by hand"),
+    "one-buffer": Part("One buffer carries the whole model", cases="alike", needs="mean", judge=_one_buffer,
+                       hint="count the calls of comm, and their bytes, for a model of six tensors"),
+}, "run it on three ranks with mpi_launch, and print the sum of a layer's weights on each",
+    lambda case, seen: f"{case['about']}: you called {_counted(seen)}", share=lambda case, rank: {
         "state": case["states"][rank], "samples": case["samples"][rank], "size": len(case["states"]),
     },
-    **on_mpi(4, lambda case: MPIBroker(len(case["states"])), lambda case: len(case["states"])),
-)  # fmt: skip
+    **on_mpi(4, lambda case: MPIBroker(len(case["states"])), lambda case: len(case["states"])))  # fmt: skip
 
 # --- reduce_results
 
@@ -388,18 +375,11 @@ def _root_alone(case, seen, right):
     return "another rank than 0 returns something: a Reduce leaves the sum on its root, the others return None"
 
 
-REDUCE = Exercise(
-    ("reduce_results",),
-    _draw_results,
-    observe_results,
-    {
-        "accuracy": Part("Mean loss and accuracy over all ranks' images", _NO_RESULT, cases="ranks", judge=_accuracy,
-                         hint="take two ranks, 90 of 100 right and 6 of 20 right, and write the accuracy down by hand"),
-        "slowest": Part("Seconds of the slowest rank", _NO_RESULT, cases="ranks", judge=_slowest),
-        "root": Part("Rank 0 alone has them", _NO_RESULT, cases="ranks", judge=_root_alone),
-    },
-    "print what it returns on each of two ranks",
-    "{about}",
+REDUCE = Exercise(("reduce_results",), _draw_results, observe_results, {
+    "accuracy": Part("Mean loss and accuracy over all ranks' images", _NO_RESULT, cases="ranks", judge=_accuracy,
+                     hint="take two ranks, 90 of 100 right and 6 of 20 right, and write the accuracy down by hand"),
+    "slowest": Part("Seconds of the slowest rank", _NO_RESULT, cases="ranks", judge=_slowest),
+    "root": Part("Rank 0 alone has them", _NO_RESULT, cases="ranks", judge=_root_alone),
+}, "print what it returns on each of two ranks", "{about}",
     share=lambda case, rank: {"own": case["ranks"][rank], "size": len(case["ranks"])},
-    **on_mpi(3, lambda case: MPIBroker(3)),
-)  # fmt: skip
+    **on_mpi(3, lambda case: MPIBroker(3)))  # fmt: skip

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-import threading
 import time
-import types
 
 import numpy as np
 import torch
@@ -22,6 +20,7 @@ from course_lib.exercises.description import Exercise, Part
 from course_lib.exercises.ranks.mpi_broker import MPIBroker
 from course_lib.exercises.ranks.mpi_comm import mpi_comm
 from course_lib.exercises.ranks.mpi_ranks import on_mpi
+from course_lib.exercises.ranks.programs import HERE, Noted, ask_grader, give_stand_ins, named, pretended, weights_of
 from course_lib.training import evaluate
 
 __all__ = ["PROGRAM"]
@@ -31,24 +30,14 @@ DATASET = "fashion-mnist-small"
 PIXELS, CLASSES = 49, 10
 
 
-class Program(MPIBroker):
+class Program(Noted, MPIBroker):
     """What the stand-ins say, in order, by rank."""
 
     def __init__(self, case):
         super().__init__(RANKS)
-        self.said = [[] for _ in range(RANKS)]
-
-    @property
-    def answers(self):
-        return {**super().answers, "said": self.note}
-
-    def note(self, rank, name, facts):
-        if len(self.said[rank]) > 200 or not isinstance(facts, dict):
-            raise ValueError
-        self.said[rank].append([name, facts])
 
     def evidence(self):
-        return {"said": self.said, "names": [each.kind for each in self.collectives]}
+        return {"said": self.calls, "names": [each.kind for each in self.collectives]}
 
 
 def _draw_programs(random):
@@ -69,31 +58,10 @@ def _draw_programs(random):
 
 # --- what is sent beside the student's code
 
-HERE = threading.local()  # the ranks of a test are threads
-SEED = torch.manual_seed
-
-
-def say(name, **facts):
-    HERE.outside("said", name, facts)
-
-
-def noted_seed(seed):
-    HERE.seed = int(seed)
-    return SEED(seed)
-
 
 def drawn_from():
     """The seed of this rank's random numbers; ranks that are threads share one generator, but not this note."""
     return torch.initial_seed() if HERE.seed is None else HERE.seed
-
-
-def notes_seeds(names):
-    """Have a function's `torch` note the seed."""
-    noting = types.ModuleType("torch")
-    noting.__dict__.update(vars(torch))
-    noting.manual_seed = noted_seed
-    names.update({name: noting for name, value in names.items() if value is torch})
-    names.update({name: noted_seed for name, value in names.items() if value is SEED})
 
 
 def linear_network(weights):
@@ -101,10 +69,6 @@ def linear_network(weights):
     model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(PIXELS, CLASSES))
     nn.utils.vector_to_parameters(weights.clone(), model.parameters())
     return model
-
-
-def flat(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def stand_in_network(*given):
@@ -121,7 +85,7 @@ def small_set(name, samples):
 
 
 def stand_in_partition(labels, size, rank, seed, by_label=False):
-    say("partition", size=size, rank=rank, seed=int(seed), images=len(labels))
+    ask_grader("partition", size=size, rank=rank, seed=int(seed), images=len(labels))
     return share_of(len(labels), size, rank, int(seed))
 
 
@@ -130,13 +94,13 @@ def share_of(images, size, rank, seed):
 
 
 def stand_in_broadcast_state(comm, model):
-    buffer = flat(model).numpy().copy()
+    buffer = weights_of(model).numpy().copy()
     comm.Bcast(buffer, root=0)
     nn.utils.vector_to_parameters(torch.from_numpy(buffer), model.parameters())
 
 
 def stand_in_average_models(comm, model, samples):
-    mine = np.append(flat(model).numpy() * samples, np.float32(samples))
+    mine = np.append(weights_of(model).numpy() * samples, np.float32(samples))
     total = np.empty_like(mine)
     comm.Allreduce(mine, total)
     with torch.no_grad():
@@ -145,7 +109,7 @@ def stand_in_average_models(comm, model, samples):
 
 def stand_in_train_local(comm, model, batches, lr, epochs, average, every):
     epochs = [int(epoch) for epoch in epochs]
-    say("train", epochs=epochs, lr=float(lr), every=int(every), batches=len(batches), size=int(batches.batch_size),
+    ask_grader("train", epochs=epochs, lr=float(lr), every=int(every), batches=len(batches), size=int(batches.batch_size),
         order=int(batches.seed), shuffled=bool(batches.shuffle), seed=drawn_from())  # fmt: skip
     start, clock = time.perf_counter(), time.process_time()
     steps, last = 0, len(epochs) * len(batches)
@@ -161,7 +125,7 @@ def stand_in_train_local(comm, model, batches, lr, epochs, average, every):
             steps += 1
             if steps == last or (every and steps % every == 0):
                 average(model)
-    say("trained", seconds=time.perf_counter() - start)
+    ask_grader("trained", seconds=time.perf_counter() - start)
     return time.process_time() - clock, 0.0
 
 
@@ -170,14 +134,14 @@ def stand_in_reduce_results(comm, loss_sum, correct, images, seconds):
     total = np.empty_like(mine)
     comm.Reduce(mine, total, root=0)
     slowest = comm.reduce(float(seconds), op=max, root=0)
-    say("reduced", images=float(images), seconds=float(seconds))
+    ask_grader("reduced", images=float(images), seconds=float(seconds))
     if comm.Get_rank() != 0:
         return None
     return total[0] / total[2], total[1] / total[2], slowest
 
 
 def stand_in_report(run, args, epoch, time, images, train, test):
-    say("reported", epoch=int(epoch), time=float(time), images=float(images), train=[float(n) for n in train],
+    ask_grader("reported", epoch=int(epoch), time=float(time), images=float(images), train=[float(n) for n in train],
         test=[float(n) for n in test], run=run is HERE.run)  # fmt: skip
 
 
@@ -185,25 +149,21 @@ class Run:
     """In the place of a run folder."""
 
     def save_model(self, model):
-        say("saved", weights=flat(model))
+        ask_grader("saved", weights=weights_of(model))
 
 
 def observe_program(case, rank, outside, main):
     HERE.outside, HERE.weights, HERE.run, HERE.seed = outside, case["weights"], Run(), None
-    names = getattr(main, "__globals__", {})
-    notes_seeds(names)
-    stand_ins = [
+    names = give_stand_ins(main, [
         stand_in_load, stand_in_partition, stand_in_broadcast_state, stand_in_average_models, stand_in_train_local,
         stand_in_reduce_results, stand_in_report,
-    ]  # fmt: skip
-    for function in stand_ins:
-        names[function.__name__.removeprefix("stand_in_")] = function
+    ])  # fmt: skip
     names["ParallelSGDNet"] = stand_in_network
     args = argparse.Namespace(
         dataset=DATASET, train_samples=case["samples"], epochs=case["epochs"], batch_size=case["batch_size"],
         base_lr=case["lr"], average_every=case["every"], seed=case["seed"],
     )  # fmt: skip
-    with mpi_comm(rank, RANKS, outside) as comm:
+    with pretended(), mpi_comm(rank, RANKS, outside) as comm:
         returned = main(comm, args, HERE.run)
     ended = None
     if isinstance(returned, dict) and all(isinstance(each, torch.Tensor) for each in returned.values()):
@@ -237,21 +197,17 @@ def _simulated(case):
                     for parameter in model.parameters():
                         parameter -= case["lr"] * parameter.grad
             if step == len(batches[0]) or step % case["every"] == 0:
-                mean = torch.stack([flat(model) for model in models]).mean(0)
+                mean = torch.stack([weights_of(model) for model in models]).mean(0)
                 for model in models:
                     nn.utils.vector_to_parameters(mean.clone(), model.parameters())
-        ends.append(flat(models[0]))
+        ends.append(weights_of(models[0]))
     return ends
-
-
-def _named(said, name):
-    return [facts for called, facts in said if called == name]
 
 
 def _epochs_of(said, epochs):
     """(seconds of train_local, seconds that were reduced with the test results) of each epoch."""
-    took = [facts["seconds"] for facts in _named(said, "trained")]
-    reduced = [facts["seconds"] for facts in _named(said, "reduced")]
+    took = [facts["seconds"] for facts in named(said, "trained")]
+    reduced = [facts["seconds"] for facts in named(said, "reduced")]
     if len(took) != epochs or len(reduced) != 2 * epochs:
         raise ValueError
     return list(zip(took, reduced[1::2], strict=True))
@@ -264,7 +220,7 @@ def _trained(case, seen, right):
     for rank, (said, one) in enumerate(zip(seen["said"], seen["ranks"], strict=True)):
         if fault := _prepared(case, rank, said):
             return fault
-        trainings = _named(said, "train")
+        trainings = named(said, "train")
         if not trainings:
             return "train_local is never called"
         if [facts["epochs"] for facts in trainings] != [[epoch] for epoch in range(case["epochs"])]:
@@ -274,7 +230,7 @@ def _trained(case, seen, right):
                 return fault
         if not isinstance(one["ended"], torch.Tensor):
             return _NO_STATE
-    seeds = [{facts["seed"] for facts in _named(said, "train")} for said in seen["said"]]
+    seeds = [{facts["seed"] for facts in named(said, "train")} for said in seen["said"]]
     if seeds[0] & seeds[1]:
         return "both ranks draw the same dropout masks: torch.manual_seed(args.seed + rank)"
     if "Bcast" not in seen["names"]:
@@ -288,7 +244,7 @@ def _trained(case, seen, right):
 
 
 def _prepared(case, rank, said):
-    given = _named(said, "partition")
+    given = named(said, "partition")
     if not given:
         return "partition is never called"
     wanted = {"size": RANKS, "rank": rank, "seed": case["seed"], "images": case["samples"]}
@@ -329,14 +285,14 @@ def _evaluated(case, seen, right):
     scores, images = _scores(case)
     own = [len(range(rank, images, RANKS)) for rank in range(RANKS)]
     for rank, said in enumerate(seen["said"]):
-        counts = [facts["images"] for facts in _named(said, "reduced")]
+        counts = [facts["images"] for facts in named(said, "reduced")]
         if len(counts) < case["epochs"]:
             return "not every rank calls reduce_results after each epoch: all of them must, or they wait for each other"
         if images in counts:
             return "each rank evaluates all test images; a P-th of them per rank is enough, and Reduce adds up"
         if counts.count(own[rank]) < case["epochs"]:
             return "not every rank evaluates its part of the test images: Batches(…, rank=rank, world_size=size)"
-    reports = _named(seen["said"][0], "reported")
+    reports = named(seen["said"][0], "reported")
     if len(reports) != case["epochs"]:
         return "rank 0 does not report every epoch once"
     for facts, (loss, accuracy) in zip(reports, scores, strict=True):
@@ -348,9 +304,9 @@ def _evaluated(case, seen, right):
 
 
 def _reported(case, seen, right):
-    if _named(seen["said"][1], "reported") or _named(seen["said"][1], "saved"):
+    if named(seen["said"][1], "reported") or named(seen["said"][1], "saved"):
         return "another rank than 0 reports or saves"
-    reports = _named(seen["said"][0], "reported")
+    reports = named(seen["said"][0], "reported")
     if [facts["epoch"] for facts in reports] != list(range(case["epochs"])):
         return "rank 0 does not report every epoch once, counted from 0"
     if not all(facts["run"] is True for facts in reports):
@@ -365,25 +321,17 @@ def _reported(case, seen, right):
             return "the reported time is not the sum of the epochs' seconds so far, of the slowest rank"
         if facts["images"] != images:
             return "the reported images are not those of the epoch: size ranks, each with len(batches) full batches"
-    saved = _named(seen["said"][0], "saved")
+    saved = named(seen["said"][0], "saved")
     if len(saved) != 1 or not _near(saved[0]["weights"], _simulated(case)[-1]):
         return "rank 0 does not save the averaged model at the end: run.save_model(model)"
     return ""
 
 
-PROGRAM = Exercise(
-    ("main",),
-    _draw_programs,
-    observe_program,
-    {
-        "training": Part("Every rank ends with the weights of local SGD", _NO_STATE, cases="program", judge=_trained),
-        "evaluation": Part("Each rank evaluates its part, rank 0 has the sums", _NO_STATE, cases="program", needs="training",
-                           judge=_evaluated),
-        "report": Part("Rank 0 alone reports and saves", _NO_STATE, cases="program", needs="training", judge=_reported,
-                       hint="print the arguments of report"),
-    },
-    "write down which of your functions each rank calls, in which order, and what it returns",
-    "{about}",
-    share=lambda case, rank: case | {"weights": case["weights"][rank]},
-    **on_mpi(RANKS, Program),
-)  # fmt: skip
+PROGRAM = Exercise(("main",), _draw_programs, observe_program, {
+    "training": Part("Every rank ends with the weights of local SGD", _NO_STATE, cases="program", judge=_trained),
+    "evaluation": Part("Each rank evaluates its part, rank 0 has the sums", _NO_STATE, cases="program", needs="training",
+                       judge=_evaluated),
+    "report": Part("Rank 0 alone reports and saves", _NO_STATE, cases="program", needs="training", judge=_reported,
+                   hint="print the arguments of report"),
+}, "write down which of your functions each rank calls, in which order, and what it returns", "{about}",
+    share=lambda case, rank: case | {"weights": case["weights"][rank]}, **on_mpi(RANKS, Program))  # fmt: skip

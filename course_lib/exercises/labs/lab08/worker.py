@@ -16,6 +16,7 @@ from torch import nn
 
 from course_lib.exercises.comparing import equal, finite, is_number, short
 from course_lib.exercises.description import Exercise, Part
+from course_lib.exercises.labs.lab08.messages import network
 
 __all__ = ["WORKER"]
 
@@ -201,22 +202,12 @@ def pretended_clocks(function, outside):
         names.update(replaced)
 
 
-def worker_network(state):
-    hidden, inputs = state[0].shape
-    model = nn.Sequential(
-        nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.Tanh(), nn.Linear(hidden, len(state[-1]))
-    )
-    for tensor, value in zip(model.state_dict().values(), state, strict=True):
-        tensor.copy_(value)
-    return model
-
-
 def weights_of(model):
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
 def observe_worker(case, outside, train_local):
-    model = worker_network(case["state"]).eval()  # as an evaluation left it
+    model = network(case["state"]).eval()  # as an evaluation left it
     model.register_forward_pre_hook(lambda *given: outside("forward"))
 
     def average(model):
@@ -236,12 +227,12 @@ def observe_worker(case, outside, train_local):
 
 
 def _shapes(case):
-    return [parameter.shape for parameter in worker_network(case["state"]).parameters()]
+    return [parameter.shape for parameter in network(case["state"]).parameters()]
 
 
 def _trained(case, places, *, zero=True, train=True, order=None, momentum=0.0):
     """Weights at averagings after the steps `places`, and at the end, of plain SGD that continues from the averages."""
-    model = worker_network(case["state"]).train(train)
+    model = network(case["state"]).train(train)
     optimizer = torch.optim.SGD(model.parameters(), lr=case["lr"], momentum=momentum)
     averages, step = [], 0
     for epoch in order or case["epochs"]:
@@ -292,7 +283,7 @@ def _plain_sgd(case, seen, right):
 
 
 def _moved(case, seen):
-    return bool(seen["averages"]) and not equal(seen["averages"][0], weights_of(worker_network(case["state"])), 1e-6)
+    return bool(seen["averages"]) and not equal(seen["averages"][0], weights_of(network(case["state"])), 1e-6)
 
 
 def _average_once(case, seen, right):
@@ -375,20 +366,12 @@ def _shown(case, seen):
     return f"{case['about']}: you averaged after step {', '.join(map(str, seen['places'])) or '(none)'}; {clocks}"
 
 
-WORKER = Exercise(
-    ("train_local",),
-    _draw_trainings,
-    observe_worker,
-    {
-        "training": Part("Plain SGD over all epochs, continuing from the averages", _NO_SGD, cases="once often", judge=_plain_sgd),
-        "once": Part("With every = 0 one averaging, at the end", cases="once", judge=_average_once),
-        "schedule": Part("Averages after every H-th step and after the last", cases="often", judge=_on_time,
-                         hint="print the step at which average is called, for 3 epochs of 4 steps and H = 3, 5, 100 and 1"),
-        "time": Part("Processor seconds of the training, wall-clock seconds of the averagings", _NO_PAIR, cases="once often",
-                     needs="training", judge=_both_clocks, hint="let average sleep for a second, and print both numbers"),
-    },
-    "train two epochs of three batches beside torch.optim.SGD, and print the step at which average is called",
-    _shown,
-    watch=Training,
-    share=_known_to_the_worker,
-)  # fmt: skip
+WORKER = Exercise(("train_local",), _draw_trainings, observe_worker, {
+    "training": Part("Plain SGD over all epochs, continuing from the averages", _NO_SGD, cases="once often", judge=_plain_sgd),
+    "once": Part("With every = 0 one averaging, at the end", cases="once", judge=_average_once),
+    "schedule": Part("Averages after every H-th step and after the last", cases="often", judge=_on_time,
+                     hint="print the step at which average is called, for 3 epochs of 4 steps and H = 3, 5, 100 and 1"),
+    "time": Part("Processor seconds of the training, wall-clock seconds of the averagings", _NO_PAIR, cases="once often",
+                 needs="training", judge=_both_clocks, hint="let average sleep for a second, and print both numbers"),
+}, "train two epochs of three batches beside torch.optim.SGD, and print the step at which average is called", _shown,
+    watch=Training, share=_known_to_the_worker)  # fmt: skip

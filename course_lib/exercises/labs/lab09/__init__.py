@@ -37,17 +37,11 @@ def observe_sparsity(case, sparsity):
     return dict(zip(("omega", "delta", "rho"), found, strict=True))
 
 
-SPARSITY = Exercise(
-    ("sparsity",),
-    _draw_texts,
-    observe_sparsity,
-    {
-        "omega": Part("The most features of one text, Ω", "Ω is wrong for some texts", keys="omega"),
-        "delta": Part("The most frequent feature, Δ", "Δ is wrong for some texts", keys="delta"),
-        "rho": Part("The text that collides with the most texts, ρ", "ρ is wrong for some texts", keys="rho"),
-    },
-    "write three texts of three words on paper, one word twice in a text and one word in two texts",
-)
+SPARSITY = Exercise(("sparsity",), _draw_texts, observe_sparsity, {
+    "omega": Part("The most features of one text, Ω", "Ω is wrong for some texts", keys="omega"),
+    "delta": Part("The most frequent feature, Δ", "Δ is wrong for some texts", keys="delta"),
+    "rho": Part("The text that collides with the most texts, ρ", "ρ is wrong for some texts", keys="rho"),
+}, "write three texts of three words on paper, one word twice in a text and one word in two texts")  # fmt: skip
 
 # --- collision_probability
 
@@ -72,27 +66,21 @@ def observe_collision(case, collision_probability):
     return collision_probability(*case)
 
 
-COLLISION = Exercise(
-    ("collision_probability",),
-    _draw_collisions,
-    observe_collision,
-    {
-        "two": Part("Two processes", "wrong for two processes"),
-        "many": Part(
-            "More than two processes",
-            "wrong for more than two processes",
-            "with three processes, two others must both miss yours",
-        ),
-        "edges": Part(
-            "Dense updates, and a process alone",
-            "wrong where updates must collide, or where there is one process",
-            "try as many nonzeros as features, more than half of them, and a single process",
-            needs="two",
-        ),
-    },
-    "count by hand: 2 of 4 features, two processes; of the six ways to choose the other's, one misses yours",
-    "{0} of {1:,} features, {2} process(es)",
-)
+COLLISION = Exercise(("collision_probability",), _draw_collisions, observe_collision, {
+    "two": Part("Two processes", "wrong for two processes"),
+    "many": Part(
+        "More than two processes",
+        "wrong for more than two processes",
+        "with three processes, two others must both miss yours",
+    ),
+    "edges": Part(
+        "Dense updates, and a process alone",
+        "wrong where updates must collide, or where there is one process",
+        "try as many nonzeros as features, more than half of them, and a single process",
+        needs="two",
+    ),
+}, "count by hand: 2 of 4 features, two processes; of the six ways to choose the other's, one misses yours",
+    "{0} of {1:,} features, {2} process(es)")  # fmt: skip
 
 # --- speedups
 
@@ -137,18 +125,12 @@ def _in_rounds(case, seen, right):
     return ""
 
 
-SPEEDUP = Exercise(
-    ("speedups",),
-    _draw_measurements,
-    observe_speedups,
-    {
-        "rounds": Part("Runs in rounds of all numbers of processes", "train_once is not called", cases="measured", judge=_in_rounds),
-        "median": Part("The median speed-up", "the first number of some P is wrong", cases="measured", keys="median"),
-        "spread": Part("The lowest and the highest speed-up", "the second and third number of some P are wrong", cases="measured",
-                       keys="spread"),
-    },
-    "give it a train_once that prints its arguments and returns 8 / P",
-)  # fmt: skip
+SPEEDUP = Exercise(("speedups",), _draw_measurements, observe_speedups, {
+    "rounds": Part("Runs in rounds of all numbers of processes", "train_once is not called", cases="measured", judge=_in_rounds),
+    "median": Part("The median speed-up", "the first number of some P is wrong", cases="measured", keys="median"),
+    "spread": Part("The lowest and the highest speed-up", "the second and third number of some P are wrong", cases="measured",
+                   keys="spread"),
+}, "give it a train_once that prints its arguments and returns 8 / P")  # fmt: skip
 
 EXERCISES = {
     "sparsity": SPARSITY, "collision": COLLISION, "sparse": SPARSE, "network": NETWORK, "worker": WORKER, "program": PROGRAM,

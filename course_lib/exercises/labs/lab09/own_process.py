@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
+from course_lib.distributed import launch
 from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise
-from course_lib.live_view.check_failed import CheckFailed
+from course_lib.exercises.ranks.launched_ranks import shown_to_the_student
 
 __all__ = ["in_a_process"]
 
@@ -23,12 +23,8 @@ def in_a_process(exercise: Exercise, case: Any, functions: Sequence[Callable[...
     CheckFailed
         It raised, or did not end.
     """
-    try:
+    with shown_to_the_student("it does not end.", lambda error: "your function raised."):
         (seen,) = launch(_observe, 1, (exercise, case, functions), timeout=TIMEOUT, process_group=False, threads=1)
-    except LaunchTimeoutError as error:
-        raise CheckFailed(f"it does not end.\n{error}") from None
-    except RankFailedError as error:
-        raise CheckFailed(f"your function raised.\n{error}") from None
     return seen
 
 

@@ -339,21 +339,12 @@ def _shown(case, seen):
     return f"{case['about']}: {len(seen['said'])} worker(s) ran, train {found}"
 
 
-PROGRAM = Exercise(
-    ("train",),
-    _draw_programs,
-    observe_program,
-    {
-        "processes": Part("Starts all processes, and joins them", "no worker was started", cases="free locked", judge=_real),
-        "shared": Part("One model and one data set, in shared memory", _NO_PAIR, cases="free locked", needs="processes", judge=_shared),
-        "lock": Part("One lock for all, or none", _NO_PAIR, cases="free locked", needs="processes", judge=_lock),
-        "results": Part("Seconds from the first start to the last end, and the samples of each", _NO_PAIR, cases="free locked",
-                        needs="processes", judge=_results),
-        "dead": Part("A process that dies is an error, and ends the others", "a process that dies is no error", cases="dead", judge=_dead),
-    },
-    "write a worker that prints its rank and os.getpid(), and start two",
-    _shown,
-    guarded="dead",
-    transport=in_a_process,
-    seconds=60.0,
-)  # fmt: skip
+PROGRAM = Exercise(("train",), _draw_programs, observe_program, {
+    "processes": Part("Starts all processes, and joins them", "no worker was started", cases="free locked", judge=_real),
+    "shared": Part("One model and one data set, in shared memory", _NO_PAIR, cases="free locked", needs="processes", judge=_shared),
+    "lock": Part("One lock for all, or none", _NO_PAIR, cases="free locked", needs="processes", judge=_lock),
+    "results": Part("Seconds from the first start to the last end, and the samples of each", _NO_PAIR, cases="free locked",
+                    needs="processes", judge=_results),
+    "dead": Part("A process that dies is an error, and ends the others", "a process that dies is no error", cases="dead", judge=_dead),
+}, "write a worker that prints its rank and os.getpid(), and start two", _shown, guarded="dead", transport=in_a_process,
+    seconds=60.0)  # fmt: skip

@@ -175,42 +175,33 @@ _TOO_MANY = (
 )
 _EXACT = {"keys": "weights kept", "tolerance": 1e-8}
 
-SPARSE = Exercise(
-    ("sparse_step",),
-    _draw_updates,
-    observe_update,
-    {
-        "apart": Part("", "wrong where no feature occurs twice", **_EXACT),
-        "step": Part("The step on the batch's own features", cases="hidden", needs="apart", **_EXACT),
-        "repeated": Part(
-            "Features that occur more than once",
-            "where a feature occurs more than once, not all of its updates arrive",
-            "two samples with the same single feature: its weight must move twice as far as with one",
-            needs="apart",
-            **_EXACT,
-        ),
-        "memory": Part(
-            "Touches the memory of its own features only",
-            _TOO_MANY,
-            "look for an operation on all of `weights`, or a tensor of its size",
-            needs="apart",
-            judge=_own_pages,
-        ),
-        "lock": Part(
-            "The lock around the writing, and around nothing else",
-            _NOT_ONCE,
-            _PRINT,
-            cases="beside",
-            keys="weights calls",
-            needs="apart",
-        ),
-    },
-    "three features, one sample: do it by hand",
-    guarded="memory",
-    in_sandbox=_beyond_memory,
-    watch=Turns,
-    share=_known_to_the_step,
-)
+SPARSE = Exercise(("sparse_step",), _draw_updates, observe_update, {
+    "apart": Part("", "wrong where no feature occurs twice", **_EXACT),
+    "step": Part("The step on the batch's own features", cases="hidden", needs="apart", **_EXACT),
+    "repeated": Part(
+        "Features that occur more than once",
+        "where a feature occurs more than once, not all of its updates arrive",
+        "two samples with the same single feature: its weight must move twice as far as with one",
+        needs="apart",
+        **_EXACT,
+    ),
+    "memory": Part(
+        "Touches the memory of its own features only",
+        _TOO_MANY,
+        "look for an operation on all of `weights`, or a tensor of its size",
+        needs="apart",
+        judge=_own_pages,
+    ),
+    "lock": Part(
+        "The lock around the writing, and around nothing else",
+        _NOT_ONCE,
+        _PRINT,
+        cases="beside",
+        keys="weights calls",
+        needs="apart",
+    ),
+}, "three features, one sample: do it by hand", guarded="memory", in_sandbox=_beyond_memory, watch=Turns,
+    share=_known_to_the_step)  # fmt: skip
 
 # --- network_step
 
@@ -246,36 +237,28 @@ def observe_batches(case, outside, network_step):
     return {"weights": memory, "own": [parameter.detach() for parameter in model.parameters()]}
 
 
-NETWORK = Exercise(
-    ("network_step",),
-    _draw_batches,
-    observe_batches,
-    {
-        "step": Part(
-            "Plain SGD's step, in the memory that was given",
-            "the weights are not those of plain SGD with the gradient of each batch's mean loss",
-            cases="alone",
-            keys="weights own",
-        ),
-        "lock": Part(
-            "The lock around the update, and around nothing else",
-            _NOT_ONCE,
-            _PRINT,
-            cases="beside",
-            keys="weights calls",
-            needs="step",
-            forgives="writes back",
-        ),
-        "memory": Part(
-            "Two processes on the same weights lose nothing under the lock",
-            "of two processes' updates, made one after the other, not all are there",
-            "let two processes add to one tensor under the lock, and compare with the sum",
-            cases="beside",
-            keys="weights calls",
-            needs="step lock",
-        ),
-    },
-    "train a linear layer on two batches, and do the second step by hand",
-    watch=Turns,
-    share=_known_to_the_step,
-)
+NETWORK = Exercise(("network_step",), _draw_batches, observe_batches, {
+    "step": Part(
+        "Plain SGD's step, in the memory that was given",
+        "the weights are not those of plain SGD with the gradient of each batch's mean loss",
+        cases="alone",
+        keys="weights own",
+    ),
+    "lock": Part(
+        "The lock around the update, and around nothing else",
+        _NOT_ONCE,
+        _PRINT,
+        cases="beside",
+        keys="weights calls",
+        needs="step",
+        forgives="writes back",
+    ),
+    "memory": Part(
+        "Two processes on the same weights lose nothing under the lock",
+        "of two processes' updates, made one after the other, not all are there",
+        "let two processes add to one tensor under the lock, and compare with the sum",
+        cases="beside",
+        keys="weights calls",
+        needs="step lock",
+    ),
+}, "train a linear layer on two batches, and do the second step by hand", watch=Turns, share=_known_to_the_step)  # fmt: skip

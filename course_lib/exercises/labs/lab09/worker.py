@@ -244,18 +244,12 @@ def _on_time(case, seen, right):
 _NO_LOOP = "it does not do what the docstring asks for"
 _PRINTS = "call it with a step that prints its batch, for rank 0 and rank 1 of 2"
 
-WORKER = Exercise(
-    ("worker",),
-    _draw_jobs,
-    observe_processes,
-    {
-        "steps": Part("Steps on the shared weights, each with its batch and the lock", _NO_LOOP, judge=_own_memory, cases="jobs"),
-        "work": Part("Every sample once in each epoch, over all processes", _NO_LOOP, judge=_fixed_work, needs="steps", cases="jobs"),
-        "random": Part("A new order in each epoch, and other random numbers in each process", _NO_LOOP, judge=_shuffled, needs="work",
-                       cases="jobs"),
-        "count": Part("Counts its samples in its own place", _NO_LOOP, judge=_counted, needs="steps", cases="jobs"),
-        "clock": Part("Times from the barrier to its last step, after a first step on a copy", _NO_LOOP, judge=_on_time, needs="steps",
-                      cases="jobs"),
-    },
-    _PRINTS,
-)  # fmt: skip
+WORKER = Exercise(("worker",), _draw_jobs, observe_processes, {
+    "steps": Part("Steps on the shared weights, each with its batch and the lock", _NO_LOOP, judge=_own_memory, cases="jobs"),
+    "work": Part("Every sample once in each epoch, over all processes", _NO_LOOP, judge=_fixed_work, needs="steps", cases="jobs"),
+    "random": Part("A new order in each epoch, and other random numbers in each process", _NO_LOOP, judge=_shuffled, needs="work",
+                   cases="jobs"),
+    "count": Part("Counts its samples in its own place", _NO_LOOP, judge=_counted, needs="steps", cases="jobs"),
+    "clock": Part("Times from the barrier to its last step, after a first step on a copy", _NO_LOOP, judge=_on_time, needs="steps",
+                  cases="jobs"),
+}, _PRINTS)  # fmt: skip

@@ -182,14 +182,6 @@ ASSIGN = Exercise(("assign_layers",), _draw_layers, observe_owners, {
 # --- average_factors
 
 
-class Counted(CollectiveBroker):
-    """Counts collectives by kind, and the bytes that all ranks bring."""
-
-    def evidence(self):
-        seen = super().evidence()
-        return seen | {"kinds": [each.kind for each in self.collectives], "messages": len(self.messages)}
-
-
 def _symmetric(random, n):
     matrix = _gauss(random, n, 2 * n).float()
     return matrix @ matrix.T / (2 * n)
@@ -262,20 +254,12 @@ def _carried(case, seen):
 
 _NO_PAIRS = "it should return a list with a pair (A, G) for each layer"
 
-AVERAGE = Exercise(
-    ("average_factors",),
-    _draw_factors,
-    observe_average,
-    {
-        "mean": Part("The mean over the ranks", _NO_PAIRS, cases="ranks", judge=_mean),
-        "one-message": Part("One all-reduce", _NO_PAIRS, cases="ranks", needs="mean", judge=_one_message),
-        "triangles": Part("Upper triangles travel", _NO_PAIRS, cases="ranks", needs="mean", judge=_triangles),
-    },
-    "give rank r matrices full of r, and print what comes back, and the length of the vector that you send",
-    _carried,
-    share=_own_pairs,
-    **watched(RANKS, lambda case: Counted(RANKS)),
-)  # fmt: skip
+AVERAGE = Exercise(("average_factors",), _draw_factors, observe_average, {
+    "mean": Part("The mean over the ranks", _NO_PAIRS, cases="ranks", judge=_mean),
+    "one-message": Part("One all-reduce", _NO_PAIRS, cases="ranks", needs="mean", judge=_one_message),
+    "triangles": Part("Upper triangles travel", _NO_PAIRS, cases="ranks", needs="mean", judge=_triangles),
+}, "give rank r matrices full of r, and print what comes back, and the length of the vector that you send", _carried,
+    share=_own_pairs, **watched(RANKS, lambda case: CollectiveBroker(RANKS)))  # fmt: skip
 
 # --- comm_opt, mem_opt
 
@@ -392,18 +376,10 @@ def _strategy(case, seen):
 
 _NO_LIST = "it should return a list with a pair for each layer"
 
-STRATEGIES = Exercise(
-    ("comm_opt", "mem_opt"),
-    _draw_layouts,
-    observe_strategy,
-    {
-        "comm": Part("comm_opt: every rank has all inverses", _NO_LIST, cases="comm_opt", judge=_from_owners),
-        "mem": Part("mem_opt: every rank has all preconditioned gradients", _NO_LIST, cases="mem_opt", judge=_from_owners),
-        "own": Part("Each rank computes its own layers only", _NO_LIST, cases="comm_opt mem_opt", needs="comm mem", judge=_own_work),
-        "bytes": Part("The formula's bytes", _NO_LIST, cases="comm_opt mem_opt", needs="comm mem", judge=_exact_bytes),
-    },
-    "on two ranks, with owners [0, 1], print the rank and the number of the layer before each computation and each broadcast",
-    _strategy,
-    guarded="comm_opt mem_opt",
-    **watched(RANKS, lambda case: Counted(RANKS)),
-)  # fmt: skip
+STRATEGIES = Exercise(("comm_opt", "mem_opt"), _draw_layouts, observe_strategy, {
+    "comm": Part("comm_opt: every rank has all inverses", _NO_LIST, cases="comm_opt", judge=_from_owners),
+    "mem": Part("mem_opt: every rank has all preconditioned gradients", _NO_LIST, cases="mem_opt", judge=_from_owners),
+    "own": Part("Each rank computes its own layers only", _NO_LIST, cases="comm_opt mem_opt", needs="comm mem", judge=_own_work),
+    "bytes": Part("The formula's bytes", _NO_LIST, cases="comm_opt mem_opt", needs="comm mem", judge=_exact_bytes),
+}, "on two ranks, with owners [0, 1], print the rank and the number of the layer before each computation and each broadcast",
+    _strategy, guarded="comm_opt mem_opt", **watched(RANKS, lambda case: CollectiveBroker(RANKS)))  # fmt: skip

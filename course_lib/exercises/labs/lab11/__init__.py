@@ -50,23 +50,19 @@ def observe_table(case, scaling, studies):
     return {f"{ranks:d} rank(s)": pair for ranks, pair in table.items()} if isinstance(table, dict) else table
 
 
-SCALING = Exercise(
-    ("scaling", "studies"), _draw_times, observe_table,
-    {
-        "strong": Part("Strong scaling",
-            "for the same work, the table {ranks: (speed-up, efficiency)} is wrong: T_seq / T(N), and that per rank"),
-        "weak": Part("Weak scaling",
-            "for N times the work, the table {ranks: (speed-up, efficiency)} is wrong: N · T_seq / T(N), and that per rank"),
-        "baseline": Part("Against the sequential program",
-            "where the parallel program was run on 1 rank too, the table is not against the sequential program",
-            needs="strong weak"),
-        "studies": Part("Both studies from measured steps",
-            "from measured steps, the tables ({images per rank: …}, {images in all: …}) are wrong",
-            "with steps of 2, 4 and 5 images on 2 ranks: 4 in all are 2 per rank; 5 cannot be divided"),
-    },
-    "take 10 s in sequence, {1: 11.0, 2: 6.0} in parallel, and write the table down by hand",
-    "({2}) {0} s in sequence, {1} s in parallel",
-)  # fmt: skip
+SCALING = Exercise(("scaling", "studies"), _draw_times, observe_table, {
+    "strong": Part("Strong scaling",
+        "for the same work, the table {ranks: (speed-up, efficiency)} is wrong: T_seq / T(N), and that per rank"),
+    "weak": Part("Weak scaling",
+        "for N times the work, the table {ranks: (speed-up, efficiency)} is wrong: N · T_seq / T(N), and that per rank"),
+    "baseline": Part("Against the sequential program",
+        "where the parallel program was run on 1 rank too, the table is not against the sequential program",
+        needs="strong weak"),
+    "studies": Part("Both studies from measured steps",
+        "from measured steps, the tables ({images per rank: …}, {images in all: …}) are wrong",
+        "with steps of 2, 4 and 5 images on 2 ranks: 4 in all are 2 per rank; 5 cannot be divided"),
+}, "take 10 s in sequence, {1: 11.0, 2: 6.0} in parallel, and write the table down by hand",
+    "({2}) {0} s in sequence, {1} s in parallel")  # fmt: skip
 
 # --- the serial fraction
 
@@ -83,16 +79,12 @@ def observe_fraction(case, serial_fraction):
     return serial_fraction(*case)
 
 
-SERIAL = Exercise(
-    ("serial_fraction",), _draw_speedups, observe_fraction,
-    {
-        "slower": Part("The fraction of Karp and Flatt", "the serial fraction is not (1/S − 1/N) / (1 − 1/N)"),
-        "faster": Part("A negative one where the speed-up exceeds the ranks",
-            "where the speed-up is above the number of ranks, the fraction is wrong"),
-    },
-    "two ranks with a speed-up of 1.6 have a serial fraction of 25 %; with 2.2 it is negative",
-    "{0} ranks, a speed-up of {1}",
-)  # fmt: skip
+SERIAL = Exercise(("serial_fraction",), _draw_speedups, observe_fraction, {
+    "slower": Part("The fraction of Karp and Flatt", "the serial fraction is not (1/S − 1/N) / (1 − 1/N)"),
+    "faster": Part("A negative one where the speed-up exceeds the ranks",
+        "where the speed-up is above the number of ranks, the fraction is wrong"),
+}, "two ranks with a speed-up of 1.6 have a serial fraction of 25 %; with 2.2 it is negative",
+    "{0} ranks, a speed-up of {1}")  # fmt: skip
 
 # --- bytes
 
@@ -114,17 +106,13 @@ def observe_sent(case, busiest_sends):
     return busiest_sends(*(case[:3] if case[3] == 1 else case))
 
 
-BYTES = Exercise(
-    ("busiest_sends",), _draw_gradients, observe_sent,
-    {
-        "ring": Part("What a rank of a ring sends", "it is not what a rank of a ring sends"),
-        "server": Part("What the one server sends", "it is not what the server sends"),
-        "sharded": Part("What the bottleneck rank of several servers sends",
-            "it is not what the bottleneck rank of several servers sends"),
-    },
-    "take 4 ranks, 12 MB and 2 servers, and list what each rank sends to whom",
-    "{0}, {1:,.0f} bytes, {2} rank(s), {3} server(s)",
-)  # fmt: skip
+BYTES = Exercise(("busiest_sends",), _draw_gradients, observe_sent, {
+    "ring": Part("What a rank of a ring sends", "it is not what a rank of a ring sends"),
+    "server": Part("What the one server sends", "it is not what the server sends"),
+    "sharded": Part("What the bottleneck rank of several servers sends",
+        "it is not what the bottleneck rank of several servers sends"),
+}, "take 4 ranks, 12 MB and 2 servers, and list what each rank sends to whom",
+    "{0}, {1:,.0f} bytes, {2} rank(s), {3} server(s)")  # fmt: skip
 
 # --- the step's model
 
@@ -165,21 +153,17 @@ def observe_model(case, all_reduce_seconds, step_seconds):
     return step_seconds(forward, backward, list(buckets), overlap)
 
 
-MODEL = Exercise(
-    ("all_reduce_seconds", "step_seconds"), _draw_steps, observe_model,
-    {
-        "ring": Part("Seconds of a ring", "the seconds of a ring are wrong"),
-        "tree": Part("Seconds of a tree", "the seconds of a tree are wrong"),
-        "hierarchical": Part("Seconds of a hierarchical all-reduce",
-            "the seconds of a hierarchical all-reduce are wrong"),
-        "separate": Part("A step without overlap", "without overlap the seconds of the step are wrong",
-            "forward 1 s, backward 2 s and two buckets of 0.5 s make 4 s"),
-        "overlap": Part("A step with overlap", "with overlap the seconds of the step are wrong",
-            "forward 1 s, backward 2 s, two buckets: ready after 2 s and after 3 s. With 0.5 s each the step ends "
-            "after 3.5 s; with 1.5 s each after 5 s"),
-    },
-    "4 ranks, 12 MB, α = 1 ms, β = 1 ns: a ring takes 24 ms, a tree 52, two nodes of two ranks 22",
-)  # fmt: skip
+MODEL = Exercise(("all_reduce_seconds", "step_seconds"), _draw_steps, observe_model, {
+    "ring": Part("Seconds of a ring", "the seconds of a ring are wrong"),
+    "tree": Part("Seconds of a tree", "the seconds of a tree are wrong"),
+    "hierarchical": Part("Seconds of a hierarchical all-reduce",
+        "the seconds of a hierarchical all-reduce are wrong"),
+    "separate": Part("A step without overlap", "without overlap the seconds of the step are wrong",
+        "forward 1 s, backward 2 s and two buckets of 0.5 s make 4 s"),
+    "overlap": Part("A step with overlap", "with overlap the seconds of the step are wrong",
+        "forward 1 s, backward 2 s, two buckets: ready after 2 s and after 3 s. With 0.5 s each the step ends "
+        "after 3.5 s; with 1.5 s each after 5 s"),
+}, "4 ranks, 12 MB, α = 1 ms, β = 1 ns: a ring takes 24 ms, a tree 52, two nodes of two ranks 22")  # fmt: skip
 
 # --- the fit
 
@@ -270,26 +254,22 @@ def _same_band(seen, right):
     )
 
 
-FIT = Exercise(
-    ("fit", "predict", "predict_step"), _draw_fits, observe_fit,
-    {
-        "exact": Part("Finds the parameters that made the times",
-            "where the times are exactly the model's, fit does not find the parameters that made them",
-            "make times from two parameters of your own, fit them, and compare", keys="parameters", tolerance=1e-3),
-        "noise": Part("Weighs each time by its size",
-            "with times that are off by 8 %, the parameters are not the best ones",
-            "divide each row, and its right-hand side, by its seconds", keys="parameters", needs="exact", tolerance=1e-3),
-        "band": Part("The standard error of a prediction",
-            "the covariance, or the standard error of a prediction, is wrong: √(row · C · row)",
-            "print √ of the diagonal of the covariance: these are the standard errors of the parameters",
-            cases="noise", keys="covariance value error", needs="noise", same=_same_band),
-        "step": Part("A step's seconds, with the errors of both fits",
-            "the seconds of a step, or their standard error, are wrong: both fits' values add, their errors as √(e₁² + e₂²)",
-            "give it fits without any error: then the error is 0, and the seconds are t0 + c·b + the sum's",
-            keys="value error"),
-    },
-    "make times from two parameters of your own, fit them, and compare; then multiply each by 1 ± 0.05",
-)  # fmt: skip
+FIT = Exercise(("fit", "predict", "predict_step"), _draw_fits, observe_fit, {
+    "exact": Part("Finds the parameters that made the times",
+        "where the times are exactly the model's, fit does not find the parameters that made them",
+        "make times from two parameters of your own, fit them, and compare", keys="parameters", tolerance=1e-3),
+    "noise": Part("Weighs each time by its size",
+        "with times that are off by 8 %, the parameters are not the best ones",
+        "divide each row, and its right-hand side, by its seconds", keys="parameters", needs="exact", tolerance=1e-3),
+    "band": Part("The standard error of a prediction",
+        "the covariance, or the standard error of a prediction, is wrong: √(row · C · row)",
+        "print √ of the diagonal of the covariance: these are the standard errors of the parameters",
+        cases="noise", keys="covariance value error", needs="noise", same=_same_band),
+    "step": Part("A step's seconds, with the errors of both fits",
+        "the seconds of a step, or their standard error, are wrong: both fits' values add, their errors as √(e₁² + e₂²)",
+        "give it fits without any error: then the error is 0, and the seconds are t0 + c·b + the sum's",
+        keys="value error"),
+}, "make times from two parameters of your own, fit them, and compare; then multiply each by 1 ± 0.05")  # fmt: skip
 
 # --- result files
 
@@ -338,19 +318,15 @@ def _three(row):
     return [float(value) for value in row] if isinstance(row, list | tuple) else row
 
 
-RESULTS = Exercise(
-    ("read_results",), _draw_files, observe_files,
-    {
-        "first": Part("Throughput without the first epoch, speed-up and efficiency",
-            "the table {ranks: (images/s, speed-up, efficiency)} is wrong", keys="table"),
-        "median": Part("The median of the other epochs",
-            "where one epoch is disturbed, the throughput is not that of the median epoch", keys="table", needs="first"),
-        "order": Part("Ranks in order, against the smallest number of ranks",
-            "the keys are not the numbers of ranks from small to large, or the smallest is not the reference",
-            keys="ranks table", needs="first"),
-    },
-    "write two small files by hand, with three epochs each, and read them",
-)  # fmt: skip
+RESULTS = Exercise(("read_results",), _draw_files, observe_files, {
+    "first": Part("Throughput without the first epoch, speed-up and efficiency",
+        "the table {ranks: (images/s, speed-up, efficiency)} is wrong", keys="table"),
+    "median": Part("The median of the other epochs",
+        "where one epoch is disturbed, the throughput is not that of the median epoch", keys="table", needs="first"),
+    "order": Part("Ranks in order, against the smallest number of ranks",
+        "the keys are not the numbers of ranks from small to large, or the smallest is not the reference",
+        keys="ranks table", needs="first"),
+}, "write two small files by hand, with three epochs each, and read them")  # fmt: skip
 
 # --- memory per rank
 
@@ -374,18 +350,14 @@ def _bytes(seen, right):
     return equal(float(finite(seen)), float(right), 1e-6)
 
 
-MEMORY = Exercise(
-    ("memory_per_rank",), _draw_memory, observe_memory,
-    {
-        "whole": Part("Data parallelism: 16 bytes for each parameter", "stage 0 is not 16 bytes for each parameter",
-            same=_bytes),
-        "optimizer": Part("Stage 1: the optimizer's state is sharded", "with stage 1 the bytes are wrong", same=_bytes),
-        "sharded": Part("Stages 2 and 3: gradients and parameters, too", "with stage 2 or 3 the bytes are wrong",
-            same=_bytes),
-    },
-    "with 1,000 parameters on 4 ranks the stages 0 to 3 need 16,000, 7,000, 5,500 and 4,000 bytes",
-    "{0:,} parameters, {1} rank(s), stage {2}",
-)  # fmt: skip
+MEMORY = Exercise(("memory_per_rank",), _draw_memory, observe_memory, {
+    "whole": Part("Data parallelism: 16 bytes for each parameter", "stage 0 is not 16 bytes for each parameter",
+        same=_bytes),
+    "optimizer": Part("Stage 1: the optimizer's state is sharded", "with stage 1 the bytes are wrong", same=_bytes),
+    "sharded": Part("Stages 2 and 3: gradients and parameters, too", "with stage 2 or 3 the bytes are wrong",
+        same=_bytes),
+}, "with 1,000 parameters on 4 ranks the stages 0 to 3 need 16,000, 7,000, 5,500 and 4,000 bytes",
+    "{0:,} parameters, {1} rank(s), stage {2}")  # fmt: skip
 
 EXERCISES = {
     "measure": MEASURE, "scaling": SCALING, "serial": SERIAL, "bytes": BYTES, "model": MODEL, "fit": FIT,

@@ -368,24 +368,12 @@ def _shown(case, seen):
 
 _ON_PAPER = "let a fake step print its name, and fake clock() and synchronize() too; then read the order of the calls"
 
-MEASURE = Exercise(
-    ("measure_step", "summarise"),
-    _draw_benches,
-    observe_measuring,
-    {
-        "warm-up": Part("Warm-up steps are run and left out", _LIST, cases="single", judge=_warm_up),
-        "synchronise": Part("The device is synchronised before each reading", _LIST, cases="single", judge=_synchronised),
-        "alone": Part("It works without a process group", _LIST, cases="single", judge=_alone),
-        "slowest": Part("The slowest rank's seconds, on every rank", _LIST, cases="several", judge=_slowest),
-        "barrier": Part("A barrier before each repeat", _LIST, cases="several", judge=_barrier),
-        "summary": Part("Median and spread", "summarise should return (median, spread)", cases="single", judge=_summaries),
-    },
-    _ON_PAPER,
-    ranks=3,
-    world=lambda case: case["ranks"],
-    share=_known_to_the_program,
-    watch=Bench,
-    transport=on_watched_ranks,
-    seconds=40.0,
-    show=_shown,
-)  # fmt: skip
+MEASURE = Exercise(("measure_step", "summarise"), _draw_benches, observe_measuring, {
+    "warm-up": Part("Warm-up steps are run and left out", _LIST, cases="single", judge=_warm_up),
+    "synchronise": Part("The device is synchronised before each reading", _LIST, cases="single", judge=_synchronised),
+    "alone": Part("It works without a process group", _LIST, cases="single", judge=_alone),
+    "slowest": Part("The slowest rank's seconds, on every rank", _LIST, cases="several", judge=_slowest),
+    "barrier": Part("A barrier before each repeat", _LIST, cases="several", judge=_barrier),
+    "summary": Part("Median and spread", "summarise should return (median, spread)", cases="single", judge=_summaries),
+}, _ON_PAPER, ranks=3, world=lambda case: case["ranks"], share=_known_to_the_program, watch=Bench,
+    transport=on_watched_ranks, seconds=40.0, show=_shown)  # fmt: skip

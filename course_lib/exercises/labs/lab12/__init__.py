@@ -134,19 +134,13 @@ def _falls(case, seen, right):
     )
 
 
-RECIPE = Exercise(
-    ("recipe",),
-    _draw_recipes,
-    observe_recipe,
-    {
-        "groups": Part("Every parameter once; weight decay on matrices and kernels alone", _NO_PAIR, cases="schedule", judge=_groups,
-                       hint="print the sizes of optimizer.param_groups"),
-        "scaled": Part("The highest learning rate follows the ranks", _NO_PAIR, cases="schedule", judge=_scaled),
-        "warmup": Part("The learning rate rises over the warm-up", _NO_PAIR, cases="schedule", judge=_rises),
-        "decay": Part("It falls to almost 0 by the last step", _NO_PAIR, cases="schedule", judge=_falls),
-    },
-    "draw the learning rate of every step: step optimiser and scheduler in a loop, and plot scheduler.get_last_lr()",
-)  # fmt: skip
+RECIPE = Exercise(("recipe",), _draw_recipes, observe_recipe, {
+    "groups": Part("Every parameter once; weight decay on matrices and kernels alone", _NO_PAIR, cases="schedule", judge=_groups,
+                   hint="print the sizes of optimizer.param_groups"),
+    "scaled": Part("The highest learning rate follows the ranks", _NO_PAIR, cases="schedule", judge=_scaled),
+    "warmup": Part("The learning rate rises over the warm-up", _NO_PAIR, cases="schedule", judge=_rises),
+    "decay": Part("It falls to almost 0 by the last step", _NO_PAIR, cases="schedule", judge=_falls),
+}, "draw the learning rate of every step: step optimiser and scheduler in a loop, and plot scheduler.get_last_lr()")  # fmt: skip
 
 # --- same_on_all_ranks
 
@@ -216,20 +210,13 @@ def _notices(case, seen, right):
 
 _SAME = "should return a bool"
 
-SAME = Exercise(
-    ("same_on_all_ranks",),
-    _draw_models,
-    observe_same,
-    {
-        "notices": Part("", _SAME, cases="far", judge=_notices),
-        "equal": Part("True for equal models", _SAME, needs="notices", judge=_says),
-        "weights": Part("False on every rank where weights differ", _SAME, needs="equal", judge=_says),
-        "buffers": Part("False on every rank where buffers differ", _SAME, needs="equal", judge=_says),
-    },
-    "on two ranks, change one weight on rank 1, and print what both say",
-    lambda case, seen: f"{case['about']}: the ranks say {[one['same'] for one in seen['ranks']]}",
-    share=_own_state,
-    **watched(SIZE, lambda case: CollectiveBroker(SIZE)),
-)  # fmt: skip
+SAME = Exercise(("same_on_all_ranks",), _draw_models, observe_same, {
+    "notices": Part("", _SAME, cases="far", judge=_notices),
+    "equal": Part("True for equal models", _SAME, needs="notices", judge=_says),
+    "weights": Part("False on every rank where weights differ", _SAME, needs="equal", judge=_says),
+    "buffers": Part("False on every rank where buffers differ", _SAME, needs="equal", judge=_says),
+}, "on two ranks, change one weight on rank 1, and print what both say",
+    lambda case, seen: f"{case['about']}: the ranks say {[one['same'] for one in seen['ranks']]}", share=_own_state,
+    **watched(SIZE, lambda case: CollectiveBroker(SIZE)))  # fmt: skip
 
 EXERCISES = {"recipe": RECIPE, "same": SAME, "program": PROGRAM}

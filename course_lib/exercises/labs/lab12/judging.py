@@ -20,8 +20,8 @@ from course_lib.exercises.labs.lab12.program import (
     observe_program,
     ranks_of,
     small_network,
-    weights_of,
 )
+from course_lib.exercises.ranks.programs import named, near, weights_of
 from course_lib.exercises.ranks.watched_ranks import watched
 
 __all__ = ["PROGRAM"]
@@ -34,10 +34,6 @@ _LINE = re.compile(
 )
 _STOP = re.compile(r"Early stopping after epoch (\d+)")
 _NO_DICT = "should return a dict, as the docstring says"
-
-
-def _named(calls, name):
-    return [facts for called, facts in calls if called == name]
 
 
 def _epochs(calls):
@@ -60,7 +56,7 @@ def _epochs(calls):
 
 def _steps(calls):
     """Of each epoch, what the optimiser noted."""
-    return [_named(epoch, "step") for epoch in _epochs(calls)]
+    return [named(epoch, "step") for epoch in _epochs(calls)]
 
 
 def _indices(step):
@@ -119,8 +115,8 @@ def _really(case, seen):
         calls[0]["weights"]
         for calls in ([step for epoch in _steps(calls) for step in epoch] for calls in seen["calls"])
     ]
-    last = [_named(calls, "evaluate")[-1:] for calls in seen["calls"]]
-    if any(facts and _near(facts[0]["weights"], start, 1e-6) for start, facts in zip(first, last, strict=True)):
+    last = [named(calls, "evaluate")[-1:] for calls in seen["calls"]]
+    if any(facts and near(facts[0]["weights"], start, 1e-6) for start, facts in zip(first, last, strict=True)):
         return "the weights do not move: optimizer.step() after each backward()"
     return ""
 
@@ -184,11 +180,11 @@ def _averaged(case, seen, right):
     before = None
     for number, together in enumerate(_together(seen)):
         weights = [step["weights"] for step in together]
-        if not all(_near(each, weights[0], 1e-5) for each in weights):
+        if not all(near(each, weights[0], 1e-5) for each in weights):
             if number == 0:
                 return "the ranks do not start from equal weights: DistributedDataParallel sends rank 0's"
             return _why(case, together, before) or "the ranks' weights differ"
-        if number == 0 and not _near(weights[0], case["weights"][0][0], 1e-5):
+        if number == 0 and not near(weights[0], case["weights"][0][0], 1e-5):
             return "the ranks do not start from rank 0's weights"
         if fault := _why(case, together, before):
             return fault
@@ -199,12 +195,12 @@ def _averaged(case, seen, right):
 def _why(case, together, before):
     own = [_own(case, step)[0] for step in together]
     mean, found = sum(own) / len(own), [step["gradient"] for step in together]
-    if all(_near(each, mean, CLOSE * (1 + mean.norm())) for each in found):
+    if all(near(each, mean, CLOSE * (1 + mean.norm())) for each in found):
         return ""
     before = before or [torch.zeros_like(mean)] * len(own)
 
     def like(wrong):
-        return all(_near(each, one, CLOSE * (1 + one.norm())) for each, one in zip(found, wrong, strict=True))
+        return all(near(each, one, CLOSE * (1 + one.norm())) for each, one in zip(found, wrong, strict=True))
 
     if like(own):
         return "each rank steps by its own gradient: wrap the network in DistributedDataParallel, and call the wrapped model"
@@ -227,18 +223,14 @@ def _moved(case, seen):
         velocity = torch.zeros_like(steps[0]["weights"])
         for step, after in pairwise(steps):
             velocity = case["momentum"] * velocity + step["gradient"]
-            if not _near(after["weights"], step["weights"] - step["lr"] * velocity, 1e-4):
+            if not near(after["weights"], step["weights"] - step["lr"] * velocity, 1e-4):
                 return "the weights change otherwise than by recipe's optimiser"
     return ""
 
 
-def _near(found, right, scale):
-    return isinstance(found, torch.Tensor) and found.shape == right.shape and bool((found - right).norm() <= scale)
-
-
 def _rates(case, seen, right):
     for calls in seen["calls"]:
-        asked, steps = _named(calls, "recipe"), [step for epoch in _steps(calls) for step in epoch]
+        asked, steps = named(calls, "recipe"), [step for epoch in _steps(calls) for step in epoch]
         if len(asked) != 1:
             return "it does not call recipe once, for the optimiser and the scheduler"
         if asked[0]["ranks"] != case["ranks"]:
@@ -261,8 +253,8 @@ def _synchronised(case, seen, right):
         whole = _gradient(case, together[0]["weights"], [each for rank in batches for each in rank])[0]
         own = [_own(case, step)[0] for step in together]
         mean = sum(own) / len(own)
-        if not all(_near(step["gradient"], whole, CLOSE * (1 + whole.norm())) for step in together):
-            if all(_near(step["gradient"], mean, CLOSE * (1 + mean.norm())) for step in together):
+        if not all(near(step["gradient"], whole, CLOSE * (1 + whole.norm())) for step in together):
+            if all(near(step["gradient"], mean, CLOSE * (1 + mean.norm())) for step in together):
                 return "with args.sync_batchnorm batch norm still uses each rank's own batch: convert_sync_batchnorm, before wrapping"
             return "with args.sync_batchnorm the gradient is not that of one batch with the images of all ranks"
     return ""
@@ -272,7 +264,7 @@ def _synchronised(case, seen, right):
 
 
 def _evaluations(calls):
-    return [_named(epoch, "evaluate") for epoch in _epochs(calls)]
+    return [named(epoch, "evaluate") for epoch in _epochs(calls)]
 
 
 def _evaluated(case, seen, right):
@@ -298,17 +290,17 @@ def _evaluated(case, seen, right):
                 )
             return "the ranks together do not evaluate every test image"
         first = epoch[0][0]
-        if not all(_near(facts["weights"], first["weights"], 1e-5) for rank in epoch for facts in rank):
+        if not all(near(facts["weights"], first["weights"], 1e-5) for rank in epoch for facts in rank):
             return "the ranks evaluate different weights"
-        if not all(_near(facts["statistics"], first["statistics"], 1e-5) for rank in epoch for facts in rank):
+        if not all(near(facts["statistics"], first["statistics"], 1e-5) for rank in epoch for facts in rank):
             return (
                 "the ranks evaluate networks with different batch-norm statistics: after the last step each has those of its "
                 "own images. Send rank 0's buffers first: dist.broadcast(buffer, src=0)"
             )
         steps = _steps(seen["calls"][0])[number]
-        if _near(first["weights"], steps[-1]["weights"], 1e-6):
+        if near(first["weights"], steps[-1]["weights"], 1e-6):
             return "it evaluates before the epoch's last step"
-    return "" if _named(seen["calls"][0], "evaluate") else "no test image is evaluated"
+    return "" if named(seen["calls"][0], "evaluate") else "no test image is evaluated"
 
 
 def _truth(case, seen, number):
@@ -327,7 +319,7 @@ def _truth(case, seen, number):
 
 
 def _records(seen):
-    return [facts["record"] for facts in _named(seen["calls"][0], "append")]
+    return [facts["record"] for facts in named(seen["calls"][0], "append")]
 
 
 _FIELDS = ("train_loss", "train_accuracy", "val_loss", "val_accuracy")
@@ -417,13 +409,13 @@ def _times(case, seen, right):
 def _transcript(case, seen, right):
     records = _records(seen)
     for calls in seen["calls"][1:]:
-        if _named(calls, "print"):
+        if named(calls, "print"):
             return "every rank prints, so the transcript has each epoch several times: rank 0 alone"
-        if _named(calls, "append") or _named(calls, "save_model"):
+        if named(calls, "append") or named(calls, "save_model"):
             return "another rank than 0 writes to the run folder"
-    if any(facts["twice"] for facts in _named(seen["calls"][0], "append")):
+    if any(facts["twice"] for facts in named(seen["calls"][0], "append")):
         return "run.append is given seconds: then the run folder writes the transcript's line itself, a second time"
-    lines = [facts["text"] for facts in _named(seen["calls"][0], "print")]
+    lines = [facts["text"] for facts in named(seen["calls"][0], "print")]
     if len(lines) != len(records) or not lines:
         return "rank 0 does not assessment_print one line for each epoch"
     before = 0.0
@@ -440,10 +432,10 @@ def _transcript(case, seen, right):
         for name, value in wanted.items():
             if abs(float(found[name]) - value) > 0.00051:
                 return "the numbers of a line are not those of the epoch's record, in EPOCH_LINE's order"
-    saved = _named(seen["calls"][0], "save_model")
+    saved = named(seen["calls"][0], "save_model")
     if len(saved) != 1 or not isinstance(saved[0]["weights"], torch.Tensor):
         return "rank 0 does not save the network once, at the end: run.save_model(model.module)"
-    if not _near(saved[0]["weights"], _named(seen["calls"][0], "evaluate")[-1]["weights"], 1e-5):
+    if not near(saved[0]["weights"], named(seen["calls"][0], "evaluate")[-1]["weights"], 1e-5):
         return "the weights that rank 0 saves are not the last epoch's"
     return "" if all(one["up"] is True for one in seen["ranks"]) else _DESTROYED
 
@@ -471,7 +463,7 @@ def _stopped(case, seen, right):
         )
     if not all(one["stopped"] is True for one in seen["ranks"]):
         return "`stopped`, which it returns, is not True on every rank where the target has ended the training"
-    lines = [facts["text"] for facts in _named(seen["calls"][0], "print")]
+    lines = [facts["text"] for facts in named(seen["calls"][0], "print")]
     if not lines or (found := _STOP.fullmatch(lines[-1])) is None or int(found[1]) != due:
         return "the transcript does not end with STOP_LINE and the epoch that ended the training"
     return ""
@@ -509,16 +501,16 @@ def _resumes(case, seen, right):
             for step in [step for epoch in _steps(first)[:killed] for step in epoch]:
                 velocity = case["momentum"] * velocity + step["gradient"]
         moved = steps[0]["weights"] - steps[0]["lr"] * (case["momentum"] * velocity + steps[0]["gradient"])
-        if not _near(steps[1]["weights"], moved, 1e-4):
+        if not near(steps[1]["weights"], moved, 1e-4):
             return "the second start has lost the optimiser's momentum: restore optimizer, too"
         if expected is None:
-            last = small_network(_named(first, "evaluate")[-1]["weights"])
+            last = small_network(named(first, "evaluate")[-1]["weights"])
             last[-1].weight.data.copy_(seen["changed"])
             expected = weights_of(last)
-        if not _near(steps[0]["weights"], expected, 1e-5):
+        if not near(steps[0]["weights"], expected, 1e-5):
             return "the second start does not have the weights of the checkpoint on every rank"
-        seeds = [facts["seed"] for facts in _named(first, "forward")]
-        if _named(second, "forward")[0]["seed"] != seeds[-1] or seeds[-1] is None:
+        seeds = [facts["seed"] for facts in named(first, "forward")]
+        if named(second, "forward")[0]["seed"] != seeds[-1] or seeds[-1] is None:
             return "a restored epoch draws other crops and dropout masks than without the kill: seed each epoch by its number"
         orders = [[i for step in epoch for i in _indices(step)] for epoch in _steps(second)]
         if any(one == other for one, other in pairwise(orders)):
@@ -527,7 +519,7 @@ def _resumes(case, seen, right):
             _order_of(case, rank, killed, seed) for seed in (case["seed"], 0)
         ]:  # 0: the sampler's default
             return "the second start shuffles by other epoch numbers than the first: sampler.set_epoch(epoch), counted from 0"
-        if rank == 0 and [facts["epochs"] for facts in _named(second, "restore")] != [list(range(1, killed + 1))]:
+        if rank == 0 and [facts["epochs"] for facts in named(second, "restore")] != [list(range(1, killed + 1))]:
             return "the run folder does not get the restored epochs: on rank 0, run.restore(records, seconds)"
         if not isinstance(one["accuracies"], list) or len(one["accuracies"]) != most:
             return "after the second start there is not one accuracy for each epoch of both"
@@ -564,34 +556,25 @@ def _whole(about, judge, points_to="", cases="whole"):
     return Part(about, _NO_DICT, points_to, cases=cases, judge=judge, needs="parallel")
 
 
-PROGRAM = Exercise(
-    ("main",),
-    draw_programs,
-    observe_program,
-    {
-        "parallel": Part("", _NO_DICT, cases="whole", judge=_parallel),
-        "shares": _whole("Each rank trains its share, and no image is left out", _shares,
-                         "print the indices of each rank's sampler for 14 images on 3 ranks"),
-        "order": _whole("Every epoch has an order of its own", _order, "print the first labels of two epochs"),
-        "randomness": _whole("Crops and masks differ between ranks and epochs, and can be repeated", _randomness,
-                             "print torch.initial_seed() and some pixels on each rank, in each epoch"),
-        "gradients": _whole("All ranks step by the mean of their gradients", _averaged,
-                            "on two ranks, print the loss, and the gradient of one weight, in each step"),
-        "rates": _whole("Uses recipe's learning rates, step by step", _rates, "print scheduler.get_last_lr() in the loop"),
-        "evaluation": _whole("All ranks evaluate one network, each test image once", _evaluated,
-                             "print the indices of the test images that each rank evaluates, for 7 images on 3 ranks"),
-        "metrics": _whole("Losses and accuracies of all images", _true_metrics, "write down two ranks' sums, and divide them by hand"),
-        "time": _whole("Seconds and throughput of the whole job", _times, "print the record of each epoch, and let rank 1 sleep for a second in each"),
-        "transcript": _whole("Rank 0 reports, in the format", _transcript, "compare what each rank prints and writes with the docstring and EPOCH_LINE"),
-        "sync": _whole("Synchronised batch norm where it is asked for", _synchronised, "print(model) after wrapping it", "sync"),
-        "stop": _whole("All ranks stop in the right epoch", _stopped,
-                       "write down the accuracies of seven images on three ranks, epoch by epoch", "stopping"),
-        "resumes": _whole("Continues from rank 0's checkpoint as if nothing had happened", _resumes,
-                          "run it twice with the same args.checkpoint, and stop the first run after an epoch", "resumed"),
-    },
-    "run it on two ranks: launch(main, 2, (parse_arguments(few),), backend=\"gloo\")",
-    _shown,
-    guarded="sync stopping resumed",
-    share=known_to_ranks,
-    **watched(RANKS, Program, ranks_of),
-)  # fmt: skip
+PROGRAM = Exercise(("main",), draw_programs, observe_program, {
+    "parallel": Part("", _NO_DICT, cases="whole", judge=_parallel),
+    "shares": _whole("Each rank trains its share, and no image is left out", _shares,
+                     "print the indices of each rank's sampler for 14 images on 3 ranks"),
+    "order": _whole("Every epoch has an order of its own", _order, "print the first labels of two epochs"),
+    "randomness": _whole("Crops and masks differ between ranks and epochs, and can be repeated", _randomness,
+                         "print torch.initial_seed() and some pixels on each rank, in each epoch"),
+    "gradients": _whole("All ranks step by the mean of their gradients", _averaged,
+                        "on two ranks, print the loss, and the gradient of one weight, in each step"),
+    "rates": _whole("Uses recipe's learning rates, step by step", _rates, "print scheduler.get_last_lr() in the loop"),
+    "evaluation": _whole("All ranks evaluate one network, each test image once", _evaluated,
+                         "print the indices of the test images that each rank evaluates, for 7 images on 3 ranks"),
+    "metrics": _whole("Losses and accuracies of all images", _true_metrics, "write down two ranks' sums, and divide them by hand"),
+    "time": _whole("Seconds and throughput of the whole job", _times, "print the record of each epoch, and let rank 1 sleep for a second in each"),
+    "transcript": _whole("Rank 0 reports, in the format", _transcript, "compare what each rank prints and writes with the docstring and EPOCH_LINE"),
+    "sync": _whole("Synchronised batch norm where it is asked for", _synchronised, "print(model) after wrapping it", "sync"),
+    "stop": _whole("All ranks stop in the right epoch", _stopped,
+                   "write down the accuracies of seven images on three ranks, epoch by epoch", "stopping"),
+    "resumes": _whole("Continues from rank 0's checkpoint as if nothing had happened", _resumes,
+                      "run it twice with the same args.checkpoint, and stop the first run after an epoch", "resumed"),
+}, "run it on two ranks: launch(main, 2, (parse_arguments(few),), backend=\"gloo\")", _shown,
+    guarded="sync stopping resumed", share=known_to_ranks, **watched(RANKS, Program, ranks_of))  # fmt: skip

@@ -11,10 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import pathlib
-import shutil
-import tempfile
-import threading
 import time
 import types
 
@@ -23,38 +19,43 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.data import ImageData, Split
-from course_lib.exercises.ranks.broker_process_group import joined, left
-from course_lib.exercises.ranks.collective_broker import CollectiveBroker
-from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, collective_group
+from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, joined
+from course_lib.exercises.ranks.programs import (
+    ENTERING,
+    HERE,
+    Killed,
+    Restarted,
+    ask_grader,
+    give_stand_ins,
+    named,
+    pretended,
+    started,
+    started_twice,
+    weights_of,
+)
 
 __all__ = ["RANKS", "Program", "draw_programs", "known_to_ranks", "observe_program", "ranks_of", "small_network"]
 
 RANKS = 3  # at most
 CLASSES, SIDE, HIDDEN = 4, 4, 4
 WEIGHTS = 28 * HIDDEN + 2 * HIDDEN + (4 * HIDDEN + 1) * CLASSES
-MOST_CALLS = 600
 
 
-class Program(CollectiveBroker):
-    """What each rank's program did, in order; it answers with the test images' outputs of the epoch."""
+class Program(Restarted):
+    """It answers with the test images' outputs of the epoch."""
 
     def __init__(self, case):
         super().__init__(case["ranks"])
         self.case = case
-        self.calls = [[] for _ in range(case["ranks"])]  # of each rank: [name, facts]
         self.epochs = [0] * case["ranks"]  # begun
         self._stepped, self._killed = [False] * case["ranks"], [False] * case["ranks"]
-        self.saved, self.changed = False, None  # the last layer in the checkpoint, and as it is for the second start
 
-    @property
-    def answers(self):
-        return {**super().answers, "called": self.called, "checkpoint": self.checkpoint}
+    def last_layer(self):
+        states = named(self.calls[0], "evaluate")
+        return small_network(states[-1]["weights"])[-1].weight.detach().clone() if states else None
 
     def called(self, rank, name, facts):
-        """A stand-in was called; what it returns."""
-        if len(self.calls[rank]) > MOST_CALLS or not isinstance(facts, dict):
-            raise ValueError
-        self.calls[rank].append([name, facts])
+        super().called(rank, name, facts)
         if name == "again":
             self._stepped[rank] = False
         if name == "forward":
@@ -69,24 +70,9 @@ class Program(CollectiveBroker):
             return self.case["outputs"][epoch][facts["images"]]
         return None
 
-    def checkpoint(self, rank, file):
-        """What is in the file of the second start: another last layer than was saved, where the format is safetensors."""
-        if rank != 0 or not isinstance(file, torch.Tensor) or file.dtype is not torch.uint8:
-            raise ValueError
-        content = file.numpy().tobytes()
-        states = [facts["weights"] for name, facts in self.calls[0] if name == "evaluate"]
-        if not states:
-            return file
-        layer = small_network(states[-1])[-1].weight.detach().clone()
-        self.saved, self.changed = layer.numpy().tobytes() in content, layer
-        if self.saved and content[8:9] == b"{":
-            self.changed = 0.75 * layer
-            content = content.replace(layer.numpy().tobytes(), self.changed.numpy().tobytes(), 1)
-        return torch.frombuffer(bytearray(content), dtype=torch.uint8)
-
     def evidence(self):
         carried = [sum(each.nbytes(rank) for each in self.collectives) for rank in range(self.size)]
-        return {"calls": self.calls, "carried": carried, "saved": self.saved, "changed": self.changed}
+        return super().evidence() | {"carried": carried}
 
 
 # --- drawing
@@ -172,70 +158,36 @@ def known_to_ranks(case, rank):
 
 # --- what is sent beside the student's code
 
-HERE = threading.local()  # the ranks of a test are threads
-SEED, JOIN, COUNT, PRESENT = (
-    torch.manual_seed,
-    dist.init_process_group,
-    torch.cuda.device_count,
-    torch.cuda.is_available,
-)
-PRETENDING = threading.Lock()
-pretending = 0  # ranks that pretend
+JOIN = dist.init_process_group
 
 
-class Killed(Exception):
-    """The job ends in the middle of an epoch."""
-
-
-def ask_grader(name, **facts):
-    """State that a stand-in was called, with what; the answer is what it returns."""
-    return HERE.outside("called", name, facts)
-
-
-def noted_seed(seed):
-    HERE.seed = int(seed)
-    return SEED(seed)
-
-
-def pretended_join(*given, **named):
+def pretended_join(*given, **options):
     """In the place of init_process_group: the group that the grader carries."""
-    if getattr(HERE, "outside", None) is None or HERE.joining:
-        return JOIN(*given, **named)
-    HERE.joining = True
-    try:
-        joined({"rank": HERE.rank, "size": HERE.size}, HERE.outside, CollectiveProcessGroup)
-    finally:
-        HERE.joining = False
-    return ask_grader("join", backend=str(given[0] if given else named.get("backend")))
+    if getattr(HERE, "outside", None) is None or given[:1] == ("by_the_grader",):
+        return JOIN(*given, **options)
+    joined({"rank": HERE.rank, "size": HERE.size}, HERE.outside, CollectiveProcessGroup)
+    return ask_grader("join", backend=str(given[0] if given else options.get("backend")))
 
 
 @contextlib.contextmanager
 def pretended_machine():
-    """No GPU, torchrun's environment, the grader's group; each rank's last torch.manual_seed is noted.
-
-    Ranks that are threads share all of it, and the generator, but not the notes.
-    """
-    global pretending
+    """No GPU, torchrun's environment and the grader's group; ranks that are threads share all of it."""
     places = {"RANK": HERE.rank, "LOCAL_RANK": HERE.rank, "WORLD_SIZE": HERE.size, "LOCAL_WORLD_SIZE": HERE.size}
-    with PRETENDING:
-        pretending += 1
+    with ENTERING:
         before = dict(os.environ)
         os.environ.update({name: str(value) for name, value in places.items()})
-        torch.manual_seed = torch.random.manual_seed = noted_seed
-        dist.init_process_group = pretended_join
-        torch.cuda.device_count, torch.cuda.is_available = (lambda: 0), (lambda: False)
     try:
-        yield
+        with pretended(
+            (dist, "init_process_group", pretended_join),
+            (torch.cuda, "device_count", lambda: 0),
+            (torch.cuda, "is_available", lambda: False),
+        ):
+            yield
     finally:
-        with PRETENDING:
-            pretending -= 1
+        with ENTERING:
             for name in places:
                 os.environ.pop(name, None)
             os.environ.update({name: before[name] for name in places if name in before})
-            if pretending == 0:
-                torch.manual_seed = torch.random.manual_seed = SEED
-                dist.init_process_group = JOIN
-                torch.cuda.device_count, torch.cuda.is_available = COUNT, PRESENT
 
 
 def small_network(weights):
@@ -244,10 +196,6 @@ def small_network(weights):
     model = nn.Sequential(*layers)
     nn.utils.vector_to_parameters(weights.clone(), model.parameters())
     return model
-
-
-def weights_of(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def statistics_of(model):
@@ -366,25 +314,18 @@ class Run:
 
 
 def observe_program(case, rank, outside, main):
-    HERE.rank, HERE.size, HERE.outside, HERE.joining = rank, case["ranks"], outside, False
+    HERE.rank, HERE.size, HERE.outside = rank, case["ranks"], outside
     HERE.case, HERE.weights, HERE.clock, HERE.seed, HERE.passed = case, case["weights"][0], 50.0, None, []
-    names = getattr(main, "__globals__", {})
-    clock = types.ModuleType("time")
+    clock, clocks = types.ModuleType("time"), ("perf_counter", "monotonic", "time")
     clock.__dict__.update(vars(time))
-    for name in ("perf_counter", "monotonic", "time"):
-        setattr(clock, name, clock_now)
-    clocks = [getattr(time, name) for name in ("perf_counter", "monotonic", "time")]
-    names.update({name: clock for name, value in names.items() if value is time})
-    names.update({name: clock_now for name, value in names.items() if any(value is each for each in clocks)})
-    names.update({name: noted_seed for name, value in names.items() if value is SEED})
-    names.update({name: pretended_join for name, value in names.items() if value is JOIN})
-    for function in (
+    clock.__dict__.update(dict.fromkeys(clocks, clock_now))
+    stand_ins = [
         stand_in_recipe, stand_in_load, stand_in_load_data, stand_in_network, stand_in_rank_device, stand_in_assessment_print,
         stand_in_same_on_all_ranks,
-    ):  # fmt: skip
-        names[function.__name__.removeprefix("stand_in_")] = function
+    ]  # fmt: skip
+    imported = [(time, clock), (JOIN, pretended_join), *((getattr(time, name), clock_now) for name in clocks)]
+    names = give_stand_ins(main, stand_ins, imported)
     names["AUGMENTATIONS"] = {"none": None, "crop": marked_images, "affine": None}
-    folder = tempfile.mkdtemp()
     args = argparse.Namespace(
         dataset="hidden", train_samples=0, test_samples=0, epochs=case["most"], batch_size=case["batch_size"],
         base_lr=case["base_lr"], momentum=case["momentum"], weight_decay=0.0, warmup_epochs=0.0,
@@ -395,51 +336,16 @@ def observe_program(case, rank, outside, main):
     try:
         with pretended_machine():
             if case["resumes"]:
-                return resumed(case, rank, outside, main, args, folder)
-            with collective_group(rank, case["ranks"], outside):
-                returned = main(args, Run())
-                up = dist.is_initialized()
-            return facts_of(returned) | {"up": up, "files": []}
+                returned, ended = started_twice(main, args, Run(), rank, case["ranks"], outside, second_weights)
+            else:
+                returned, ended = started(main, args, Run(), rank, case["ranks"], outside)
+            return facts_of(returned) | ended
     finally:
         HERE.outside = None
-        shutil.rmtree(folder, ignore_errors=True)
 
 
-def resumed(case, rank, outside, main, args, folder):
-    """The program twice; every rank has a file of its own in the place of the shared one, to see who writes."""
-    args.checkpoint = os.path.join(folder, "state.safetensors")
-    raised = True
-    try:
-        with contextlib.suppress(Killed):
-            main(args, Run())
-        left()
-        written = os.path.exists(args.checkpoint)
-        joined_again(rank, case["ranks"], outside)
-        file = [None]
-        if rank == 0 and written:
-            content = bytearray(pathlib.Path(args.checkpoint).read_bytes())
-            file = [outside("checkpoint", torch.frombuffer(content, dtype=torch.uint8)).numpy().tobytes()]
-        dist.broadcast_object_list(file, src=0)
-        left()
-        if file[0] is not None:
-            pathlib.Path(args.checkpoint).write_bytes(file[0])
-        HERE.weights, HERE.passed, HERE.seed = case["weights"][1], [], None
-        ask_grader("again")
-        returned = main(args, Run())
-        up = dist.is_initialized()
-        raised = False
-        return facts_of(returned) | {"up": up, "files": [written]}
-    finally:
-        left()
-        outside("left", raised)
-
-
-def joined_again(rank, size, outside):
-    HERE.joining = True
-    try:
-        joined({"rank": rank, "size": size}, outside, CollectiveProcessGroup)
-    finally:
-        HERE.joining = False
+def second_weights():
+    HERE.weights, HERE.passed, HERE.seed = HERE.case["weights"][1], [], None
 
 
 def facts_of(returned):
