@@ -1,7 +1,7 @@
 """Every described exercise: right answers earn everything, each mistake loses its parts, in both checks.
 
 Nothing of a mistake needs a sandbox: it is judged here, on 2 seeds in `make test` and on 20 in CI. Where a judgement is
-costly, CI has 6 seeds and `make test-all` 20; `make test` has the first mistake and wrong answer of an exercise on ranks, and
+costly, CI has 3 seeds for a right answer, 1 for a wrong one, and `make test-all` 20; `make test` has the first mistake and wrong answer of an exercise on ranks, and
 none of those in a table's COSTLY. The cases of the visible check are always the same, so
 it is called once, beside the fewer seeds that judge the answer. `test_in_the_sandbox.py` judges one right and one wrong answer
 of each exercise there. `tables/labNN_answers.py` says what is lost.
@@ -54,14 +54,14 @@ def costly(lab, name):
     return exercises_of(lab)[name].ranks > 1 or name in getattr(TABLES[lab], "COSTLY", ())
 
 
-def with_seeds(names, rows, exercise_of=lambda lab, name, *_: (lab, name), soon=lambda *row: True):
+def with_seeds(names, rows, exercise_of=lambda lab, name, *_: (lab, name), soon=lambda *row: True, costly_in_ci=3):
     """Parametrize with rows, each of them with several numbers of seeds; `soon`: whether `make test` has the row."""
     params = []
     for row in rows:
         lab, name = exercise_of(*row)
         thorough, slow = pytest.mark.thorough, pytest.mark.slow
         classes = [(FEW, ())] * soon(*row) + (
-            [(range(3), thorough), (range(20), slow)] if costly(lab, name) else [(range(20), thorough)]
+            [(range(costly_in_ci), thorough), (range(20), slow)] if costly(lab, name) else [(range(20), thorough)]
         )
         for seeds, marks in classes:
             params.append(pytest.param(*row, seeds, marks=marks, id=f"{'-'.join(map(str, row))}-{len(seeds)} seeds"))
@@ -193,7 +193,7 @@ def early(lab, name, mistake):
     return not costly(lab, name) or (mistake == first and exercises_of(lab)[name].ranks > 1)
 
 
-@with_seeds("lab, name, mistake", LOST, soon=early)
+@with_seeds("lab, name, mistake", LOST, soon=early, costly_in_ci=1)
 def test_a_known_mistake_loses_its_parts_and_is_named(lab, name, mistake, seeds):
     answers = answers_of(lab)[name]
     known = answers.mistakes[mistake]
@@ -217,7 +217,7 @@ def soon(lab, mistake):
     return not costly(lab, name) or (mistake == first and exercises_of(lab)[name].ranks > 1)
 
 
-@with_seeds("lab, mistake", WRONG, lambda lab, mistake: (lab, TABLES[lab].WRONG[mistake][0]), soon)
+@with_seeds("lab, mistake", WRONG, lambda lab, mistake: (lab, TABLES[lab].WRONG[mistake][0]), soon, costly_in_ci=1)
 def test_another_mistake_loses_its_parts(lab, mistake, seeds):
     name, source, lost, words = TABLES[lab].WRONG[mistake]
     look = soon(lab, mistake) == (seeds == FEW)
