@@ -1,0 +1,4 @@
+LOSES={}
+WRONG={}
+RIGHT={}
+SAYS={}
