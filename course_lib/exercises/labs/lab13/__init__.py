@@ -71,9 +71,9 @@ LEDGER = Exercise(("ledger",), _draw_trainings, observe_ledger, {
     "state": Part("The optimiser's state", "the bytes of the optimiser's state are not those of all tensors in optimizer.state",
         cases="plain state", keys="state"),
     "storages": Part("Each storage once", "memory that two tensors share counts twice, or a view counts wrongly: "
-        "count each untyped_storage() once, and whole", cases="tied views", needs="weights"),
+        "count each untyped_storage() once, and whole", cases="tied views", keys="parameters gradients", needs="weights"),
     "frozen": Part("Frozen and freed weights", "with a frozen or a freed layer it is not right: a frozen weight has no "
-        "gradient and no state, a freed one no bytes", cases="frozen", needs="weights"),
+        "gradient, a freed one no bytes", cases="frozen", keys="parameters gradients", needs="weights"),
 }, hint="one layer of 2 inputs and 1 output has 3 numbers, 12 bytes of weights; AdamW keeps two numbers and a counter for each tensor",
     show="{about}, sizes {sizes}")  # fmt: skip
 
