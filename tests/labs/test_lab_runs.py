@@ -42,6 +42,7 @@ def run(*command, folder, timeout=1200):
         pytest.param("10", "10_kfac", 2, marks=pytest.mark.slow),
         pytest.param("11", "11_scaling_study", 2, marks=pytest.mark.slow),
         pytest.param("12", "12_assessment", 2, marks=pytest.mark.slow),
+        pytest.param("13", "13_sharding", 2, marks=pytest.mark.slow),
     ],
 )
 def test_smoke(number, lab, ranks, tmp_path):

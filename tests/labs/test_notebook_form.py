@@ -46,6 +46,7 @@ def test_there_are_labs():
         "10_kfac",
         "11_scaling_study",
         "12_assessment",
+        "13_sharding",
     } <= {path.stem for path in NOTEBOOKS}
     assert all(path.parent.name == path.stem for path in NOTEBOOKS)
 

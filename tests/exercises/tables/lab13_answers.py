@@ -43,7 +43,7 @@ RIGHT = {
 
 # Name → exercise, source, parts that are lost, words of the reason.
 WRONG = {
-    "state everywhere": ("zero1", edited("zero1", "if owner == dist.get_rank()]", "]"), "state balance frozen", "keeps the state of all"),
+    "state everywhere": ("zero1", edited("zero1", "if owner == rank]", "]"), "state balance frozen", "keeps the state of all"),
     "nothing sent": ("zero1", edited("zero1", "            dist.broadcast(p.data, src=owner)\n", "            pass\n"),
         "values bytes frozen few", "each owner broadcasts"),
     "from rank 0": ("zero1", edited("zero1", "src=owner", "src=0"), "values bytes frozen few", ""),
