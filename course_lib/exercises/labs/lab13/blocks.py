@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from course_lib.exercises.comparing import equal
 from course_lib.exercises.description import Exercise, Part
@@ -64,21 +65,21 @@ def stack(case):
     return blocks
 
 
-GATHERED = {}  # rank → the collected vectors, which this does not keep in memory
+GATHERED = {}  # rank → a weak reference to the memory of each collected vector, and its bytes
 
 
 def collected(shard):
-    """Stands in for `start_all_gather`."""
-    whole = torch.empty(shard.numel() * dist.get_world_size(), dtype=shard.dtype)
-    GATHERED[dist.get_rank()].append(StorageWeakRef(whole.untyped_storage()))
+    """Stands in for `start_all_gather`. NumPy's array has the memory, as long as a tensor needs it."""
+    memory = np.empty(shard.numel() * dist.get_world_size())
+    GATHERED[dist.get_rank()].append((weakref.ref(memory), memory.nbytes))
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    whole = torch.from_numpy(memory)
     return whole, gather(whole, shard.detach().contiguous(), async_op=True)
 
 
 def collected_bytes(rank):
     """Bytes of collected vectors that are in memory now."""
-    found = [torch.UntypedStorage._new_with_weak_ptr(each.cdata) for each in GATHERED[rank] if not each.expired()]
-    return sum(each.nbytes() for each in found if each is not None)
+    return sum(nbytes for memory, nbytes in GATHERED[rank] if memory() is not None)
 
 
 def kept_bytes(block):
