@@ -109,7 +109,16 @@ def _own_inputs(case, rank):
 
 
 def observe_zero3(case, rank, outside, ShardedBlock):
-    GATHERED[rank], marks = [], []
+    GATHERED[rank] = []
+    try:
+        return followed(case, rank, outside, ShardedBlock)
+    finally:
+        del GATHERED[rank]  # or the answer, which now refers to it, could not be sent to another process
+
+
+def followed(case, rank, outside, ShardedBlock):
+    """What the answer's blocks do and keep in some steps."""
+    marks = []
     beside(ShardedBlock, reduce_scatter=by_the_backend, start_all_gather=collected)
     originals = stack(case)
     with collective_group(rank, case["world"], outside):
