@@ -43,6 +43,8 @@ RIGHT = {
 
 # Name → exercise, source, parts that are lost, words of the reason.
 WRONG = {
+    "one gradient": ("ledger", edited("ledger", "p.grad for p in parameters if", "p.grad for p in parameters[:1] if"), "weights storages frozen", ""),
+    "not cut anew": ("reshard", "def reshard(shards, numbers, ranks, rank):\n    return shards[rank % len(shards)]\n", "whole padding", "join the shards"),
     "state everywhere": ("zero1", edited("zero1", "if owner == rank]", "]"), "state balance frozen", "keeps the state of all"),
     "nothing sent": ("zero1", edited("zero1", "            dist.broadcast(p.data, src=owner)\n", "            pass\n"),
         "values bytes frozen few", "each owner broadcasts"),
