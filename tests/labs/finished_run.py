@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 # Labs whose curve has the accuracy on validation images; the weights are tried on test images.
 VALIDATION = (
     "01_single_gpu", "02_ddp", "03_batch_size_scaling", "04_momentum_warmup_novograd", "05_resnet_hw", "06_communication",
-    "07_sync_async_sgd", "10_kfac",
+    "07_sync_async_sgd", "10_kfac", "13_sharding",
 )  # fmt: skip
 SMOKE = {"12_assessment": "cifar10-synthetic"}  # data sets of the smoke profile, where it is another
 FILES = {"learning_curve.csv", "run.json", "model.safetensors", "assessment.out"}
@@ -55,7 +55,7 @@ def accuracy_of(weights, record):
     if record["lab"] == "05_resnet_hw":  # behind the notebook's Standardise; one part is named differently
         model = HomeworkResNet(len(staged.classes), len(staged.mean)).eval()
         tensors = {name[2:].replace(".shortcut.", ".downsample."): tensor for name, tensor in tensors.items()}
-    elif record["lab"] in ("08_parallel_sgd_mpi", "09_hogwild"):
+    elif record["lab"] in ("08_parallel_sgd_mpi", "09_hogwild", "13_sharding"):
         model = ParallelSGDNet(len(staged.classes), len(staged.mean)).eval()
     elif record["lab"] == "10_kfac":
         model = SmallCNN(in_channels=len(staged.mean), num_classes=len(staged.classes)).eval()

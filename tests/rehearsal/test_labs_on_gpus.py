@@ -12,7 +12,12 @@ LABS = Path(__file__).parents[2] / "labs"
 NOTEBOOKS = [path for path in sorted(LABS.glob("[0-9][0-9]_*/[0-9][0-9]_*.ipynb")) if rehearse.may_use_gpus(path)]
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+# Lab 13 frees memory and knows it by its address; a pretended tensor has neither a storage nor an address of its own.
+STORAGES = pytest.mark.xfail(reason="pretended tensors have no storages", strict=True)
+REHEARSED = [pytest.param(path, marks=[STORAGES] * path.stem.startswith("13"), id=path.stem) for path in NOTEBOOKS]
+
+
+@pytest.mark.parametrize("notebook", REHEARSED)
 def test_lab_on_two_gpus(two_gpus, notebook):
     ended = two_gpus.run(rehearse.code_cells(notebook, rehearse.parameters(notebook, two_gpus.gpus)))
     assert ended is None, ended
