@@ -42,6 +42,7 @@ def run(*command, folder, timeout=1200):
         pytest.param("10", "10_kfac", 2, marks=pytest.mark.slow),
         pytest.param("11", "11_scaling_study", 2, marks=pytest.mark.slow),
         pytest.param("12", "12_assessment", 2, marks=pytest.mark.slow),
+        pytest.param("14", "14_model_parallel", 2, marks=pytest.mark.slow),
     ],
 )
 def test_smoke(number, lab, ranks, tmp_path):
@@ -50,7 +51,8 @@ def test_smoke(number, lab, ranks, tmp_path):
     assert "Traceback" not in done.stderr
     folder = tmp_path / "run"
     record, epochs = complete(folder, lab, ranks)
-    assert float(epochs[-1]["val_accuracy"]) > 0.3  # it learns: guessing scores 0.1
+    # It learns: guessing scores 0.1, and always a space 0.17.
+    assert float(epochs[-1]["val_accuracy"]) > (0.2 if lab == "14_model_parallel" else 0.3)
     executed = nbformat.read(folder / f"{lab}.ipynb", as_version=4)
     assert all(c.execution_count for c in executed.cells if c.cell_type == "code" and c.source)
     assert f"done: {folder}" in done.stdout and "Epoch =  1: Cumulative Time" in done.stdout
