@@ -75,7 +75,7 @@ def divided_matrices(title: str) -> Figure:
             w, h = (width / 2, height) if cut == "columns" else (width, height / 2)
             at = (left + rank * w, 0) if cut == "columns" else (left, (1 - rank) * h)
             if cut is None:
-                colour = COLOURS["reference"]
+                at, h, colour = (left, 0), height, COLOURS["reference"]
             axes.add_patch(plt.Rectangle(at, w, h, facecolor=colour, edgecolor="white", alpha=0.8))
         axes.text(left + width / 2, -0.5, name, ha="center", va="top", fontsize=9)
     axes.set(xlim=(-1, 22), ylim=(-1.3, 4.3), aspect="equal")

@@ -50,55 +50,57 @@ _ISEND_BACK = "requests.append((dist.isend(x.grad, rank - 1, group=groups[1]), x
 
 # Other mistakes: name → (exercise, source, parts that are lost, words of the reason).
 WRONG = {
-    "f without backward": ("conjugate", edited(OURS["conjugate"], _F_BACK, "return gradient, None"), "f kept group", "passes the gradient on"),
+    "f without backward": ("conjugate", edited("conjugate", _F_BACK, "return gradient, None"), "f kept group", "passes the gradient on"),
     "g sums twice": (
-        "conjugate", edited(OURS["conjugate"], "    def backward(ctx, gradient):\n        return gradient, None",
+        "conjugate", edited("conjugate", "    def backward(ctx, gradient):\n        return gradient, None",
                             "    def backward(ctx, gradient):\n        return _summed(gradient, None), None"),
         "g kept group", "sums the gradients",
     ),
-    "f sums in forward": ("conjugate", edited(OURS["conjugate"], "return x.view_as(x)", "return _summed(x, group)"), "f kept group", "sums in forward"),
-    "in place": ("conjugate", edited(OURS["conjugate"], "tensor.clone().contiguous()", "tensor.detach()"), "kept", "clone it first"),
-    "no group": ("conjugate", edited(OURS["conjugate"], "dist.all_reduce(total, group=group)", "dist.all_reduce(total)"), "group", "group=group"),
-    "no f": ("layers", edited(OURS["layers"], "copy_to_ranks(x, self.group)", "x"), "column-input group", "this rank's part only"),
-    "no g": ("layers", edited(OURS["layers"], "sum_over_ranks(F.linear(x, self.weight), self.group)", "F.linear(x, self.weight)"), "row row-bias own group", "sum_over_ranks is missing"),
+    "f sums in forward": ("conjugate", edited("conjugate", "return x.view_as(x)", "return _summed(x, group)"), "f kept group", "sums in forward"),
+    "in place": ("conjugate", edited("conjugate", "tensor.clone().contiguous()", "tensor.detach()"), "kept", "clone it first"),
+    "no group": ("conjugate", edited("conjugate", "dist.all_reduce(total, group=group)", "dist.all_reduce(total)"), "group", "group=group"),
+    "no f": ("layers", edited("layers", "copy_to_ranks(x, self.group)", "x"), "column-input group", "this rank's part only"),
+    "no g": ("layers", edited("layers", "sum_over_ranks(F.linear(x, self.weight), self.group)", "F.linear(x, self.weight)"), "row row-bias own group", "sum_over_ranks is missing"),
     "bias on each rank": (
-        "layers", edited(OURS["layers"], "sum_over_ranks(F.linear(x, self.weight), self.group)\n        return total if self.bias is None else total + self.bias",
+        "layers", edited("layers", "sum_over_ranks(F.linear(x, self.weight), self.group)\n        return total if self.bias is None else total + self.bias",
                          "sum_over_ranks(F.linear(x, self.weight, self.bias), self.group)\n        return total"),
         "row-bias group", "once by each rank",
     ),
-    "a view": ("layers", edited(OURS["layers"], "part.clone(memory_format=torch.contiguous_format)", "part"), "own", "views of the whole"),
-    "world's place": (
-        "layers", edited(OURS["layers"], "dist.get_world_size(group)", "dist.get_world_size()", "dist.get_rank(group)", "dist.get_rank()"), "group", "dist.get_rank(group)",
-    ),
-    "columns for rows": ("layers", edited(OURS["layers"], "own_part(linear.weight, 0, group)", "own_part(linear.weight.T, 0, group).data.T"), "column column-input row row-bias own group", ""),
-    "heads mixed": ("blocks", edited(OURS["blocks"], "qkv.weight.data[rows], qkv.bias.data[rows]", "qkv.weight.data, qkv.bias.data"), "attention divided messages group", "same whole heads"),
+    "a view": ("layers", edited("layers", "part.clone(memory_format=torch.contiguous_format)", "part"), "own", "views of the whole"),
+    "world's place": ("layers", edited("layers", "dist.get_rank(group)", "dist.get_rank()"), "group", "raised"),
+    "columns for rows": ("layers", edited("layers", "own_part(linear.weight, 0, group)", "own_part(linear.weight.T, 0, group).data.T"), "column column-input row row-bias own group", ""),
+    "heads mixed": ("blocks", edited("blocks", "qkv.weight.data[rows], qkv.bias.data[rows]", "qkv.weight.data, qkv.bias.data"), "attention divided messages group", "same whole heads"),
     "the whole MLP": (
-        "blocks", edited(OURS["blocks"], "self.up = ColumnParallelLinear(mlp.up, group)", "self.up = mlp.up", "self.down = RowParallelLinear(mlp.down, group)", "self.down = mlp.down"),
+        "blocks", edited("blocks", "self.up = ColumnParallelLinear(mlp.up, group)", "self.up = mlp.up", "self.down = RowParallelLinear(mlp.down, group)", "self.down = mlp.down"),
         "mlp divided messages group", "parts of the whole gradient",
     ),
     "three layers for one": (
-        "blocks", edited(OURS["blocks"], "F.gelu(self.up(x))", "F.gelu(F.linear(copy_to_ranks(copy_to_ranks(x, self.up.group) / dist.get_world_size(self.up.group), self.up.group), self.up.weight, self.up.bias))"), "mlp divided messages group", "",
+        "blocks", edited("blocks", "F.gelu(self.up(x))", "F.gelu(F.linear(copy_to_ranks(copy_to_ranks(x, self.up.group) / dist.get_world_size(self.up.group), self.up.group), self.up.weight, self.up.bias))"), "mlp divided messages group", "",
     ),
     "summed once more": (
-        "blocks", edited(OURS["blocks"], "return self.down(F.gelu(self.up(x)))", "out = self.down(F.gelu(self.up(x)))\n        again = out.detach().clone()\n        dist.all_reduce(again, group=self.up.group)\n        return out"),
+        "blocks", edited("blocks", "return self.down(F.gelu(self.up(x)))", "out = self.down(F.gelu(self.up(x)))\n        again = out.detach().clone()\n        dist.all_reduce(again, group=self.up.group)\n        return out"),
         "messages", "one all-reduce in forward",
     ),
-    "blocks without a group": ("blocks", edited(OURS["blocks"], "(mlp.up, group)", "(mlp.up)", "(mlp.down, group)", "(mlp.down)"), "group", "give `group`"),
+    "blocks without a group": ("blocks", edited("blocks", "(mlp.up, group)", "(mlp.up)", "(mlp.down, group)", "(mlp.down)"), "group", "give `group`"),
     "never back": ("orders", _FIRST + "def one_forward_one_backward(s, p, m): return [('F', n) for n in range(m)]", "1f1b few", "1F1B"),
     "one after another": (
-        "pipeline", edited(OURS["pipeline"], "for kind, n in order:", "for kind, n in [(kind, n) for n in range(len(inputs)) for kind in 'FB']:"), "order", "only one stage works",
+        "pipeline", edited("pipeline", "for kind, n in order:", "for kind, n in [(kind, n) for n in range(len(inputs)) for kind in 'FB']:"), "order", "only one stage works",
     ),
     "GPipe always": (
-        "pipeline", edited(OURS["pipeline"], "for kind, n in order:", "for kind, n in [(kind, n) for kind in 'FB' for n in range(len(inputs))]:"), "order", "not in the order",
+        "pipeline", edited("pipeline", "for kind, n in order:", "for kind, n in [(kind, n) for kind in 'FB' for n in range(len(inputs))]:"), "order", "not in the order",
     ),
-    "a sum": ("pipeline", edited(OURS["pipeline"], " / len(inputs)", ""), "gradients loss order messages deadlock", "divide each loss"),
-    "no loss": ("pipeline", edited(OURS["pipeline"], "return total", "return 0.0"), "loss", "does not return"),
+    "a sum": ("pipeline", edited("pipeline", " / len(inputs)", ""), "gradients loss order messages deadlock", "divide each loss"),
+    "no loss": ("pipeline", edited("pipeline", "return total", "return 0.0"), "loss", "does not return"),
     "blocking sends": (
-        "pipeline", edited(OURS["pipeline"], _ISEND, "dist.send(message, rank + 1)", _ISEND_BACK, "dist.send(x.grad, rank - 1)"), "deadlock", "deadlock",
+        "pipeline", edited("pipeline", _ISEND, "dist.send(message, rank + 1)", _ISEND_BACK, "dist.send(x.grad, rank - 1)"), "deadlock", "deadlock",
     ),
-    "each gradient twice": ("pipeline", edited(OURS["pipeline"], _ISEND_BACK, _ISEND_BACK + "\n                " + "requests.append((dist.isend(x.grad, rank - 1, tag=1), x.grad))"), "messages", "one gradient back"),
+    "shapes in messages": (
+        "pipeline", edited("pipeline", "                dist.recv(x, rank - 1", "                dist.recv(torch.zeros(2), rank - 1)\n                dist.recv(x, rank - 1",
+                           "                " + _ISEND, "                shape = torch.tensor(message.shape).float()\n                requests.append((dist.isend(shape, rank + 1), shape))\n                " + _ISEND),
+        "messages", "one gradient back",
+    ),
     "free memory": ("plan", instead("plan", "def rank_bytes(model, plan): return 16 * rank_parameters(model, plan)"), "memory choice none", "the bytes are not"),
-    "a step without computing": ("plan", edited(OURS["plan"], "tokens * model[\"seconds_per_token\"] / (t * p)", "0.0"), "one-time time choice none", "on one device"),
+    "a step without computing": ("plan", edited("plan", "tokens * model[\"seconds_per_token\"] / (t * p)", "0.0"), "one-time time choice none", "on one device"),
 }  # fmt: skip
 
 SAYS = {}
