@@ -107,6 +107,7 @@ SAMPLE = {
         "lab01-evaluate", "lab02-epoch", "lab02-program", "lab03-gradient-norms", "lab04-novograd", "lab05-basic-block", "lab06-ring",
         "lab06-six", "lab07-average", "lab07-server", "lab08-averaging", "lab08-start", "lab09-program", "lab10-average", "lab11-measure", "lab12-program",
         "lab13-zero3",
+        "lab14-layers",
     ),
     "exercises/test_in_the_sandbox.py::test_what_equals_everything_and_a_blank_earn_nothing": (
         "lab01-evaluate", "lab02-epoch", "lab03-gradient-norms", "lab04-novograd", "lab06-ring", "lab09-collision",

