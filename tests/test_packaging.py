@@ -192,7 +192,7 @@ def test_its_labs_are_release_copies(repository, wheel):
     assert sorted(name.replace(prefix, "labs/") for name in copies) == sources
     assert [name for name in wheel.namelist() if name.endswith(".ipynb") and name not in copies] == []
     notebooks = [name for name in copies if name.endswith(".ipynb")]
-    assert len(notebooks) == 12
+    assert len(notebooks) == 14
     for name in notebooks:
         text = wheel.read(name).decode()
         assert "YOUR CODE HERE" in text and "YOUR ANSWER HERE" in text

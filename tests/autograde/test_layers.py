@@ -16,7 +16,10 @@ import autograde
 
 ROOT = Path(autograde.__file__).resolve().parents[1]
 DEPTH, ENTRIES = 9, 12
-ONE_PER_LAB = ("course_lib/exercises/labs", "course_lib/exercises/answers", "course_lib/runs/run_evidence/labs", "autograde/rubrics")
+ONE_PER_LAB = (
+    "course_lib/exercises/labs", "course_lib/exercises/answers", "course_lib/plots", "course_lib/runs/run_evidence/labs",
+    "autograde/rubrics",
+)  # fmt: skip
 
 
 def import_statements(body):
