@@ -11,10 +11,7 @@ edited = OURS.edited
 RIGHT = {
     "recipe": [
         """
-import math
-
-
-def recipe(model, args, ranks, steps_per_epoch):  # AdamW, a cosine
+def recipe(model, args, ranks, steps_per_epoch):  # AdamW, a straight line
     small = [p for p in model.parameters() if p.dim() == 1]
     large = [p for p in model.parameters() if p.dim() != 1]
     optimizer = torch.optim.AdamW([dict(params=small, weight_decay=0), dict(params=large)], lr=args.base_lr * ranks,
@@ -24,7 +21,7 @@ def recipe(model, args, ranks, steps_per_epoch):  # AdamW, a cosine
     def factor(step):
         if step < warm:
             return 0.1 + 0.9 * step / warm
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warm) / (total - warm))))
+        return max(0.0, (total - step) / (total - warm))
 
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, [factor] * 2)
 """,
@@ -93,7 +90,7 @@ _OF = {
                              '"weight_decay": args.weight_decay}]'), "groups", "all of the model's parameters"),
         "no warm-up": (edited("recipe", "        if step < warm:\n            return (step + 1) / (warm + 1)\n", "        if step < warm:\n            return 1.0\n"), "warmup", "a quarter"),
         "a warm-up of steps": (edited("recipe", "round(args.warmup_epochs * steps_per_epoch)", "round(args.warmup_epochs)"), "warmup", "warm-up"),
-        "no fall": (edited("recipe", "max(0.0, (total - step) / (total - warm))", "1.0"), "decay", "above 5 %"),
+        "no fall": (edited("recipe", "0.5 * (1 + math.cos(math.pi * min(1.0, (step - warm) / (total - warm))))", "1.0"), "decay", "above 5 %"),
         "a fall of epochs": (edited("recipe", "total = args.epochs * steps_per_epoch", "total = args.epochs * steps_per_epoch // 2"), "decay", "long before"),
         "the optimiser alone": (edited("recipe", "return optimizer, torch", "return torch"), _RECIPE, "LambdaLR"),
     },
