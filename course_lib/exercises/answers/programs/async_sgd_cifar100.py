@@ -5,28 +5,145 @@ Rank 0 serves, the others work. Run it by `python async_sgd_cifar100.py` (a serv
 the same command continues from the server's last epoch.
 """
 
+import math
 import time
 
 import torch
 import torch.distributed as dist
-from resnet_cifar100 import (
-    add,
-    build_network,
-    evaluate,
-    parameter_groups,
-    precision,
-    set_up_training,
-    training_batches,
-)
+from torch import nn
+from torch.nn import functional as F
 from torch.optim.swa_utils import update_bn
 
+from course_lib.data import Batches
 from course_lib.training.homework import HomeworkRun
+from course_lib.training.precision import bfloat16_pays
 
 NAME = "async_sgd_cifar100"
 GRADIENT, STOP = 1.0, 2.0  # the first number of an answer
 HEAD = 5  # of a message: kind, version, sum of losses, correct predictions, images
 STATISTICS = 50  # batches from which batch norm's statistics are computed
 MEAN, STD = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)  # CIFAR-100's training images
+
+
+class Normalise(nn.Module):
+    """Images in 0…1 → mean 0 and standard deviation 1 per channel."""
+
+    def __init__(self, mean, std):
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, x):
+        return (x - self.mean) / self.std
+
+
+def make_shortcut(in_channels, channels, stride):
+    if stride == 1 and in_channels == channels:
+        return nn.Identity()
+    projection = nn.Conv2d(in_channels, channels, 1, stride=stride, bias=False)
+    return nn.Sequential(projection, nn.BatchNorm2d(channels))
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, in_channels, channels, stride=1):
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.shortcut = make_shortcut(in_channels, channels, stride)
+
+    def forward(self, x):
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(out + self.shortcut(x))
+
+
+def stage(before, channels, blocks, stride):
+    return nn.Sequential(
+        BasicBlock(before, channels, stride), *(BasicBlock(channels, channels) for _ in range(blocks - 1))
+    )
+
+
+def build_network(num_classes):
+    """Images (B, 3, H, W) in 0…1 → logits (B, num_classes)."""
+    first = nn.Conv2d(3, 32, 3, padding=1, bias=False)
+    return nn.Sequential(
+        Normalise(MEAN, STD),
+        first, nn.BatchNorm2d(32), nn.ReLU(), nn.Dropout(0.1),
+        stage(32, 32, 2, 1), stage(32, 64, 4, 2), stage(64, 128, 4, 2), stage(128, 256, 2, 2),
+        nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(256, num_classes),
+    )  # fmt: skip
+
+
+def parameter_groups(model, weight_decay):
+    weights = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    return [{"params": weights, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+
+
+def crop_and_flip(images, padding, generator):
+    count, _, height, width = images.shape
+    device = images.device
+    top, left = torch.randint(2 * padding + 1, (2, count), generator=generator, device=device)
+    mirrored = torch.randint(2, (count, 1), generator=generator, device=device).bool()
+    rows = top[:, None] + torch.arange(height, device=device)
+    columns = left[:, None] + torch.arange(width, device=device)
+    columns = torch.where(mirrored, columns.flip(1), columns)
+    padded = F.pad(images, (padding,) * 4).permute(0, 2, 3, 1)
+    sample = torch.arange(count, device=device)[:, None, None]
+    return padded[sample, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def warmup_cosine(step, total, warm):
+    if step < warm:
+        return 1 / 25 + (1 - 1 / 25) * step / warm
+    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(total - warm, 1)))
+
+
+def precision(run):
+    return torch.autocast(run.device.type, torch.bfloat16, enabled=bfloat16_pays(run.device))
+
+
+def add(sums, loss, logits, labels):
+    """Add a batch, on the device: fetching a number after each step would make the GPU wait for Python."""
+    sums[0] += loss.detach() * len(labels)
+    sums[1] += (logits.argmax(1) == labels).sum()
+    sums[2] += len(labels)
+
+
+def set_up_training(run, model, images_per_step, steps_per_epoch):
+    """Optimiser, schedule and loss of the recipe of lab 05."""
+    given = run.options
+    highest = given.base_lr * images_per_step / 128  # base_lr is for 128 images per step
+    groups = parameter_groups(model, given.weight_decay)
+    optimizer = torch.optim.SGD(groups, lr=highest, momentum=given.momentum, nesterov=given.momentum > 0)
+    total = given.epochs * steps_per_epoch
+    warm = min(round(given.warmup_epochs * steps_per_epoch), total - 1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_cosine(step, total, warm))
+    return optimizer, scheduler, nn.CrossEntropyLoss(label_smoothing=given.label_smoothing)
+
+
+def training_batches(run, rank, ranks):
+    """This rank's share of the training images, in 0…1, cropped and flipped."""
+    given = run.options
+    return Batches(
+        run.data.train, given.batch_size, run.device, mean=(0,) * 3, std=(1,) * 3, shuffle=True, seed=given.seed,
+        augment=lambda images, generator: crop_and_flip(images, given.padding, generator), rank=rank, world_size=ranks,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def evaluate(run, model, split, loss_fn):
+    """Sum of losses, right predictions and images."""
+    model.eval()
+    sums = torch.zeros(3, device=run.device)
+    batches = Batches(split, 250, run.device, mean=(0,) * 3, std=(1,) * 3)
+    for images, labels in batches:
+        with precision(run):
+            logits = model(images)
+            loss = loss_fn(logits, labels)
+        add(sums, loss, logits, labels)
+    return sums.tolist()
 
 
 def empty_message(model):
@@ -90,8 +207,7 @@ def keep_staleness(path, epoch, stale):
 
 def serve(run, model, group):
     updates_per_epoch = max(len(run.data.train) // run.options.batch_size, 1)
-    groups = parameter_groups(model, run.options.weight_decay)
-    optimizer, scheduler, loss_fn = set_up_training(run, groups, run.options.batch_size, updates_per_epoch)
+    optimizer, scheduler, loss_fn = set_up_training(run, model, run.options.batch_size, updates_per_epoch)
     run.restore(model, optimizer, scheduler)
     server = Server(run, model, group, updates_per_epoch)
     batches, stopped = training_batches(run, 0, 1), 0
@@ -105,21 +221,21 @@ def serve(run, model, group):
         seconds = time.perf_counter() - started
         batches.set_epoch(epoch)
         update_bn((images for (images, _), _ in zip(batches, range(STATISTICS), strict=False)), model)
-        loss, correct, images = evaluate(run, model, run.data.validation, loss_fn).tolist()
+        loss, correct, images = evaluate(run, model, run.data.validation, loss_fn)
         keep_staleness(run.output_dir / "staleness.csv", epoch, stale)  # before the checkpoint, which says what counts
         run.end_epoch(
             model, optimizer, scheduler, train_loss=sums[0] / sums[2], train_accuracy=sums[1] / sums[2],
             validation_loss=loss / images, validation_accuracy=correct / images, seconds=seconds, images=int(sums[2]),
         )  # fmt: skip
     server.dismiss(run.world_size - 1 - stopped)
-    _, correct, images = evaluate(run, model, run.data.test, loss_fn).tolist()
+    _, correct, images = evaluate(run, model, run.data.test, loss_fn)
     run.finish(model, correct / images)
 
 
 def work(run, model, group):
     index, workers = run.rank - 1, run.world_size - 1
     batches, parameters = training_batches(run, index, workers), list(model.parameters())
-    _, _, loss_fn = set_up_training(run, parameters, run.options.batch_size, 1)
+    _, _, loss_fn = set_up_training(run, model, run.options.batch_size, 1)
     question, answer = empty_message(model), empty_message(model)
     dist.broadcast(answer, src=0, group=group)
     unpack(answer, parameters)

@@ -1,8 +1,7 @@
 """Your residual network on CIFAR-100. The homework asks for 60 % test accuracy.
 
 Run it by `python resnet_cifar100.py`, by `torchrun --standalone --nproc-per-node=N resnet_cifar100.py`, or by the job scripts
-in deploy/. After an interruption, the same command continues after the last epoch that ended. The other programs of this
-folder import from this one what they have in common with it.
+in deploy/. After an interruption, the same command continues after the last epoch that ended.
 """
 
 import math
@@ -62,11 +61,11 @@ def stage(before, channels, blocks, stride):
     )
 
 
-def build_network(num_classes, mean=MEAN, std=STD):
+def build_network(num_classes):
     """Images (B, 3, H, W) in 0…1 → logits (B, num_classes)."""
     first = nn.Conv2d(3, 32, 3, padding=1, bias=False)
     return nn.Sequential(
-        Normalise(mean, std),
+        Normalise(MEAN, STD),
         first, nn.BatchNorm2d(32), nn.ReLU(), nn.Dropout(0.1),
         stage(32, 32, 2, 1), stage(32, 64, 4, 2), stage(64, 128, 4, 2), stage(128, 256, 2, 2),
         nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(256, num_classes),
@@ -102,58 +101,6 @@ def precision(run):
     return torch.autocast(run.device.type, torch.bfloat16, enabled=bfloat16_pays(run.device))
 
 
-def add(sums, loss, logits, labels):
-    """Add a batch, on the device: fetching a number after each step would make the GPU wait for Python."""
-    sums[0] += loss.detach() * len(labels)
-    sums[1] += (logits.argmax(1) == labels).sum()
-    sums[2] += len(labels)
-
-
-def means(run, sums):
-    """Mean loss and accuracy over all ranks."""
-    if run.world_size > 1:
-        dist.all_reduce(sums)
-    loss, correct, images = sums.tolist()
-    return loss / images, correct / images
-
-
-@torch.no_grad()
-def evaluate(run, model, split, loss_fn, rank=0, ranks=1):
-    """Sum of losses, right predictions and images of a rank's share of the images."""
-    model.eval()
-    sums = torch.zeros(3, device=run.device)
-    for images, labels in Batches(split, 250, run.device, mean=(0,) * 3, std=(1,) * 3, rank=rank, world_size=ranks):
-        with precision(run):
-            logits = model(images)
-            loss = loss_fn(logits, labels)
-        add(sums, loss, logits, labels)
-    return sums
-
-
-def training_batches(run, rank, ranks):
-    """This rank's share of the training images, in 0…1, cropped and flipped."""
-    given = run.options
-    return Batches(
-        run.data.train, given.batch_size, run.device, mean=(0,) * 3, std=(1,) * 3, shuffle=True, seed=given.seed,
-        augment=lambda images, generator: crop_and_flip(images, given.padding, generator), rank=rank, world_size=ranks,
-    )  # fmt: skip
-
-
-def highest_rate(run, images_per_step):
-    return run.options.base_lr * images_per_step / 128  # base_lr is for 128 images per step
-
-
-def set_up_training(run, groups, images_per_step, steps_per_epoch):
-    """Optimiser, schedule and loss. Groups of parameters may have highest learning rates of their own."""
-    given = run.options
-    highest = highest_rate(run, images_per_step)
-    optimizer = torch.optim.SGD(groups, lr=highest, momentum=given.momentum, nesterov=given.momentum > 0)
-    total = given.epochs * steps_per_epoch
-    warm = min(round(given.warmup_epochs * steps_per_epoch), total - 1)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_cosine(step, total, warm))
-    return optimizer, scheduler, nn.CrossEntropyLoss(label_smoothing=given.label_smoothing)
-
-
 def train_one_epoch(run, model, batches, optimizer, scheduler, loss_fn):
     """Sum of losses, right predictions and images of this rank."""
     model.train()
@@ -170,36 +117,65 @@ def train_one_epoch(run, model, batches, optimizer, scheduler, loss_fn):
     return sums
 
 
-def train_network(run, model, groups):
-    """With several ranks by DistributedDataParallel."""
-    model = model.to(run.device, memory_format=torch.channels_last)
-    batches = training_batches(run, run.rank, run.world_size)
-    images_per_step = run.options.batch_size * run.world_size
-    optimizer, scheduler, loss_fn = set_up_training(run, groups, images_per_step, len(batches))
+@torch.no_grad()
+def evaluate(run, model, split, loss_fn):
+    """Mean loss and accuracy over all ranks' shares of the images."""
+    model.eval()
+    sums = torch.zeros(3, device=run.device)
+    batches = Batches(split, 250, run.device, mean=(0,) * 3, std=(1,) * 3, rank=run.rank, world_size=run.world_size)
+    for images, labels in batches:
+        with precision(run):
+            logits = model(images)
+            loss = loss_fn(logits, labels)
+        add(sums, loss, logits, labels)
+    return means(run, sums)
+
+
+def add(sums, loss, logits, labels):
+    """Add a batch, on the device: fetching a number after each step would make the GPU wait for Python."""
+    sums[0] += loss.detach() * len(labels)
+    sums[1] += (logits.argmax(1) == labels).sum()
+    sums[2] += len(labels)
+
+
+def means(run, sums):
+    if run.world_size > 1:
+        dist.all_reduce(sums)
+    loss, correct, images = sums.tolist()
+    return loss / images, correct / images
+
+
+def train(run):
+    given = run.options
+    model = build_network(len(run.data.classes)).to(run.device, memory_format=torch.channels_last)
+    highest = given.base_lr * given.batch_size * run.world_size / 128  # base_lr is for 128 images per step
+    groups = parameter_groups(model, given.weight_decay)
+    optimizer = torch.optim.SGD(groups, lr=highest, momentum=given.momentum, nesterov=given.momentum > 0)
+    batches = Batches(
+        run.data.train, given.batch_size, run.device, mean=(0,) * 3, std=(1,) * 3, shuffle=True, seed=given.seed,
+        augment=lambda images, generator: crop_and_flip(images, given.padding, generator),
+        rank=run.rank, world_size=run.world_size,
+    )  # fmt: skip
+    total = given.epochs * len(batches)
+    warm = min(round(given.warmup_epochs * len(batches)), total - 1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_cosine(step, total, warm))
     run.restore(model, optimizer, scheduler)
     wrapped = model
     if run.world_size > 1:
         wrapped = DistributedDataParallel(model, device_ids=[run.device] if run.device.type == "cuda" else None)
-
-    def evaluated(split):
-        return means(run, evaluate(run, model, split, loss_fn, run.rank, run.world_size))
-
+    loss_fn = nn.CrossEntropyLoss(label_smoothing=given.label_smoothing)
     for epoch in run.epochs():
         batches.set_epoch(epoch)
         started = time.perf_counter()
-        train_loss, train_accuracy = means(run, train_one_epoch(run, wrapped, batches, optimizer, scheduler, loss_fn))
+        sums = train_one_epoch(run, wrapped, batches, optimizer, scheduler, loss_fn)
+        train_loss, train_accuracy = means(run, sums)
         seconds = time.perf_counter() - started
-        validation_loss, validation_accuracy = evaluated(run.data.validation)
+        validation_loss, validation_accuracy = evaluate(run, model, run.data.validation, loss_fn)
         run.end_epoch(
             model, optimizer, scheduler, train_loss=train_loss, train_accuracy=train_accuracy,
             validation_loss=validation_loss, validation_accuracy=validation_accuracy, seconds=seconds,
         )  # fmt: skip
-    run.finish(model, evaluated(run.data.test)[1])
-
-
-def train(run):
-    model = build_network(len(run.data.classes))
-    train_network(run, model, parameter_groups(model, run.options.weight_decay))
+    run.finish(model, evaluate(run, model, run.data.test, loss_fn)[1])
 
 
 if __name__ == "__main__":
