@@ -59,6 +59,10 @@ CLASSES |= {"cifar100": 100, "tiny-imagenet": 200}
 def test_weights_that_guess_back_up_no_accuracy_that_is_asked_for(path):
     for run in load_rubric(path).runs:
         model, asked = run.model, run.threshold
+        if model is None:  # the curve alone says it
+            claimed = sum(criterion.points for criterion in run.criteria if criterion.kind.endswith("_accuracy"))
+            assert claimed <= 0.2 * run.max_points, run.name
+            continue
         classes = min(CLASSES[name] for name in model.datasets)
         held = HeldOut(model.images // classes, model.images, "", "")
         assert held.accuracy + held.uncertainty + model.tolerance < 0.9 * asked, run.name
