@@ -10,8 +10,8 @@ CI_TESTS := (exhibits or (labs or thorough) and not quick) and not (slow or gpu 
 
 help:
 	@echo "make demo      stage FashionMNIST, run labs 01 and 02, grade them, write the report"
-	@echo "make test      the quick tests: every exercise, every command, a sample of the rest (8 minutes on two cores)"
-	@echo "make test-ci   what continuous integration adds: every hostile submission, every lab (20 to 25 minutes more)"
+	@echo "make test      the quick tests: every exercise, every command, a sample of the rest (6 minutes on two cores)"
+	@echo "make test-ci   what continuous integration adds: every hostile submission, every lab (20 minutes more)"
 	@echo "make test-all  all tests, also those that need Slurm, a browser or a GPU (hours)"
 	@echo "make mutants   break the library on purpose, one line at a time; a test must fail each time (one hour)"
 	@echo "make jupyter   JupyterLab on copies of the labs to fill in, in $(MY_LABS)/"
