@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from data_prep import catalogue, made_up, staged, staging
 from data_prep.errors import Damaged, DataError, NotStaged, UnknownDataset
 from data_prep.root import data_root
 
@@ -27,6 +26,8 @@ def data() -> None:
 @_root
 def list_command(root: Path | None) -> None:
     """Show which sets are staged, their sources and their provenance."""
+    from data_prep import made_up
+
     root = data_root(root)
     click.echo(f"data root: {root}")
     for name in _known(root):
@@ -45,6 +46,8 @@ def list_command(root: Path | None) -> None:
 )
 def fetch(names: tuple[str, ...], root: Path | None, mirror: Path | None) -> None:
     """Stage the data sets NAME... that are not staged yet."""
+    from data_prep import catalogue, staging
+
     with _bad_names():
         for name in names:
             catalogue.entry(name)
@@ -56,6 +59,8 @@ def fetch(names: tuple[str, ...], root: Path | None, mirror: Path | None) -> Non
 @_root
 def verify(names: tuple[str, ...], root: Path | None) -> None:
     """Hash every file of the staged data sets NAME... again."""
+
+    from data_prep import staged
 
     def check(name: str) -> None:
         files = staged.verify(name, root)
@@ -75,6 +80,8 @@ def verify(names: tuple[str, ...], root: Path | None) -> None:
 )
 def synth(name: str, root: Path | None, files: Path | None) -> None:
     """Make a small synthetic set in place of NAME, for tests and for machines without data."""
+
+    from data_prep import staging
 
     def make(name: str) -> None:
         if files is None:
@@ -116,11 +123,15 @@ def _bad_names() -> Iterator[None]:
 
 def _known(root: Path) -> list[str]:
     """The catalogue's names, then those of other folders that hold a staged set."""
+    from data_prep import catalogue, staged
+
     others = sorted(path.parent.name for path in root.glob(f"[!.]*/{staged.DESCRIPTION}"))
     return list(dict.fromkeys([*catalogue.CATALOGUE, *others]))
 
 
 def _state(name: str, root: Path) -> str:
+    from data_prep import staged
+
     try:
         dataset = staged.read(name, root)
     except NotStaged:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import click
 
-from autograde.rubric.schema import RubricError, find_rubric
-
 __all__ = ["COURSE", "LAB"]
 
 COURSE = click.option(
@@ -25,6 +23,8 @@ class _Lab(click.ParamType):
     name = "lab"
 
     def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        from autograde.rubric.schema import RubricError, find_rubric
+
         try:
             return find_rubric(value).lab
         except RubricError as error:

@@ -1,4 +1,7 @@
-"""``lab grade`` and ``lab report``; the `lab` command finds them by their entry points."""
+"""``lab grade`` and ``lab report``; the `lab` command finds them by their entry points.
+
+What the work needs is imported by the functions: `lab --help` reads this module and takes no second.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,7 @@ from pathlib import Path
 
 import click
 
-from autograde.batch.grade_lab import grade_lab
-from autograde.batch.slurm import slurm_option
 from autograde.commands.arguments import COURSE, LAB
-from autograde.commands.progress import Progress
-from autograde.gradebook.scores import CourseError, source_path
-from autograde.grading.grading_context import source_notebook
-from autograde.grading.rubric_check import rubric_problems
-from autograde.reports.report import ReportError, write_report
-from autograde.rubric.schema import RUBRICS, RubricError, find_rubric, rubric_names
-from autograde.sandbox.bubblewrap import SandboxError
-from autograde.submission.student_id import is_student_id
-from course_lib.runs.run_evidence.quoting import quote
-from course_lib.runs.slurm.squeue import SlurmError
 
 __all__ = ["grade", "report"]
 
@@ -30,6 +21,9 @@ UNSANDBOXED = (
 
 
 def _students(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    from autograde.submission.student_id import is_student_id
+    from course_lib.runs.run_evidence.quoting import quote
+
     for value in values:
         if not is_student_id(value):
             raise click.BadParameter(f"{quote(value)} is not a student id (letters, digits, _.@-)")
@@ -37,6 +31,8 @@ def _students(context: click.Context, parameter: click.Parameter, values: tuple[
 
 
 def _slurm(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    from autograde.batch.slurm import slurm_option
+
     try:
         return dict(slurm_option(value) for value in values)
     except ValueError as error:
@@ -63,7 +59,6 @@ def _slurm(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.option(
     "--rubrics",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=RUBRICS,
     help="The folder of the rubrics, instead of the course's own.",
 )
 @click.option("--no-sandbox", is_flag=True, help="Run students' code with your rights. Every result will say so.")
@@ -78,7 +73,7 @@ def grade(
     executor: str,
     slurm: dict[str, str],
     force: bool,
-    rubrics: Path,
+    rubrics: Path | None,
     no_sandbox: bool,
     check_rubrics: bool,
 ) -> None:
@@ -87,6 +82,14 @@ def grade(
     LAB is 1, 01 or 01_single_gpu. Students' code runs in a sandbox. A submission that has a verdict and has not changed
     is not graded again, so after an interruption the same command continues. People score written answers in formgrader.
     """
+    from autograde.batch.grade_lab import grade_lab
+    from autograde.commands.progress import Progress
+    from autograde.gradebook.scores import CourseError
+    from autograde.rubric.schema import RUBRICS, RubricError, rubric_names
+    from autograde.sandbox.bubblewrap import SandboxError
+    from course_lib.runs.slurm.squeue import SlurmError
+
+    rubrics = rubrics or RUBRICS
     if check_rubrics:
         _check_rubrics([lab] if lab else rubric_names(rubrics), course, rubrics)
         return
@@ -132,6 +135,11 @@ def grade(
 
 
 def _check_rubrics(labs: list[str], course: Path, rubrics: Path) -> None:
+    from autograde.gradebook.scores import CourseError, source_path
+    from autograde.grading.grading_context import source_notebook
+    from autograde.grading.rubric_check import rubric_problems
+    from autograde.rubric.schema import RubricError, find_rubric
+
     count = 0
     for lab in labs:
         try:
@@ -163,6 +171,10 @@ def report(labs: tuple[str, ...], course: Path, output: Path | None) -> None:
 
     Without -o they go to COURSE/reports/. The students' pages are beside the class's.
     """
+    from autograde.gradebook.scores import CourseError
+    from autograde.reports.report import ReportError, write_report
+    from autograde.rubric.schema import RubricError
+
     name = labs[0] if len(labs) == 1 else "labs_" + "_".join(lab.split("_")[0] for lab in labs)
     try:
         path = write_report(list(labs), course, output or course / "reports" / f"{name}.html")

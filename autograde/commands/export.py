@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from autograde.commands.arguments import COURSE, LAB
-from autograde.gradebook.scores import CourseError
-from autograde.reports.export.canvas import fill_canvas
-from autograde.reports.export.csv_file import ExportError
-from autograde.reports.export.fill import Filled
-from autograde.reports.export.moodle import fill_moodle
-from autograde.reports.export.nbgrader_csv import nbgrader_csv
-from autograde.reports.export.scores import read_scores
-from autograde.rubric.schema import Rubric, find_rubric
-from course_lib.system.atomic import write_atomically
+
+if TYPE_CHECKING:
+    from autograde.rubric.schema import Rubric
 
 __all__ = ["export"]
 
@@ -67,6 +62,15 @@ def export(
     LAB is 1, 01 or 01_single_gpu. For Canvas and Moodle give the downloaded file by --template. The command fills in the
     scores, changes nothing else, and writes a new file, ready for the upload.
     """
+    from autograde.gradebook.scores import CourseError
+    from autograde.reports.export.canvas import fill_canvas
+    from autograde.reports.export.csv_file import ExportError
+    from autograde.reports.export.fill import Filled
+    from autograde.reports.export.moodle import fill_moodle
+    from autograde.reports.export.nbgrader_csv import nbgrader_csv
+    from autograde.reports.export.scores import read_scores
+    from autograde.rubric.schema import find_rubric
+
     rubric = find_rubric(lab)
     given = click.get_current_context().params
     for name, formats in _OPTIONS.items():
@@ -102,6 +106,9 @@ def _titles(rubric: Rubric) -> list[str]:
 
 def _write(content: bytes, path: Path, template: Path | None) -> None:
     """Write an export, whole or not at all; `template` is a file that it must not replace."""
+    from autograde.reports.export.csv_file import ExportError
+    from course_lib.system.atomic import write_atomically
+
     if template is not None and path.exists() and os.path.samefile(path, template):
         raise ExportError(f"{path} is the template; choose another place, or name it with -o to overwrite it")
     try:

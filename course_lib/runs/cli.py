@@ -24,6 +24,7 @@ class _LabCommands(click.Group):
 
 
 @click.group(cls=_LabCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="distributed-training-labs", prog_name="lab")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def lab(context: click.Context, debug: bool) -> None:
@@ -64,6 +65,17 @@ def start(lab_names: tuple[str, ...], every: bool, scripts: bool, output: str) -
     from course_lib.runs.start_lab import start_labs
 
     start_labs(lab_names, output, every=every, scripts_only=scripts, log=click.echo)
+
+
+@lab.command()
+@click.option("--json", "wants_json", is_flag=True, help="Print the report as JSON.")
+def doctor(wants_json: bool) -> None:
+    """Examine this machine, and name a remedy for each problem. The exit code is 1 if there is a problem."""
+    from course_lib.system.doctor import as_json, as_text, examine
+
+    findings = examine()
+    click.echo(as_json(findings) if wants_json else as_text(findings))
+    sys.exit(any(finding.state == "problem" for finding in findings))
 
 
 def main() -> None:

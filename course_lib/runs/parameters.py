@@ -34,8 +34,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import torch
-
 from course_lib.system.hardware import available_cores
 
 __all__ = ["ParameterError", "Rule", "check_parameters", "check_values", "did_you_mean", "read_rules"]
@@ -218,6 +216,8 @@ def _atom(text: str, values: Mapping[str, Any], rules: Mapping[str, Rule]) -> fl
 
 
 def _check_machine(name: str, wanted: int) -> None:
+    import torch  # a second; the commands that only read parameters do without
+
     present, cores = torch.cuda.device_count(), available_cores()
     if present and wanted > present:
         raise ParameterError(

@@ -206,7 +206,7 @@ def test_a_missing_run_folder_is_a_flag_and_one_sentence(lab_course, hand_in, gr
 def test_a_terminal_that_lacks_a_letter_of_an_id_stops_nothing(monkeypatch):
     terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
     monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setattr("autograde.commands.cli.grade_lab", lambda *_, **options: print("zoë") or [])
+    monkeypatch.setattr("autograde.batch.grade_lab.grade_lab", lambda *_, **options: print("zoë") or [])
     grade.main(["1", "--course", "nowhere", "--student", "zoë"], standalone_mode=False)
     terminal.flush()
     assert b"zo\\xeb" in terminal.buffer.getvalue()

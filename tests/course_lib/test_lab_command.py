@@ -77,6 +77,15 @@ def test_the_command_lists_those_of_other_packages(lab):
     assert done.returncode == 0 and all(f"\n  {name} " in done.stdout for name in ("run", "start", "data", "grade"))
 
 
+LATER = {"torch", "numpy", "pandas", "matplotlib", "papermill", "nbformat", "nbgrader", "sqlalchemy", "msgspec"}
+
+
+def test_help_imports_nothing_that_takes_long():
+    program = "import sys; from course_lib.runs.cli import lab; lab(['--help'], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "sweep" in done.stdout and not LATER & set(done.stdout.split())
+
+
 RANK_ASLEEP = """
 import time
 from course_lib.distributed import launch
