@@ -64,7 +64,14 @@ def with_seeds(names, rows, exercise_of=lambda lab, name, *_: (lab, name), soon=
             [(range(costly_in_ci), thorough), (range(20), slow)] if costly(lab, name) else [(range(20), thorough)]
         )
         for seeds, marks in classes:
-            params.append(pytest.param(*row, seeds, marks=marks, id=f"{'-'.join(map(str, row))}-{'one seed' if seeds == FEW else f'{len(seeds)} seeds'}"))
+            params.append(
+                pytest.param(
+                    *row,
+                    seeds,
+                    marks=marks,
+                    id=f"{'-'.join(map(str, row))}-{'one seed' if seeds == FEW else f'{len(seeds)} seeds'}",
+                )
+            )
     return pytest.mark.parametrize(f"{names}, seeds", params)
 
 
@@ -238,7 +245,13 @@ def test_a_sandbox_gets_no_answer(lab, name):
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, True, [math.nan] * 2, (math.inf,) * 2, [True] * 2, "text"])
-@pytest.mark.parametrize("lab, name", EXERCISES)
+@pytest.mark.parametrize(
+    "lab, name",
+    [
+        pytest.param(*each, marks=[pytest.mark.thorough] * (each[1] in getattr(TABLES[each[0]], "COSTLY", ())))
+        for each in EXERCISES
+    ],
+)
 def test_odd_values_earn_nothing(lab, name, value):
     functions = tuple([lambda *question, **options: value] * len(exercises_of(lab)[name].functions))
     (findings,) = verdicts(lab, name, functions, FEW)
