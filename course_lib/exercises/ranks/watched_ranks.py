@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Client, Connection, Listener
@@ -17,8 +18,14 @@ from course_lib.distributed import RankFailedError, launch
 from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise, Watch
 from course_lib.exercises.ranks.launched_ranks import shown_to_the_student, until_the_limit
+from course_lib.live_view.check_failed import CheckFailed
 
 __all__ = ["on_watched_ranks", "watched"]
+
+_GROUP = {  # what PyTorch says of the process group → the fault
+    "process group has not been initialized": "there is no process group yet",
+    "default process group twice": "dist.init_process_group() is called where the process group exists",
+}
 
 
 def on_watched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable[..., Any]]) -> dict[str, Any]:
@@ -40,6 +47,13 @@ def on_watched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable
             return launch(_observe, ranks, arguments, timeout=seconds, process_group=False, threads=1)
 
     def raised(error: RankFailedError) -> str:
+        for said, fault in _GROUP.items():
+            if said in error.reason:
+                where = re.search(rf"line \d+, in ({'|'.join(exercise.functions)})\b", error.rank_traceback)
+                raise CheckFailed(
+                    f"on {ranks} ranks {fault}{f' ({where[0]})' if where else ''}. "
+                    "Call dist.init_process_group() once, where dist.is_initialized() is False."
+                ) from None
         return f"on {ranks} ranks {getattr(watch, 'fault', '') or 'your function raised'}."
 
     hangs = f"on {ranks} ranks it hangs: one waits for something that never comes. Where each was tells which."

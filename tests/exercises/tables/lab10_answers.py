@@ -228,6 +228,10 @@ WRONG = {
         "conv-factors", "def conv_factors(x, g, *_): return [t.transpose(0, 1).flatten(1).cov() for t in (x, g)]",
         "a g", "a whole patch",
     ),
+    "no hooks": (
+        "kfac", edited("kfac", "            layer.register_forward_hook(self.watch)\n", "            pass\n"),
+        "linear conv average interval clip evaluation", "not those that your factors",
+    ),
     "hooks in every pass": (
         "kfac", edited("kfac", "        if layer.training and torch.is_grad_enabled():\n", "        if True:\n"), "evaluation", "an evaluation in eval mode",
     ),

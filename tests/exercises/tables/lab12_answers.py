@@ -174,6 +174,11 @@ _OF = {
                                      "        if checkpoint:\n            checkpoint.save(*state, records, times)\n        if rank == 0:\n"), "resumes", "every rank writes"),
         "a new optimiser": (edited("program", "restore_on_every_rank(*state)", "restore_on_every_rank(model.module, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), scheduler)"), "resumes", "schedule anew"),
         "the group left": (edited("program", "        dist.destroy_process_group()\n", "        pass\n"), "resumes", "still there"),
+        "a start from the first epoch": (edited("program", "checkpoint.restore_on_every_rank(*state)", "[], []"), "resumes", "from the first epoch"),
+        "an epoch after the target": (edited("program", "    stopped = reached(accuracies, args)\n    while", "    stopped = False\n    while"), "resumes", "trains another epoch"),
+        "no group": (edited("program", "        dist.init_process_group(\"nccl\" if own_gpu else \"gloo\")\n", ""), "resumes", "process group"),
+        "two groups": (edited("program", "    if made_group:\n        own_gpu", "    if True:\n        own_gpu"), _WHOLE, "process group"),
+        "always the same": (edited("program", "same=same_on_all_ranks(model.module)", "same=True"), "metrics", "`same`"),
         "the curve begins anew": (edited("program", "            run.restore(records, times)\n", "            pass\n"), "resumes", "run.restore"),
         "a transcript without a training": (
             "def main(args, run=None):\n"

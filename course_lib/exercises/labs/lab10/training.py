@@ -115,7 +115,15 @@ def observe_training(case, KFAC):
             except Exception as error:  # a hook that needs a graph
                 return {"step 1": f"the evaluation raised: {error}"}
             model.train()
-        kfac.step(case["lr"])
+        try:
+            kfac.step(case["lr"])
+        except KeyError as error:
+            if not isinstance(error.args[0], nn.Module):
+                raise
+            return (
+                f"step() finds nothing of the layer {error}. The constructor registers the forward hook on every layer "
+                "(layer.register_forward_hook(self.watch)), and the hook keeps the activations and the gradient"
+            )
         found[f"step {step}"] = [p.grad.detach().clone() for p in model.parameters()]
         with torch.no_grad():
             for p in model.parameters():

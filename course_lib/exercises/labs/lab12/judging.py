@@ -361,6 +361,10 @@ def _true_metrics(case, seen, right):
     accuracies = [record[6] for record in records]
     if not all(equal(one["accuracies"], accuracies, CLOSE) for one in seen["ranks"]):
         return "`accuracies`, which it returns, are not the validation accuracies of all epochs, the same on every rank"
+    for calls, one in zip(seen["calls"], seen["ranks"], strict=True):
+        asked, last = named(calls, "same")[-1:], named(calls, "evaluate")[-1]["weights"]
+        if one["same"] is not True or not asked or not near(asked[0]["weights"], last, 1e-5):
+            return "`same`, which it returns, is not what same_on_all_ranks says of the network at the end"
     return ""
 
 
@@ -471,6 +475,8 @@ def _stopped(case, seen, right):
 
 def _resumes(case, seen, right):
     killed, most = case["killed"], case["most"]
+    if killed > most:  # never
+        return _rests(case, seen)
     written = [one["files"] for one in seen["ranks"]]
     if written[0] != [True]:
         return (
@@ -525,6 +531,25 @@ def _resumes(case, seen, right):
             return "after the second start there is not one accuracy for each epoch of both"
         if one["up"] is not False:
             return "at the end the process group that main made is still there: dist.destroy_process_group()"
+    return ""
+
+
+def _rests(case, seen):
+    """The first start has reached the target, so the second trains nothing. A first one that did not is judged elsewhere."""
+    for calls, one in zip(seen["calls"], seen["ranks"], strict=True):
+        cut = [name for name, _ in calls].index("again")
+        if len(_epochs(calls[:cut])) != _due(case):
+            continue
+        if named(calls[cut:], "forward"):
+            return "a restored training that has reached its target trains another epoch: ask reached(…) before the first one"
+        if (
+            one["stopped"] is not True
+            or not isinstance(one["accuracies"], list)
+            or len(one["accuracies"]) != _due(case)
+        ):
+            return (
+                "a restored training that has reached its target does not return its accuracies, and True for `stopped`"
+            )
     return ""
 
 

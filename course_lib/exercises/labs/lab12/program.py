@@ -130,7 +130,9 @@ def draw_programs(random):
         ],
         "resumed": [
             case(2, 12, 3, two, "2 ranks without a process group, 4 epochs, and the job is killed in the third", killed=2,
-                 target=0.95)
+                 target=0.95),
+            case(2, 12, 3, ((3, 3), (3, 3), (1, 1)), "2 ranks without a process group; the target is reached after epoch 2, "
+                 "and the job is started again", killed=99),
         ],
     }  # fmt: skip
 
@@ -279,6 +281,7 @@ def stand_in_assessment_print(*values):
 
 
 def stand_in_same_on_all_ranks(model):
+    ask_grader("same", weights=weights_of(model))
     return True
 
 
