@@ -89,7 +89,7 @@ class Pipeline:
     Raises
     ------
     ValueError
-        Not one stage for each rank, a stage that is None, or an unknown schedule.
+        Not one stage for each rank, a stage without layers, or an unknown schedule.
     """
 
     def __init__(
@@ -98,6 +98,11 @@ class Pipeline:
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         if len(stages) != len(ranks):
             raise ValueError(f"{len(stages)} stages for {len(ranks)} ranks; give one stage for each rank")
+        for place, stage in enumerate(stages):
+            if stage is None or (isinstance(stage, nn.Sequential) and not len(stage)):
+                raise ValueError(
+                    f"stage {place} of {len(stages)} has no layers; give each rank a layer, or use fewer ranks"
+                )
         if schedule not in SCHEDULES:
             raise ValueError(f"schedule must be {' or '.join(SCHEDULES)}, got {schedule!r}")
         self.place, self.stages = ranks.index(dist.get_rank()), len(ranks)
@@ -159,7 +164,9 @@ class Pipeline:
 
     def _run(self, inputs, targets, loss_fn, actions: list[Action], micro_batches: int) -> float:
         if micro_batches < 1 or len(inputs) % micro_batches:
-            raise ValueError(f"{micro_batches} micro-batches do not divide a batch of {len(inputs)}")
+            raise ValueError(
+                f"{micro_batches} micro-batches do not divide a batch of {len(inputs)}; choose a divisor of the batch"
+            )
         self._inputs, self._targets = inputs.chunk(micro_batches), targets.chunk(micro_batches)
         self._loss_fn, self._micro_batches = loss_fn, micro_batches
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}

@@ -82,7 +82,10 @@ class _ParallelLinear(nn.Module):
         super().__init__()
         ranks, whole = dist.get_world_size(group), {"in_features": in_features, "out_features": out_features}
         if whole[self.divided] % ranks:
-            raise ValueError(f"{self.divided}={whole[self.divided]} cannot be divided among {ranks} ranks")
+            raise ValueError(
+                f"{self.divided}={whole[self.divided]} cannot be divided among {ranks} ranks; "
+                "choose a number of ranks that divides it"
+            )
         self.in_features, self.out_features, self.group = in_features, out_features, group
         self._take(nn.Linear(in_features, out_features, bias))
 
@@ -98,6 +101,17 @@ class _ParallelLinear(nn.Module):
         layer = cls(linear.in_features, linear.out_features, linear.bias is not None, group)
         layer._take(linear)
         return layer
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        for name, mine in self.named_parameters():
+            saved = state_dict.get(prefix + name)
+            if saved is not None and saved.shape != mine.shape:
+                ranks = dist.get_world_size(self.group)
+                raise ValueError(
+                    f"{prefix}{name}: the checkpoint has the shape {tuple(saved.shape)}, a part for {ranks} ranks has "
+                    f"{tuple(mine.shape)}; load a checkpoint of the same number of ranks, or the whole layer by from_linear"
+                )
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, {self.divided} divided"

@@ -58,6 +58,8 @@ def steps():
     refused = [
         error_of(Pipeline, stages[:1]),
         error_of(Pipeline, stages, "fast"),
+        error_of(Pipeline, [stages[0], nn.Sequential(), *stages[2:]]),
+        error_of(Pipeline, [None, *stages[1:]]),
         error_of(pipeline.step, *data(), F.cross_entropy, 5),
     ]
     return found, refused
@@ -82,7 +84,9 @@ def test_any_number_of_micro_batches_gives_the_sequential_gradients(ranks):
         assert refused == [
             f"1 stages for {ranks} ranks; give one stage for each rank",
             "schedule must be gpipe or 1f1b, got 'fast'",
-            "5 micro-batches do not divide a batch of 12",
+            f"stage 1 of {ranks} has no layers; give each rank a layer, or use fewer ranks",
+            f"stage 0 of {ranks} has no layers; give each rank a layer, or use fewer ranks",
+            "5 micro-batches do not divide a batch of 12; choose a divisor of the batch",
         ]
 
 

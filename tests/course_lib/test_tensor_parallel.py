@@ -84,6 +84,8 @@ def drawn():
     torch.manual_seed(5)
     layer = ColumnParallelLinear(4, 8)
     errors = [error_of(ColumnParallelLinear, 4, 6), error_of(RowParallelLinear, 6, 4)]
+    layer.load_state_dict(layer.state_dict())
+    errors.append(error_of(nn.Sequential(layer).load_state_dict, {"0.weight": torch.zeros(4, 4), "0.bias": layer.bias}))
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     whole, part = divided(True, pairs[dist.get_rank() // 2])
     x = torch.randn(3, 6, generator=torch.Generator().manual_seed(dist.get_rank() // 2), dtype=torch.float64)
@@ -96,8 +98,10 @@ def test_ranks_draw_parts_of_one_matrix_and_may_form_groups():
     assert torch.equal(torch.cat([weight for weight, *_ in found]), nn.Linear(4, 8).weight)
     for _, errors, difference, text in found:
         assert errors == [
-            "out_features=6 cannot be divided among 4 ranks",
-            "in_features=6 cannot be divided among 4 ranks",
+            "out_features=6 cannot be divided among 4 ranks; choose a number of ranks that divides it",
+            "in_features=6 cannot be divided among 4 ranks; choose a number of ranks that divides it",
+            "0.weight: the checkpoint has the shape (4, 4), a part for 4 ranks has (2, 4); load a checkpoint of the same "
+            "number of ranks, or the whole layer by from_linear",
         ]
         assert difference < 1e-12
         assert text == "ColumnParallelLinear(in_features=6, out_features=12, out_features divided)"

@@ -72,12 +72,14 @@ def _parameters(model, plan, split=("tensor", "pipe"), both=2):
 
 
 def _bytes(per_parameter=16, split=("tensor", "pipe"), both=2, kept=lambda plan: min(plan["pipe"], plan["micro"]),
-           parts=lambda plan: plan["data"] * plan["micro"], shared=lambda model, plan: model["shared"]):  # fmt: skip
+           parts=lambda plan: plan["data"] * plan["micro"], shared=lambda model, plan: model["shared"], sharded=0.5):  # fmt: skip
     def rank_bytes(model, plan):
         tokens = model["batch"] / parts(plan) * model["context"]
         numbers = tokens * model["width"] * (shared(model, plan) + model["divided"] / plan["tensor"])
         activations = numbers * model["layers"] / plan["pipe"] * kept(plan)
-        return per_parameter * _parameters(model, plan, split, both) + 4 * activations
+        owners = plan["data"] if plan["zero"] else 1
+        per_rank = per_parameter * (1 - sharded + sharded / owners)
+        return per_rank * _parameters(model, plan, split, both) + 4 * activations
 
     return rank_bytes
 
@@ -96,12 +98,12 @@ def _seconds(slots=lambda plan: plan["micro"] + plan["pipe"] - 1, reduces=4, by_
     return step_seconds
 
 
-def _best(fits=True, heads=True, layers=True, batch=True, key=None, nothing=None):
+def _best(fits=True, heads=True, layers=True, batch=True, key=None, nothing=None, zeros=(0, 1)):
     def best_plan(model, devices, memory, link):
         counts = range(1, devices + 1)
         plans = [
-            dict(zip(("data", "tensor", "pipe", "micro"), each, strict=True))
-            for each in product(counts, counts, counts, range(1, model["batch"] + 1))
+            dict(zip(("data", "tensor", "pipe", "micro", "zero"), each, strict=True))
+            for each in product(counts, counts, counts, range(1, model["batch"] + 1), zeros)
         ]
         plans = [
             each for each in plans
@@ -133,6 +135,9 @@ plan = Answers((_bytes(), _seconds(), _best()), {
         _bytes(shared=lambda model, plan: model["shared"] / plan["tensor"]), None, None),
     "whole batch": Mistake("the activations are those of the whole batch; a rank has batch / (data · micro) sequences at a time",
         _bytes(parts=lambda plan: 1), None, None),
+    "ZeRO forgotten": Mistake("with ZeRO the data ranks divide AdamW's two averages, 8 of the 16 bytes", _bytes(sharded=0), None, None),
+    "ZeRO for all": Mistake("ZeRO-1 divides the two averages only, 8 of the 16 bytes; each rank keeps weights and gradients",
+        _bytes(sharded=1), None, None),
     "no bubble": Mistake("the bubble is missing: a step has m + p − 1 slots", None, _seconds(lambda plan: plan["micro"]), None),
     "p slots too many": Mistake("a step has m + p − 1 slots, not m + p", None, _seconds(lambda plan: plan["micro"] + plan["pipe"] * (plan["pipe"] > 1)), None),
     "two all-reduces": Mistake("a layer has four all-reduces: MLP and attention, forward and backward", None, _seconds(reduces=2), None),
@@ -142,6 +147,8 @@ plan = Answers((_bytes(), _seconds(), _best()), {
     "states too": Mistake("16 bytes of each parameter are all-reduced; only the gradients are, 4 bytes", None, _seconds(gradients=16), None),
     "memory forgotten": Mistake("the plan does not fit into the memory", None, None, _best(fits=False, nothing=True)),
     "something at least": Mistake("where nothing fits it returns a plan all the same; it should return None", None, None, _best(nothing=True)),
+    "never ZeRO": Mistake("no plan has ZeRO; it is one of the choices", None, None, _best(zeros=(0,))),
+    "always ZeRO": Mistake("each plan has ZeRO; of equally fast plans the one without is asked for", None, None, _best(zeros=(1, 0))),
     "least memory": Mistake("it is the plan with the least memory; the fastest of those that fit is asked for", None, None,
         _best(key=lambda model, each, link: _bytes()(model, each))),
 })  # fmt: skip

@@ -13,9 +13,9 @@ LOSES = {
         "few": "more than there are",
     },
     "plan": {
-        "memory choice none": "weights only, not by tensor, not by stage, one matrix, all kept, one kept, all divided, whole batch",
+        "memory choice none": "weights only, not by tensor, not by stage, one matrix, all kept, one kept, all divided, whole batch, ZeRO forgotten, ZeRO for all",
         "time choice none": "no bubble, p slots too many, two all-reduces, every layer, one way, no gradients, states too",
-        "choice none": "memory forgotten, least memory",
+        "choice none": "memory forgotten, least memory, never ZeRO, always ZeRO",
         "none": "something at least",
     },
 }

@@ -22,8 +22,8 @@ def _draw_plans(random):
     def link():
         return {"alpha": float(random.uniform(1e-5, 2e-4)), "beta": float(random.uniform(1e-10, 1e-9))}
 
-    def plan(data=1, tensor=1, pipe=1, micro=1):
-        return {"data": data, "tensor": tensor, "pipe": pipe, "micro": micro}
+    def plan(data=1, tensor=1, pipe=1, micro=1, zero=0):
+        return {"data": data, "tensor": tensor, "pipe": pipe, "micro": micro, "zero": zero}
 
     def case(*shape):
         each = plan(*shape)
@@ -37,11 +37,16 @@ def _draw_plans(random):
         return {"model": drawn, "link": link(), "devices": devices, "tight": tight,
                 "about": f"the best plan for {devices} devices{', little memory' if tight else ''}"}  # fmt: skip
 
+    def sharded():  # 11 layers, 11 heads: two devices can only divide the batch, and only with ZeRO it fits
+        drawn = choice(2, "states")
+        drawn["model"] |= {"layers": 11, "heads": 11, "context": 32}
+        return drawn | {"about": "the best plan for 2 devices, memory for ZeRO only"}
+
     return {
         "one": [case(1, 1, 1, 1)],
-        "memory": [case(1, 2), case(2, 1, 3, 8), case(1, 4, 2, 2), case(3, 1, 1, 2)],
+        "memory": [case(1, 2), case(2, 1, 3, 8, 1), case(1, 4, 2, 2), case(3, 1, 1, 2, 1)],
         "time": [case(1, 3), case(4, 1), case(1, 1, 4, 6), case(2, 2, 3, 4), case(1, 2, 2, 8)],
-        "choice": [choice(4, False), choice(8, True), choice(6, True)],
+        "choice": [choice(4, False), choice(8, True), choice(6, True), sharded()],
         "none": [choice(4, None)],
     }
 
@@ -49,22 +54,23 @@ def _draw_plans(random):
 def observe_plan(case, rank_bytes, step_seconds, best_plan):
     if "plan" in case:
         return {"bytes": rank_bytes(case["model"], case["plan"]), "seconds": step_seconds(case["model"], case["plan"], case["link"])}
-    # The memory: three tenths of the weights and states, which no single stage fits; everything; or nothing.
+    # The memory: three tenths of the weights and states, which no single stage fits; what all states take; everything; or nothing.
     weights = 12 * case["model"]["width"] ** 2 * case["model"]["layers"]
-    memory = {None: 1.0, True: 16 * weights * 0.3, False: 1e15}[case["tight"]]
+    whole = weights + 2 * case["model"]["vocabulary"] * case["model"]["width"]
+    memory = {None: 1.0, True: 16 * weights * 0.3, "states": 16 * whole, False: 1e15}[case["tight"]]
     found = best_plan(case["model"], case["devices"], memory, case["link"])
-    return {"plan": None if found is None else {name: found[name] for name in ("data", "tensor", "pipe", "micro")}}
+    return {"plan": None if found is None else {name: found[name] for name in ("data", "tensor", "pipe", "micro", "zero")}}
 
 
 PLAN = Exercise(("rank_bytes", "step_seconds", "best_plan"), _draw_plans, observe_plan, {
-    "memory": Part("Bytes of a rank", "the bytes are not 16 for each of the rank's parameters and 4 for each kept activation",
+    "memory": Part("Bytes of a rank", "the bytes are not 16 (with ZeRO 8 + 8 / data) for each of the rank's parameters and 4 for each kept activation",
         cases="one memory", keys="bytes", tolerance=1e-6),
     "one-time": Part("A step on one device", "on one device a step takes batch · context · seconds_per_token",
         cases="one", keys="seconds", tolerance=1e-6),
     "time": Part("Seconds of a step", "the seconds are not (m + p − 1) slots and one all-reduce of the rank's gradients", cases="time",
         keys="seconds", tolerance=1e-6, needs="one-time"),
     "choice": Part("The fastest plan that fits", "it is not the fastest of the plans that fit: data · tensor · pipe = devices, tensor "
-        "divides the heads, pipe the layers, data · micro the batch", keys="plan", needs="memory time"),
+        "divides the heads, pipe the layers, data · micro the batch; of equally fast plans the one without ZeRO", keys="plan", needs="memory time"),
     "none": Part("None where nothing fits", "where no plan fits it should return None", keys="plan", needs="choice"),
 }, hint="take one layer, width 1, one token, and write both numbers down by hand; then change one of the four sizes",
     show="{about}")  # fmt: skip

@@ -39,7 +39,7 @@ def observe_orders(case, gpipe, one_forward_one_backward):
 
 
 ORDERS = Exercise(("gpipe", "one_forward_one_backward"), _draw_orders, observe_orders, {
-    "gpipe": Part("GPipe: all forwards, then all backwards", "GPipe's order is not all forwards, then all backwards, both from "
+    "gpipe": Part("The order of GPipe: all forwards, then all backwards", "GPipe's order is not all forwards, then all backwards, both from "
         "micro-batch 0 on", cases="many few", keys="gpipe"),
     "1f1b": Part("1F1B", "1F1B's order is not right: as many forwards as there are stages after this one, then forward and "
         "backward in turn, then the remaining backwards", cases="many", keys="1f1b"),
