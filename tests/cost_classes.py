@@ -89,6 +89,7 @@ RULES = {
         "exercises/test_in_the_sandbox.py::test_what_equals_everything_*",
         "labs/test_scaling_notebook.py",
         "labs/test_sync_async_notebook.py",
+        "rehearsal/test_gpu_suite.py::test_the_suite_*",
         "rehearsal/test_planted_mistakes.py",
     ),
 }
