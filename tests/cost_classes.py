@@ -36,6 +36,7 @@ RULES = {
         "labs/test_labs_in_nbgrader.py::test_the_source_validates_and_leaves_a_run",
         "labs/test_labs_in_sweeps.py::test_what_is_left_is_a_whole_run",
         "labs/test_parallel_sgd_notebook.py::test_the_program_runs_under_mpirun",
+        "labs/test_results_gpu.py::test_a_lab_s_run_on_the_page",
         "labs/test_scaling_job.py",
         "labs/test_sgd_programs.py",
         "rehearsal/test_labs_on_gpus.py",
