@@ -65,6 +65,11 @@ results-gpu: $(STAMP)
 	@$(BIN)/python -c '$(NEEDS_GPU)'
 	@$(BIN)/python benchmarks/results_gpu.py $(if $(MINUTES),--minutes $(MINUTES))
 
+# PYTHON is the node's version here: 3.12. The environment of this checkout packs.
+wheelhouse:
+	@$(MAKE) --no-print-directory --silent setup PYTHON=python3
+	@$(BIN)/python deploy/wheelhouse.py --python $(PYTHON:python3=3.12)
+
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants/run.py
 
