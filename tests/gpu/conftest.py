@@ -17,7 +17,8 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture
-def device():
+def device(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # convolutions as exact as the CPU's
     return torch.device("cuda", 0)
 
 

@@ -127,7 +127,8 @@ def test_an_optimiser_steps_as_on_the_cpu(device, name):
             if plain:
                 plain.step()
         ended.append([parameter.detach().cpu() for parameter in model.parameters()])
-    torch.testing.assert_close(ended[1], ended[0], rtol=1e-6, atol=1e-8)
+    near = {"rtol": 0.02, "atol": 2e-3} if name == "muon" else {"rtol": 1e-6, "atol": 1e-8}  # Muon computes in bfloat16
+    torch.testing.assert_close(ended[1], ended[0], **near)
 
 
 # Checkpoints
