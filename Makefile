@@ -6,13 +6,16 @@ STAMP  := $(VENV)/installed
 WORKERS ?= 3
 CI_TESTS := (exhibits or (labs or thorough) and not quick) and not (slow or gpu or slurm or browser)
 
-.PHONY: help setup demo test test-ci test-all mutants jupyter authors hub hub-clean lint clean
+.PHONY: help setup demo test test-ci test-all test-gpu results-gpu wheelhouse mutants jupyter authors hub hub-clean lint clean
 
 help:
 	@echo "make demo      stage FashionMNIST, run labs 01 and 02, grade them, write the report"
 	@echo "make test      the quick tests: every exercise, every command, a sample of the rest (6 minutes on two cores)"
 	@echo "make test-ci   what continuous integration adds: every hostile submission, every lab (20 minutes more)"
 	@echo "make test-all  all tests, also those that need Slurm, a browser or a GPU (hours)"
+	@echo "make test-gpu  the tests that need a CUDA GPU; refuses without one"
+	@echo "make results-gpu   every lab's gpu profile, into docs/results/gpu/; MINUTES=25 chooses what fits"
+	@echo "make wheelhouse    what a node without internet lacks, in wheelhouse/; PYTHON=3.12: that node's version"
 	@echo "make mutants   break the library on purpose, one line at a time; a test must fail each time (one hour)"
 	@echo "make jupyter   JupyterLab on copies of the labs to fill in, in $(MY_LABS)/"
 	@echo "make authors   JupyterLab on the labs' sources, which contain the solutions"
@@ -49,6 +52,23 @@ test-all: $(STAMP)
 	$(BIN)/ruff check .
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -q -m ''
+
+NEEDS_GPU = import sys, torch; torch.cuda.is_available() or sys.exit("make $@ needs a CUDA GPU, and PyTorch sees none here; `lab doctor` says why")
+
+test-gpu: $(STAMP)
+	@$(BIN)/python -c '$(NEEDS_GPU)'
+	$(BIN)/python -m pytest -q -m gpu tests/gpu tests/course_lib/test_kfac.py
+
+MINUTES ?=
+
+results-gpu: $(STAMP)
+	@$(BIN)/python -c '$(NEEDS_GPU)'
+	@$(BIN)/python benchmarks/results_gpu.py $(if $(MINUTES),--minutes $(MINUTES))
+
+# PYTHON is the node's version here: 3.12. The environment of this checkout packs.
+wheelhouse:
+	@$(MAKE) --no-print-directory --silent setup PYTHON=python3
+	@$(BIN)/python deploy/wheelhouse.py --python $(PYTHON:python3=3.12)
 
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants/run.py

@@ -36,10 +36,12 @@ RULES = {
         "labs/test_labs_in_nbgrader.py::test_the_source_validates_and_leaves_a_run",
         "labs/test_labs_in_sweeps.py::test_what_is_left_is_a_whole_run",
         "labs/test_parallel_sgd_notebook.py::test_the_program_runs_under_mpirun",
+        "labs/test_results_gpu.py::test_a_lab_s_run_on_the_page",
         "labs/test_scaling_job.py",
         "labs/test_sgd_programs.py",
         "rehearsal/test_labs_on_gpus.py",
         "rehearsal/test_programs_on_gpus.py::test_program_on_two_gpus",
+        "test_wheelhouse.py::test_a_bare_environment_*",
         "test_packaging.py::test_a_student_without_a_checkout_starts_and_runs_a_lab",
     ),
     "thorough": (
@@ -89,6 +91,7 @@ RULES = {
         "exercises/test_in_the_sandbox.py::test_what_equals_everything_*",
         "labs/test_scaling_notebook.py",
         "labs/test_sync_async_notebook.py",
+        "rehearsal/test_gpu_suite.py::test_the_suite_*",
         "rehearsal/test_planted_mistakes.py",
     ),
 }

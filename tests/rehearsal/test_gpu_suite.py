@@ -1,0 +1,34 @@
+"""`make test-gpu`: refused without a GPU, and its tests on pretended ones, as far as these go."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+@pytest.mark.parametrize("gpus", ["1", "2"])
+def test_the_suite_on_pretended_gpus(gpus):
+    places = os.pathsep.join([str(HERE), str(HERE / "everywhere")])
+    environment = {**os.environ, "PYTHONPATH": places, "PRETENDED_GPUS": gpus, "OMP_NUM_THREADS": "1"}
+    words = ["-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "gpu", "tests/gpu"]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 20, done.stdout[-400:]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("target", ["test-gpu", "results-gpu"])
+def test_without_a_gpu_one_line_says_so(target):
+    folder = Path(sys.executable).parent
+    command = ["make", "--silent", target, f"BIN={folder}", f"STAMP={ROOT / 'pyproject.toml'}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    said = [line for line in done.stderr.splitlines() if not line.startswith("make:")]
+    assert done.returncode != 0 and done.stdout == ""
+    assert said == [f"make {target} needs a CUDA GPU, and PyTorch sees none here; `lab doctor` says why"]
