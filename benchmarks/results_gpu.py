@@ -8,6 +8,7 @@ from its checkpoint. Each job has a time limit. The limits are guesses: no GPU h
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import re
@@ -158,10 +159,13 @@ def _outcomes(jobs: Sequence[Job], work: Path) -> list[dict[str, Any]]:
 
 
 def holds(outcome: dict[str, Any]) -> bool | None:
-    """Whether the source's threshold was reached; None where no finished run says so."""
+    """Whether the source's threshold was reached, lab 12's in two epochs in a row; None where no finished run says so."""
     if outcome["threshold"] is None or outcome.get("accuracy") is None:
         return None
-    return outcome["accuracy"] >= outcome["threshold"]
+    accuracies = outcome["curve"]["accuracy"]
+    if outcome["job"] == "lab 12":
+        accuracies = [min(pair) for pair in itertools.pairwise(accuracies)]
+    return max(accuracies, default=0) >= outcome["threshold"]
 
 
 def publish(jobs: Sequence[Job], work: Path, results: Path, device: str) -> None:

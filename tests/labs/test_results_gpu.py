@@ -89,6 +89,12 @@ def test_a_lab_s_run_on_the_page(results_gpu, tmp_path):
     assert "| lab 01 | yes |" in (tmp_path / "out" / "gpu.md").read_text()
 
 
+def test_lab_12_s_threshold_is_reached_twice_in_a_row(results_gpu):
+    outcome = {"job": "lab 12", "threshold": 0.85, "accuracy": 0.87}
+    for accuracies, held in (([0.8, 0.87, 0.84, 0.86], False), ([0.8, 0.87, 0.85], True)):
+        assert results_gpu.holds({**outcome, "curve": {"accuracy": accuracies}}) is held
+
+
 def test_each_lab_and_each_threshold_has_a_job(results_gpu):
     jobs = {job.name: job for job in results_gpu.all_jobs(2)}
     labs = {f"lab {path.name[:2]}" for path in (BENCHMARKS.parent / "labs").glob("[0-9]*")}
