@@ -1,8 +1,9 @@
-"""The figures of a sweep: throughput, speed-up, efficiency, accuracy against batch size, learning curves.
+"""The figures of a sweep: throughput, speed-up, efficiency, memory, accuracy against batch size, learning curves.
 
 Markers are means over the repeats; bars and bands are one standard deviation of the single run.
 """
 
+import contextlib
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,6 +59,7 @@ def draw_results(folder: Path, table: pd.DataFrame, axes: Sequence[str], lab: st
         ("throughput.png", _throughput(done, about)),
         ("speedup.png", _scaling(done, about, "speedup")),
         ("efficiency.png", _scaling(done, about, "efficiency")),
+        ("memory.png", _memory(folder, done, about)),
         ("accuracy.png", _accuracy(done, about)),
         ("learning_curves.png", _curves(folder, done, variants, about)),
     ]
@@ -160,6 +162,28 @@ def _scaling(done: pd.DataFrame, about: str, what: str) -> Figure | None:
         if what == "efficiency":
             style.percent(axes.yaxis)
         _legend(axes)
+    return figure
+
+
+def _memory(folder: Path, done: pd.DataFrame, about: str) -> Figure | None:
+    """Of the rank that keeps most: weights, gradients and optimiser state, where the lab wrote a ledger.csv."""
+    kept = {}
+    for place in done["folder"]:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            ledger = pd.read_csv(folder / place / "ledger.csv")
+            kept[place] = ledger[["parameters", "gradients", "state"]].sum(axis=1).max() / 1e6
+    done = done.assign(memory=done["folder"].map(kept)).dropna(subset="memory")
+    if done.empty:
+        return None
+    least, most = done.loc[done["memory"].idxmin()], done["memory"].max()
+    where = _join(least["variant"], _ranks(least["ranks"]))
+    figure, (axes,) = _figure(1, f"{least['memory']:.3g} of {most:.3g} MB per rank: {where}", about)
+    for index, (variant, series) in enumerate(groups := list(done.groupby("variant"))):
+        _errorbar(axes, *_mean(series, "ranks", "memory"), index, len(groups), variant)
+    _category_axis(axes, sorted(done["ranks"].unique()), RANKS, log=False)
+    axes.set_ylabel("weights, gradients, optimiser state\n(MB on the rank that keeps most)")
+    axes.set_ylim(bottom=0)
+    _legend(axes)
     return figure
 
 
