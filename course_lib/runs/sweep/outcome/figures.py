@@ -118,9 +118,9 @@ def _throughput(done: pd.DataFrame, about: str) -> Figure | None:
     x, others = ("ranks", "batch_size") if by_ranks else ("batch_size", "ranks")
     if not {x, others} <= set(done) or done[x].nunique() < 2:
         return None
-    best = done.groupby([x, others])["images_per_sec"].mean()
-    at, other = best.idxmax()
-    where = f"{_ranks(at)}, {_batch(other)}" if by_ranks else f"{_batch(at)}, {_ranks(other)}"
+    best = done.groupby(["variant", x, others])["images_per_sec"].mean()
+    variant, at, other = best.idxmax()
+    where = _join(variant, *((_ranks(at), _batch(other)) if by_ranks else (_batch(at), _ranks(other))))
     figure, (axes,) = _figure(1, f"At best {best.max():,.0f} images/s: {where}", about)
     for index, ((variant, other), series) in enumerate(groups := list(done.groupby(["variant", others]))):
         label = _join(variant, _batch(other) if by_ranks else _ranks(other))
@@ -177,7 +177,7 @@ def _memory(folder: Path, done: pd.DataFrame, about: str) -> Figure | None:
         return None
     least, most = done.loc[done["memory"].idxmin()], done["memory"].max()
     where = _join(least["variant"], _ranks(least["ranks"]))
-    figure, (axes,) = _figure(1, f"{least['memory']:.3g} of {most:.3g} MB per rank: {where}", about)
+    figure, (axes,) = _figure(1, f"A rank keeps {least['memory']:.3g} MB in place of {most:.3g}: {where}", about)
     for index, (variant, series) in enumerate(groups := list(done.groupby("variant"))):
         _errorbar(axes, *_mean(series, "ranks", "memory"), index, len(groups), variant)
     _category_axis(axes, sorted(done["ranks"].unique()), RANKS, log=False)
