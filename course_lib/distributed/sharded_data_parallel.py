@@ -122,6 +122,22 @@ class ShardedDataParallel(nn.Module):
                 found[name] = getattr(owner, attribute)
             return {name: found[name].detach().cpu().clone() for name in self._names}
 
+    def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **options: Any) -> Any:
+        """Take what `state_dict` wrote on this rank, of as many ranks.
+
+        Raises
+        ------
+        ValueError
+            Its shards are of another number of ranks or another model.
+        """
+        for name, shard in self.shards.named_parameters(prefix="shards"):
+            if name not in state_dict or state_dict[name].shape != shard.shape:
+                raise ValueError(
+                    f"{name} is not the shard of one of {dist.get_world_size()} rank(s) of this model; save what "
+                    "full_state_dict() returns, and load it by load_full_state_dict(), for any number of ranks"
+                )
+        return super().load_state_dict(state_dict, *args, **options)
+
     @torch.no_grad()
     def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Take this rank's shards from a whole model's state dict, which any number of ranks may have written.

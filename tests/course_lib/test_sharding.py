@@ -258,6 +258,9 @@ def against_pytorch():
         found["evaluation without graph"] = ours(images[0])
     found["model"], found["optimizer"] = ours.full_state_dict(), sharded_optimizer.full_state_dict()
     found["one rank's part"] = sharded_optimizer.state_dict()
+    shards = ours.state_dict()
+    ours.load_state_dict(shards)
+    found["another mesh"] = error_of(lambda: ours.load_state_dict({name: t[:-1] for name, t in shards.items()}))
     with ours.whole_parameters():
         found["inside"] = ours.module[0].weight.shape
     found["outside"] = error_of(lambda: ours.module[0].weight.sum(), kind=RuntimeError)
@@ -294,6 +297,7 @@ def test_as_pytorch_s_own_and_resumed_on_one_two_and_three_ranks():
         assert found["inside"] == (WIDTH, WIDTH)
         assert found["outside"].startswith("0.weight is used outside the forward of its block")
         assert found["in a function"].startswith("1.weight is used outside the forward of its block")
+        assert found["another mesh"].startswith("shards.0 is not the shard of one of 2 rank(s) of this model")
         assert found["other ranks' parameters"].startswith("rank 1 gave other parameters than rank 0 (3 against 2")
     assert second["optimizer"] is None and len(first["one rank's part"]["state"]) < LAYERS
 

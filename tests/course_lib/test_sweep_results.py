@@ -58,6 +58,22 @@ def test_one_number_of_ranks_is_no_scaling():
     assert scaling_table(pd.DataFrame(runs({2: [100, 110]})), "weak").empty
 
 
+def test_memory_is_that_of_the_fullest_rank_and_the_best_is_one_variant_s(tmp_path, monkeypatch):
+    titles, made = [], figures._figure
+    monkeypatch.setattr(figures, "_figure", lambda panels, title, about: titles.append(title) or made(panels, title, about))
+    rows = []
+    for stage, (rate, state) in enumerate([(100, 8e6), (300, 1e6)]):
+        for row in runs({1: [rate], 2: [rate]}):
+            row |= {"stage": stage, "folder": f"{stage}-{row['ranks']}"}
+            (tmp_path / row["folder"]).mkdir()
+            ledger = [{"rank": rank, "parameters": 1e6, "gradients": 1e6, "state": state - rank} for rank in range(row["ranks"])]
+            pd.DataFrame(ledger).to_csv(tmp_path / row["folder"] / "ledger.csv")
+            rows.append(row)
+    assert "memory.png" in {path.name for path in draw_results(tmp_path, pd.DataFrame(rows), ["num_gpus", "stage"], "13_toy")}
+    assert "A rank keeps 3 MB in place of 10: stage 1, 1 rank" in titles
+    assert any(title.startswith("At best 300 images/s: stage 1") for title in titles)
+
+
 def test_figures_are_drawn_where_there_are_data(tmp_path):
     frame = pd.DataFrame(runs({1: [100, 104], 2: [180, 190]}) + runs({1: [120, 125], 2: [210, 220]}, batch=128))
     files = draw_results(tmp_path, frame, ["num_gpus", "batch_size"], "01_toy")

@@ -7,6 +7,7 @@ port that the system picked. `launch_folder` describes how a function of a cell 
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
@@ -51,14 +52,19 @@ def threads_per_rank(world_size: int) -> int:
 
 
 def checked_threads(world_size: int, threads: int | None) -> int:
-    """CPU threads of each rank. Raises ValueError for bad arguments; prints a note where ranks outnumber the cores."""
+    """CPU threads of each rank. Raises ValueError for bad arguments; prints a note, once, where ranks outnumber the cores."""
     for name, value in (("world_size", world_size), ("threads", 1 if threads is None else threads)):
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
     cores = available_cores()
     if threads is None and not torch.cuda.is_available() and world_size > cores:
-        print(f"note: {world_size} ranks share {cores} cores; expect no speed-up from the extra ranks")
+        _note_few_cores(world_size, cores)
     return threads or threads_per_rank(world_size)
+
+
+@functools.cache  # once per process: a lab launches the same number of ranks many times
+def _note_few_cores(world_size: int, cores: int) -> None:
+    print(f"note: {world_size} ranks share {cores} cores; expect no speed-up from the extra ranks")
 
 
 def warm_up() -> None:

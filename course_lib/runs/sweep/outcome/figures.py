@@ -1,8 +1,9 @@
-"""The figures of a sweep: throughput, speed-up, efficiency, accuracy against batch size, learning curves.
+"""The figures of a sweep: throughput, speed-up, efficiency, memory, accuracy against batch size, learning curves.
 
 Markers are means over the repeats; bars and bands are one standard deviation of the single run.
 """
 
+import contextlib
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,6 +59,7 @@ def draw_results(folder: Path, table: pd.DataFrame, axes: Sequence[str], lab: st
         ("throughput.png", _throughput(done, about)),
         ("speedup.png", _scaling(done, about, "speedup")),
         ("efficiency.png", _scaling(done, about, "efficiency")),
+        ("memory.png", _memory(folder, done, about)),
         ("accuracy.png", _accuracy(done, about)),
         ("learning_curves.png", _curves(folder, done, variants, about)),
     ]
@@ -116,9 +118,9 @@ def _throughput(done: pd.DataFrame, about: str) -> Figure | None:
     x, others = ("ranks", "batch_size") if by_ranks else ("batch_size", "ranks")
     if not {x, others} <= set(done) or done[x].nunique() < 2:
         return None
-    best = done.groupby([x, others])["images_per_sec"].mean()
-    at, other = best.idxmax()
-    where = f"{_ranks(at)}, {_batch(other)}" if by_ranks else f"{_batch(at)}, {_ranks(other)}"
+    best = done.groupby(["variant", x, others])["images_per_sec"].mean()
+    variant, at, other = best.idxmax()
+    where = _join(variant, *((_ranks(at), _batch(other)) if by_ranks else (_batch(at), _ranks(other))))
     figure, (axes,) = _figure(1, f"At best {best.max():,.0f} images/s: {where}", about)
     for index, ((variant, other), series) in enumerate(groups := list(done.groupby(["variant", others]))):
         label = _join(variant, _batch(other) if by_ranks else _ranks(other))
@@ -160,6 +162,28 @@ def _scaling(done: pd.DataFrame, about: str, what: str) -> Figure | None:
         if what == "efficiency":
             style.percent(axes.yaxis)
         _legend(axes)
+    return figure
+
+
+def _memory(folder: Path, done: pd.DataFrame, about: str) -> Figure | None:
+    """Of the rank that keeps most: weights, gradients and optimiser state, where the lab wrote a ledger.csv."""
+    kept = {}
+    for place in done["folder"]:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            ledger = pd.read_csv(folder / place / "ledger.csv")
+            kept[place] = ledger[["parameters", "gradients", "state"]].sum(axis=1).max() / 1e6
+    done = done.assign(memory=done["folder"].map(kept)).dropna(subset="memory")
+    if done.empty:
+        return None
+    least, most = done.loc[done["memory"].idxmin()], done["memory"].max()
+    where = _join(least["variant"], _ranks(least["ranks"]))
+    figure, (axes,) = _figure(1, f"A rank keeps {least['memory']:.3g} MB in place of {most:.3g}: {where}", about)
+    for index, (variant, series) in enumerate(groups := list(done.groupby("variant"))):
+        _errorbar(axes, *_mean(series, "ranks", "memory"), index, len(groups), variant)
+    _category_axis(axes, sorted(done["ranks"].unique()), RANKS, log=False)
+    axes.set_ylabel("weights, gradients, optimiser state\n(MB on the rank that keeps most)")
+    axes.set_ylim(bottom=0)
+    _legend(axes)
     return figure
 
 
