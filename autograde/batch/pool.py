@@ -19,6 +19,7 @@ __all__ = ["GradingResult", "run_local"]
 
 ATTEMPTS = 2
 POOLS = 4
+GLANCE = 2.0  # seconds between two looks at whether the pool still works
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def _run_pool(
 ) -> Iterator[GradingResult]:
     """Grade from the end of the queue until it is empty, or the pool breaks: its submissions then return to the queue.
 
-    pebble gives a pool up when a worker dies while none has a task; no submission caused that.
+    pebble gives a pool up when a worker dies while none has a task; no submission caused that. What was scheduled at that
+    moment stays without an answer (5.2), so we look whether the pool works while we wait.
     """
     with ProcessPool(workers, context=SpawnWithoutMainScript(), initializer=open_context, initargs=(job,)) as pool:
         waiting: dict[Future, str] = {}
@@ -67,7 +69,9 @@ def _run_pool(
                 while queue and len(waiting) < 2 * workers:
                     future = _schedule(pool, job, queue[-1], timeout)
                     waiting[future] = queue.pop()
-                finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                finished, _ = wait(waiting, GLANCE, return_when=FIRST_COMPLETED)
+                if not finished and not pool.active:
+                    raise BrokenProcessPool("no worker is left")
                 for future in finished:
                     student = waiting[future]
                     result = _result(student, future)

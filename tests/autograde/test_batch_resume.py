@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from click.testing import CliRunner
 from fake_runs import CHECKS, LAB, REPOSITORY, hand_in_to, lay_out, released_notebook, solved_notebook
 from nbgrader.api import Gradebook
 
+from autograde.batch import pool
 from autograde.batch.grade_lab import grade_lab
 from autograde.commands.cli import grade
 from autograde.rubric.schema import RUBRICS
@@ -244,6 +246,31 @@ def test_a_changed_rubric_grades_all(three, tmp_path):
     for _ in range(2):
         grade_lab("1", course, rubrics=changed)
     assert students == ["ada", "bob", "cyd"]
+
+
+def test_a_pool_that_breaks_while_it_takes_a_task_loses_nothing(monkeypatch):
+    """As pebble does: the pool ends, the future of the task that came at that moment never does."""
+    pools = []
+
+    class Pool(contextlib.nullcontext):
+        def __init__(self, *arguments, **options):
+            super().__init__(self)
+            pools.append(self)
+            self.active = len(pools) > 1
+
+        def schedule(self, function, args, timeout):
+            future = Future()
+            if self.active:
+                future.set_result(args[1].upper())
+            return future
+
+        def stop(self):
+            pass
+
+    monkeypatch.setattr(pool, "ProcessPool", Pool)
+    monkeypatch.setattr(pool, "GLANCE", 0.01)
+    found = list(pool.run_local(None, ["ada", "bob", "cyd"], 1, 60))
+    assert len(pools) == 2 and sorted(each.verdict for each in found) == ["ADA", "BOB", "CYD"]
 
 
 def worker_that(busy: bool) -> int | None:
