@@ -20,7 +20,7 @@ from rank_processes import GENEROUS, alive, noted_pids, survivors
 from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch, mpi_launch, mpi_run
 from course_lib.distributed.launching import rank_process
 from course_lib.distributed.launching.launch_folder import _short_stack
-from course_lib.distributed.launching.monitor import RankPrinter, Ranks, _first_failure, all_asleep
+from course_lib.distributed.launching.monitor import RankPrinter, Ranks, _first_failure
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -231,26 +231,3 @@ def test_lines_are_printed_whole_with_their_rank(tmp_path, capsys):
     assert printer.printed == ["[rank 0] a line\n", "[rank 1] ä\n", "[rank 1] \ufffd\n"]
     printer.close()
     assert capsys.readouterr().out == "".join(printer.printed) and printer.printed[-1] == "[rank 0] half\n"
-
-
-def test_a_process_is_asleep_only_where_it_neither_computes_nor_waits_for_a_processor():
-    codes = {
-        "sleeps": "import time; print(flush=True); time.sleep(600)",
-        "computes": "print(flush=True)\nwhile True: pass",
-    }
-    processes = {
-        name: subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for name, code in codes.items()
-    }
-    try:
-        for process in processes.values():
-            process.stdout.readline()
-        sleeping, computing = processes["sleeps"].pid, processes["computes"].pid
-        while not all_asleep([sleeping]):  # it may not have reached its sleep yet
-            assert processes["sleeps"].poll() is None
-        assert not any(all_asleep(pids) for pids in ([computing], [sleeping, computing]) for _ in range(3))
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
-            process.stdout.close()
-    assert not all_asleep([sleeping])  # it has ended

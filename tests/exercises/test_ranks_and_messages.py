@@ -11,7 +11,6 @@ import torch
 from autograde.checks import described
 from autograde.checks.described import observer_source
 from course_lib.checks import CheckFailed
-from course_lib.distributed import LaunchTimeoutError
 from course_lib.exercises import exercises_of
 from course_lib.exercises.ranks import launched_ranks, message_broker
 
@@ -131,17 +130,3 @@ def test_a_tag_has_32_bits_and_carries_no_data(tag):
 def test_ranks_that_start_slowly_are_no_deadlock(monkeypatch, lab, exercise):
     monkeypatch.setattr(launched_ranks, "TIMEOUT", 0.01)  # no rank starts in this time
     generic.visible(lab, exercise, generic.functions_of(lab, exercise))
-
-
-@pytest.mark.parametrize("asleep", [True, False])
-def test_only_ranks_that_sleep_hang(asleep):
-    limits = []
-
-    def attempt(seconds):
-        limits.append(seconds)
-        raise LaunchTimeoutError(seconds, {}, asleep)
-
-    words = "HANGS" if asleep else "a rank still computes"
-    with pytest.raises(CheckFailed, match=words), launched_ranks.shown_to_the_student("HANGS", str):
-        launched_ranks.until_the_limit(attempt)
-    assert limits == [launched_ranks.TIMEOUT, launched_ranks.LONGER][: 1 if asleep else 2]

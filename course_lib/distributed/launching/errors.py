@@ -41,14 +41,11 @@ class LaunchTimeoutError(TimeoutError):
         Seconds.
     positions : dict of int to str
         Rank → its stack, innermost call first.
-    asleep : bool
-        No unfinished rank computed at the end: a hang. False: a rank still computed, or all had finished.
     """
 
-    def __init__(self, timeout: float, positions: dict[int, str], asleep: bool = True) -> None:
+    def __init__(self, timeout: float, positions: dict[int, str]) -> None:
         self.timeout = timeout
         self.positions = positions
-        self.asleep = asleep
         lines = [f"the ranks did not finish within {timeout:g} s. Where each rank was (innermost call first):"]
         for rank, position in sorted(positions.items()):
             lines.append(f"rank {rank}:\n{position}")
@@ -56,7 +53,7 @@ class LaunchTimeoutError(TimeoutError):
         super().__init__("\n".join(lines))
 
     def __reduce__(self):
-        return type(self), (self.timeout, self.positions, self.asleep)
+        return type(self), (self.timeout, self.positions)
 
 
 class LaunchStoppedError(RuntimeError):

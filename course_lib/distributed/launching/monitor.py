@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from course_lib.distributed.launching.errors import LaunchStoppedError, LaunchTi
 from course_lib.distributed.launching.interrupt_guard import InterruptGuard
 from course_lib.distributed.launching.launch_folder import LaunchFolder
 
-__all__ = ["RankPrinter", "Ranks", "all_asleep", "launching", "watch"]
+__all__ = ["RankPrinter", "Ranks", "launching", "watch"]
 
 POLL = 0.02  # seconds between two polls of the ranks
 
@@ -113,8 +113,7 @@ def watch(
             if stop is not None and stop.is_set():
                 raise LaunchStoppedError("the launch was stopped")
             if deadline is not None and now > deadline:
-                asleep = _asleep(folder)
-                raise LaunchTimeoutError(timeout, folder.positions(), asleep)
+                raise LaunchTimeoutError(timeout, folder.positions())
             time.sleep(POLL)
         failure = _first_failure(ranks, folder)
     finally:
@@ -123,41 +122,6 @@ def watch(
             view.close()
     if failure := failure or _first_failure(ranks, folder):
         raise failure
-
-
-def _asleep(folder: LaunchFolder) -> bool:
-    """Whether there are unfinished ranks, all have started, and none computes."""
-    pids, unfinished = folder.pids(), set(range(folder.world_size)) - set(folder.done())
-    return bool(unfinished) and unfinished <= set(pids) and all_asleep([pids[rank] for rank in unfinished])
-
-
-def all_asleep(pids: Sequence[int], seconds: float = 1.0) -> bool:
-    """Whether none of these processes computes, or waits for a processor, during so many seconds.
-
-    The answer does not depend on how busy the machine is: a process that waits for its turn is runnable, not asleep.
-    Without /proc all count as asleep. A process that has ended is not asleep.
-    """
-    if not Path("/proc/self/stat").exists():
-        return True
-    before, end = None, time.monotonic() + seconds
-    while True:
-        used = 0
-        for pid in pids:
-            try:
-                threads = [
-                    path.read_text().rpartition(")")[2].split() for path in Path(f"/proc/{pid}/task").glob("*/stat")
-                ]
-            except OSError:  # a thread ended meanwhile
-                return False
-            if not threads or any(fields[0] in "RDZ" for fields in threads):
-                return False
-            used += sum(int(fields[11]) + int(fields[12]) for fields in threads)  # ticks of user and system time
-        before = used if before is None else before
-        if used - before > 2 * len(pids):  # a rank that polls a few times a second is asleep
-            return False
-        if time.monotonic() > end:
-            return True
-        time.sleep(seconds / 10)
 
 
 def _first_failure(ranks: Ranks, folder: LaunchFolder) -> RankFailedError | None:

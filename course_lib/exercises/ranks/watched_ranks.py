@@ -58,7 +58,7 @@ def on_watched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable
 
     hangs = f"on {ranks} ranks it hangs: one waits for something that never comes. Where each was tells which."
     with shown_to_the_student(hangs, raised):
-        seen = until_the_limit(attempt)
+        seen = until_the_limit(ranks, attempt)
     return {"ranks": seen, **watch.evidence()}
 
 
