@@ -41,7 +41,6 @@ RULES = {
         "labs/test_sgd_programs.py",
         "rehearsal/test_labs_on_gpus.py",
         "rehearsal/test_programs_on_gpus.py::test_program_on_two_gpus",
-        "test_wheelhouse.py::test_a_bare_environment_*",
         "test_packaging.py::test_a_student_without_a_checkout_starts_and_runs_a_lab",
     ),
     "thorough": (

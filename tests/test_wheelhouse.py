@@ -22,6 +22,7 @@ def test_what_the_node_has_stays_out(wheelhouse):
     assert {"numpy", "pillow"} <= wheelhouse["needs"](("torch", "torchvision"), "3.12", set())
 
 
+@pytest.mark.slow
 def test_a_bare_environment_runs_lab_01(wheelhouse, repository, tmp_path):
     """This Python's wheels, into an environment that has this one's PyTorch, torchvision and their needs alone."""
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
