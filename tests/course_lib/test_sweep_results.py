@@ -72,6 +72,7 @@ def test_memory_is_that_of_the_fullest_rank_and_the_best_is_one_variant_s(tmp_pa
     assert "memory.png" in {path.name for path in draw_results(tmp_path, pd.DataFrame(rows), ["num_gpus", "stage"], "13_toy")}
     assert "A rank keeps 3 MB in place of 10: stage 1, 1 rank" in titles
     assert any(title.startswith("At best 300 images/s: stage 1") for title in titles)
+    assert draw_results(tmp_path, pd.DataFrame(rows[:1]), ["num_gpus", "stage"], "13_toy") == []  # nothing to compare with
 
 
 def test_figures_are_drawn_where_there_are_data(tmp_path):

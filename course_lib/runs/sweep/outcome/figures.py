@@ -173,7 +173,7 @@ def _memory(folder: Path, done: pd.DataFrame, about: str) -> Figure | None:
             ledger = pd.read_csv(folder / place / "ledger.csv")
             kept[place] = ledger[["parameters", "gradients", "state"]].sum(axis=1).max() / 1e6
     done = done.assign(memory=done["folder"].map(kept)).dropna(subset="memory")
-    if done.empty:
+    if done["memory"].nunique() < 2:
         return None
     least, most = done.loc[done["memory"].idxmin()], done["memory"].max()
     where = _join(least["variant"], _ranks(least["ranks"]))
