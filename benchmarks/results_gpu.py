@@ -1,8 +1,8 @@
 """Run every lab's gpu profile and the homework's programs on this node's GPUs, and write docs/results/gpu/.
 
 make results-gpu, or python benchmarks/results_gpu.py --minutes 25: what fits into 25 minutes, the most telling first. The
-same command continues after an interruption, also after kill -9: what has passed is not run again, and a program goes on
-from its checkpoint. Each job has a time limit. The limits are guesses: no GPU has run these jobs.
+same command continues after an interruption, also after kill -9: what has passed is not run again, and a program
+continues from its checkpoint. Each job has a time limit. The limits are guesses: no GPU has run these jobs.
 """
 
 from __future__ import annotations
