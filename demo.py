@@ -16,6 +16,11 @@ import click
 ROOT = Path(__file__).resolve().parent
 DEMO = ROOT / "runs" / "demo"
 COURSE = DEMO / "course"
+NEXT = (
+    "make jupyter                              # JupyterLab: fill in lab 01, check by check",
+    ".venv/bin/lab sweep 03 --profile smoke -g num_gpus=1,2 --dry-run   # the runs of a sweep; without --dry-run it runs",
+    ".venv/bin/lab doctor                      # what this machine can do: cores, GPUs, data, sandbox",
+)
 LABS = {"01_single_gpu": {"num_gpus": 1, "validation_images": 1000}, "02_ddp": {"num_gpus": 2}}
 # With the 5,000 images that ship with the project an epoch is short, and it takes more of them.
 SMALL = {"train_samples": 0, "epochs": 14}
@@ -96,6 +101,7 @@ def main() -> int:
     if not as_expected:
         print("the reference should have full marks and the unsolved submission none: see the report")
     print(f"the report: {report}")
+    print("Three things to try next:", *NEXT, sep="\n  ")
     return 0 if as_expected else 1
 
 
