@@ -134,11 +134,12 @@ def test_a_hang_ends_at_the_time_limit_and_says_where_each_rank_was(start, run, 
     began = time.monotonic()
     run("time.sleep(rank / 2)", ranks=3)  # rank 0 is done a second before rank 2, which is no failure
     limit = max(6.0, 6 * (time.monotonic() - began))
-    for _ in range(4):  # until every rank had begun within it, however busy the machine is
+    for _ in range(4):  # until every rank had begun within it and answered, however busy the machine is
         with pytest.raises(LaunchTimeoutError) as raised:
             run("def waits():\n    time.sleep(600)\n\nif rank == 0:\n    waits()\n"
                 "if rank == 2:\n    os.kill(os.getpid(), signal.SIGSTOP)", ranks=3, timeout=limit)  # fmt: skip
-        if "  setting up" not in raised.value.positions.values():
+        positions = raised.value.positions
+        if "  setting up" not in positions.values() and "did not answer" not in positions[0] + positions[1]:
             break
         limit *= 2
     error = raised.value
