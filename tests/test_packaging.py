@@ -275,3 +275,11 @@ def test_make_jupyter_opens_copies_and_make_authors_the_sources(repository):
     start, opened = recipe("jupyter")
     assert "lab start --all -o my_labs" in start and opened.endswith("--notebook-dir=my_labs")
     assert recipe("authors")[-1].endswith("--notebook-dir=labs")
+
+
+def test_the_citation_and_the_changelog_name_the_version_of_the_package(repository):
+    """One version in every place that gives it."""
+    version = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["version"]
+    citation = yaml.safe_load((repository / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(citation) and citation["version"] == version
+    assert f"\n## {version}" in (repository / "CHANGELOG.md").read_text()
