@@ -69,6 +69,7 @@ RULES = {
         "course_lib/test_interrupt_notebook.py",
         "course_lib/test_lab_command.py::test_an_interrupt_of_a_notebook_*",
         "course_lib/test_launch.py::test_processes_launch_at_once_*",
+        "course_lib/test_launch_failures.py::test_a_hang_ends_*",
         "course_lib/test_launch_failures.py::test_no_rank_outlives_its_launcher",
         "course_lib/test_leave_process_group.py",
         "course_lib/test_live_view_notebook.py",
@@ -103,6 +104,7 @@ RULES = {
 SAMPLE = {
     "autograde/test_late_penalties.py::test_penalties_are_those_of_stock_nbgrader": ("zero",),
     "course_lib/test_collectives.py::test_values_bytes_and_rounds": ("1", "3", "4"),
+    "course_lib/test_launch_failures.py::test_a_hang_ends_at_the_time_limit_and_says_where_each_rank_was": ("launch",),
     "course_lib/test_launch_failures.py::test_no_rank_outlives_its_launcher": ("launch-1-15", "mpi_run-2-9"),
     "course_lib/test_main_script.py::test_a_script_without_a_guard_runs_once": ("process",),
     "course_lib/test_pipeline.py::test_any_number_of_micro_batches_gives_the_sequential_gradients": ("2",),
@@ -139,7 +141,7 @@ SAMPLE = {
     "hostile/test_unearned_points.py::test_answers_of_one_process": (
         "an evaluation that never calls the network", "rows without a training",
     ),
-    "labs/test_labs_in_nbgrader.py::test_the_source_validates_and_leaves_a_run": ("01_single_gpu", "02_ddp"),
+    "labs/test_labs_in_nbgrader.py::test_the_source_validates_and_leaves_a_run": ("01_single_gpu",),
 }  # fmt: skip
 
 # Tests of a class without cases, or of all cases, that are quick.

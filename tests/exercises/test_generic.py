@@ -28,11 +28,13 @@ from course_lib.distributed import launch
 from course_lib.exercises import Finding, answers_of, exercises_of, known_labs
 from course_lib.exercises.expected import computed, up_to_date
 from course_lib.exercises.judging import Raised, judge, observe_here
+from course_lib.exercises.labs.lab09 import own_process
 from course_lib.exercises.ranks import launched_ranks
 from course_lib.runs.run_evidence.course import full_name
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "tables"), str(HERE.parent / "autograde")]
+impatient = importlib.import_module("impatient")
 judged_in_threads = importlib.import_module("threaded_ranks").judged_in_threads
 
 FEW = range(20, 21)  # none of CI's
@@ -154,12 +156,18 @@ def hanging_ranks_given_up(hang):
     return mock.patch.object(launched_ranks, "TIMEOUT", 4.0) if hang else contextlib.nullcontext()
 
 
+def barriers_given_up():
+    """Processes of a wrong answer wait for those that never come in less time, too."""
+    return mock.patch.object(own_process, "_observe", impatient.observe)
+
+
 def loses(lab, name, functions, lost, words, seeds, look):
     """`look`: whether the visible check is called, too. A reason tells nothing of the inputs: it is the same for all seeds.
 
     A table's VARYING are parts whose reason depends on which of several processes is the first to fail.
     """
-    found = list(verdicts(lab, name, functions, seeds))
+    with barriers_given_up():
+        found = list(verdicts(lab, name, functions, seeds))
     for findings in found:
         assert {part for part, finding in findings.items() if not finding.passed} == set(lost.split())
     reasons = [{part: finding.reason for part, finding in findings.items()} for findings in found]
@@ -169,7 +177,8 @@ def loses(lab, name, functions, lost, words, seeds, look):
     assert all(finding.hint for finding in found[0].values() if not finding.passed)
     if not look:
         return
-    with pytest.raises(CheckFailed) as refused, hanging_ranks_given_up(words in ("deadlock", "wait")):
+    patience = (hanging_ranks_given_up(words in ("deadlock", "wait")), barriers_given_up())
+    with pytest.raises(CheckFailed) as refused, patience[0], patience[1]:
         visible(lab, name, functions)
     assert words.lower() in str(refused.value).lower()
 

@@ -2,6 +2,8 @@
 
 from answer_sources import Notebook
 
+COSTLY = ("plan",)  # a search among all plans
+
 OURS = Notebook("14_model_parallel")
 edited, instead = OURS.edited, OURS.instead
 
