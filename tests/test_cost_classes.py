@@ -26,7 +26,7 @@ def test_the_sample_is_quick_and_in_its_class():
     assert cost_classes.classes(name, "network", set()) == {"quick", "exhibits"}
     assert cost_classes.classes(name, "zombies", set()) == {"exhibits"}
     lab = "labs/test_labs_in_nbgrader.py::test_the_source_validates_and_leaves_a_run"
-    assert cost_classes.classes(lab, "02_ddp", set()) == {"quick", "labs"}
+    assert cost_classes.classes(lab, "01_single_gpu", set()) == {"quick", "labs"}
     assert cost_classes.classes(lab, "03_batch_size_scaling", set()) == {"labs"}
 
 
