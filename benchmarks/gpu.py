@@ -110,7 +110,7 @@ def train(recipe: Recipe, data: ImageData, model: nn.Module, device: torch.devic
     batches = Batches(
         data.train, recipe.batch_size, device, shuffle=True, seed=seed, augment=recipe.augment, **scale
     )  # fmt: skip
-    test = Batches(data.test, min(2000, len(data.test)), device, **scale)
+    test = Batches(data.test, 2000, device, **scale)
     optimizer, steps = sgd(model, recipe.lr, recipe.weight_decay), recipe.epochs * len(batches)
     schedule = warmup_then_decay(optimizer, steps, steps // 5)
     loss_fn = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
@@ -162,10 +162,11 @@ def judged(
 
 def throughput(device: torch.device, runs: int, tiny: bool) -> Result:
     widths, batch_size = ((4, 4, 4), 16) if tiny else ((160, 320, 640), 512)
-    data = load("fashion-mnist-small" if tiny else "fashion-mnist", train_samples=32 if tiny else 0)
+    name, samples = ("fashion-mnist-small", 32) if tiny else ("fashion-mnist", 0)
+    data = load(name, train_samples=samples, test_samples=samples)
     scale, loss_fn = {"mean": data.mean, "std": data.std}, nn.CrossEntropyLoss()
     batches = Batches(data.train, batch_size, device, shuffle=True, **scale)
-    test = Batches(data.test.part(range(100)), 100, device, **scale)
+    test = Batches(data.test, 2000, device, **scale)
     torch.manual_seed(0)
     ours = accelerate_model(WideResNet(widths, data.channels), device, "bfloat16")
     bare = compiled(WideResNet(widths, data.channels).to(device, memory_format=torch.channels_last)).train()

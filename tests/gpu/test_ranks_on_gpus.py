@@ -108,7 +108,7 @@ def trained(how, steps=4, batch=24):
         F.cross_entropy(wrapped(x), y).backward()
         if how == "average":
             ours.average_gradients(model, len(x))
-        elif how in ("naive", "overlapped", "buckets"):
+        elif how in ("naive", "overlapped", "buckets", "ZeRO-3"):
             wrapped.finish_gradient_synchronization()
         optimizer.step()
     with torch.no_grad():

@@ -40,6 +40,11 @@ def test_all_measurements_end_and_the_page_has_their_conditions(gpu, monkeypatch
         assert max(results[name]["accuracies"]) < 0.85
     assert facts["conditions"] in page and "synthetic" in results["cifar10"]["data"]
     assert "no GPU" in capsys.readouterr().out
+    import results_gpu
+
+    outcome = {"job": "speed", "passed": True, "threshold": None, **results_gpu.curve_of(tmp_path)}
+    text = results_gpu.page({"device": "GPU", "machine": "", "versions": {}, "results": [outcome]}, "gpu.png")
+    assert facts["conditions"] in text and results["fashion"]["verdict"] in text
 
 
 @pytest.mark.parametrize(
