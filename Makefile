@@ -14,7 +14,7 @@ help:
 	@echo "make test-ci   what continuous integration adds: every hostile submission, every lab (20 minutes more)"
 	@echo "make test-all  all tests, also those that need Slurm, a browser or a GPU (hours)"
 	@echo "make test-gpu  the tests that need a CUDA GPU; refuses without one"
-	@echo "make results-gpu   every lab's gpu profile, into docs/results/gpu/; MINUTES=25 chooses what fits"
+	@echo "make results-gpu   speed on a GPU and every lab's gpu profile, into docs/results/gpu/; MINUTES=25 chooses what fits"
 	@echo "make wheelhouse    what a node without internet lacks, in wheelhouse/; PYTHON=3.12: that node's version"
 	@echo "make mutants   break the library on purpose, one line at a time; a test must fail each time (one hour)"
 	@echo "make jupyter   JupyterLab on copies of the labs to fill in, in $(MY_LABS)/"

@@ -17,7 +17,8 @@ Result = TypeVar("Result")
 def parse_options(about: str, *parts: str, **defaults: Any) -> argparse.Namespace:
     """Read the command line: each name is an option, of its default's type; False makes a flag, a list takes values.
 
-    A default with a help text is a tuple of both. A default that is a type makes an option that may be left out (None).
+    A default with a help text is a tuple of both. A default that is a type makes an option that may be left out (None); a
+    set makes one that is one of its words.
     `parts`: the values of the first argument, ``part``, where a script has several.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -30,6 +31,8 @@ def parse_options(about: str, *parts: str, **defaults: Any) -> argparse.Namespac
             values = {"action": "store_true"}
         elif isinstance(default, type):
             values, default = {"type": default}, None
+        elif isinstance(default, set):
+            values, default = {"choices": sorted(default)}, None
         elif isinstance(default, list):
             values = {"type": type(default[0]), "nargs": "+"}
         flags = [f"--{name.replace('_', '-')}", *(["-o"] if name == "output" else [])]

@@ -1,4 +1,4 @@
-"""Run every lab's gpu profile and the homework's programs on this node's GPUs, and write docs/results/gpu/.
+"""Run benchmarks/gpu.py, every lab's gpu profile and the homework's programs on this node's GPUs; write docs/results/gpu/.
 
 make results-gpu, or python benchmarks/results_gpu.py --minutes 25: what fits into 25 minutes, the most telling first. The
 same command continues after an interruption, also after kill -9: what has passed is not run again, and a program
@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import gpu
 import torch
 from harness import parse_options
 
@@ -37,7 +38,7 @@ SIGNS = {True: "holds", False: "does not hold", None: "not tried"}
 
 @dataclass(frozen=True)
 class Job:
-    """A lab or a program: `command` without its run folder, which is appended; at most so many minutes."""
+    """A lab, a program or a benchmark: `command` without its run folder, which is appended; at most so many minutes."""
 
     name: str
     command: tuple[str, ...]
@@ -66,6 +67,7 @@ def program(name: str, minutes: float, gpus: int, threshold: float) -> Job:
 def all_jobs(gpus: int) -> list[Job]:
     """The most telling first: those with a threshold of a source, the quick ones before the long ones."""
     return [
+        Job("speed", (sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "-o"), 10),
         lab("12", 20, gpus, 0.85),
         program("resnet_cifar100", 15, gpus, 0.60),
         lab("02", 15, gpus), lab("06", 15, gpus), lab("01", 20, gpus),
@@ -116,9 +118,13 @@ def run_job(job: Job, folder: Path, minutes: float) -> dict[str, Any]:
 
 
 def curve_of(run: Path) -> dict[str, Any]:
-    """The finished run's accuracy, throughput (the median of its epochs), and curve; the parameters and the data."""
+    """The finished run's accuracy, throughput (the median of its epochs), and curve; the parameters and the data.
+
+    Of gpu.py what it has measured, also if it was stopped.
+    """
     if not (run / "run.json").is_file():
-        return {"accuracy": None, "images_per_second": None}
+        speed = {"speed": json.loads((run / "gpu.json").read_text())} if (run / "gpu.json").is_file() else {}
+        return {"accuracy": None, "images_per_second": None, **speed}
     curve, record = read_learning_curve(run / "learning_curve.csv"), json.loads((run / "run.json").read_text())
     return {
         "accuracy": float(curve.val_accuracy.max()), "images_per_second": float(curve.images_per_sec.median()),
@@ -199,6 +205,8 @@ def page(facts: dict[str, Any], picture: str) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", f"![best accuracy so far against training time, one curve per job]({picture})", ""]
     lines.append("GPU busy is NVML's share for the first GPU. Peak memory is the fullest GPU's, with all its processes.")
+    for speed in (outcome["speed"] for outcome in facts["results"] if "speed" in outcome):
+        lines += ["", "## Speed", "", speed["conditions"], "", *gpu.table(speed["results"])]
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Gpu", "Utilisation", "available_cores", "cpu_name", "driver_cuda_version", "gpus", "machine_line"]
+__all__ = [
+    "Gpu",
+    "Utilisation",
+    "available_cores",
+    "cpu_name",
+    "driver_cuda_version",
+    "driver_version",
+    "gpus",
+    "machine_line",
+]
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,12 @@ def driver_cuda_version() -> tuple[int, int] | None:
             return None
         number = nvml.nvmlSystemGetCudaDriverVersion()  # 1000·major + 10·minor
         return number // 1000, number % 1000 // 10
+
+
+def driver_version() -> str | None:
+    """The NVIDIA driver's version, for the conditions of a measurement; None without one."""
+    with _nvml() as nvml:
+        return None if nvml is None else str(nvml.nvmlSystemGetDriverVersion())
 
 
 def machine_line() -> str:

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 from filelock import FileLock
 from rank_processes import survivors
-from toy_sweep import make_toy_course
+from toy_sweep import CELLS, make_toy_course
 
 from course_lib.runs.sweep import local
 from course_lib.runs.sweep.command import sweep as command
@@ -74,6 +74,27 @@ def test_every_trial_is_a_folder_and_a_row(toy):
     assert {(p["num_gpus"], p["cores"], p["threads"]) for p in parameters} == {
         (n, n * (CORES // 2), n * (CORES // 2)) for n in (1, 2)
     }
+
+
+VISIBLE = """
+import pathlib, time
+seen = pathlib.Path(output_dir).resolve().parents[1] / "seen"
+seen.mkdir(exist_ok=True)
+(seen / f"{num_gpus}-{seed}").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+end = time.monotonic() + 300
+while num_gpus == 1 and len(list(seen.glob("1-*"))) < 2 and time.monotonic() < end:
+    time.sleep(0.05)  # both run at the same time
+"""
+
+
+def test_each_trial_has_gpus_of_its_own(tmp_path, monkeypatch, warm_server):
+    monkeypatch.setattr(local.WarmServer, "private", lambda: nullcontext(warm_server))
+    monkeypatch.setattr(local.Machine, "here", lambda: local.Machine(range(CORES), ("3", "7")))
+    monkeypatch.chdir(make_toy_course(tmp_path, [*CELLS, (None, VISIBLE)]))
+    code, said = sweep("-g", "num_gpus=1,2", "--repeat", 2, "--jobs", 2)
+    assert code == 0, said
+    seen = {path.name: path.read_text() for path in tmp_path.rglob("seen/*")}
+    assert {seen.pop("2-0"), seen.pop("2-1")} == {"3,7"} and set(seen.values()) == {"3", "7"}, seen
 
 
 def test_what_is_done_is_not_run_again_and_more_values_extend_the_sweep(toy):

@@ -23,6 +23,12 @@ def device(monkeypatch):
 
 
 @pytest.fixture
+def pretended():
+    """Whether the GPU is a pretended one, which computes without autocast."""
+    return PRETENDED
+
+
+@pytest.fixture
 def real_gpu(device):
     if PRETENDED:
         pytest.skip("a pretended GPU does not show this")

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 from course_lib.data import batches as input_module
-from course_lib.data.batches import Batches, load
+from course_lib.data.batches import Batches, PackedDataset, load, on_device
 from course_lib.data.data_stall import DataStallTimer
 from course_lib.data.timed_epochs import TimedEpochs
 from course_lib.metrics.least_seconds import least_seconds
@@ -42,16 +43,16 @@ def data():
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0)])
-def test_bfloat16_from_capability_8_0_on(real_gpu, monkeypatch, capability):
+def test_bfloat16_from_capability_8_0_on(device, pretended, monkeypatch, capability):
     """A V100 or T4 computes the same network in float32: it would emulate bfloat16."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
     bfloat16_pays.cache_clear()
     try:
-        assert bfloat16_pays(real_gpu) == (capability >= (8, 0))
-        model, seen = accelerate_model(network(), real_gpu), []
+        assert bfloat16_pays(device) == (capability >= (8, 0))
+        model, seen = accelerate_model(network(), device), []
         model[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))
-        assert model(torch.randn(4, 3, 32, 32, device=real_gpu)).dtype == torch.float32
-        assert seen == [torch.bfloat16 if capability >= (8, 0) else torch.float32]
+        assert model(torch.randn(4, 3, 32, 32, device=device)).dtype == torch.float32
+        assert seen == [torch.bfloat16 if capability >= (8, 0) and not pretended else torch.float32]
     finally:
         bfloat16_pays.cache_clear()
 
@@ -93,6 +94,14 @@ def test_batches_are_those_of_the_cpu(device, data, monkeypatch, resident):
         busy = there @ there.mT  # queued behind the copy
         torch.testing.assert_close(there.cpu(), images)
         assert torch.equal(there_too.cpu(), labels) and busy.isfinite().all()
+
+
+def test_a_loader_s_batches_are_those_of_the_cpu_from_pinned_memory(device, data):
+    host = DataLoader(PackedDataset(data.train), 32)
+    pinned = on_device(DataLoader(PackedDataset(data.train), 32, pin_memory=True), device)
+    for (images, labels), (there, there_too) in zip(host, pinned, strict=True):
+        assert there.device == there_too.device == device
+        assert torch.equal(there.cpu(), images) and torch.equal(there_too.cpu(), labels)
 
 
 # Optimisers
@@ -174,17 +183,40 @@ def test_peak_bytes_are_the_allocator_s(real_gpu):
     del held
 
 
-def test_the_search_for_the_largest_batch_ends_where_the_memory_does(real_gpu, capsys):
-    total = torch.cuda.get_device_properties(real_gpu).total_memory
+def test_what_a_training_keeps_and_saves_is_what_the_allocator_holds(real_gpu):
+    """Lab 01's figures: 12 bytes per parameter with momentum, and each image's storages that autograd saves, once."""
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4))).to(real_gpu)
+    x = torch.randn(1024, 1024, device=real_gpu)
+    model(x).sum().backward()  # cuBLAS takes its workspace
+    model.zero_grad()
+    parameters = sum(p.numel() for p in model.parameters())
+    saved = {}
+    hooks = (lambda t: saved.update({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()}) or t, lambda t: t)
+    before = torch.cuda.memory_allocated()
+    with torch.autograd.graph.saved_tensors_hooks(*hooks):
+        loss = torch.exp(torch.exp(model(x) * 1e-3)).sum()
+    held = torch.cuda.memory_allocated() - before
+    new = sum(saved.values()) - 4 * (parameters - 4 * 1024) - x.nbytes  # the weights, without biases, and the input were there
+    assert abs(held - new) <= 0.05 * new, (held, new)  # a block may be a little larger than its tensor
+    loss.backward()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, foreach=False)
+    optimizer.step()
+    del loss
+    kept = torch.cuda.memory_allocated() - before + 4 * parameters
+    assert abs(kept - 12 * parameters) <= 0.01 * 12 * parameters, kept
+
+
+def test_the_search_for_the_largest_batch_ends_where_the_memory_does(device, capsys):
+    total = torch.cuda.get_device_properties(device).total_memory
     sizes = [MIB, 16 * MIB, 2 * total]
-    found = until_full(lambda size: float(torch.zeros(size, dtype=torch.uint8, device=real_gpu).numel()), sizes)
+    found = until_full(lambda size: float(torch.zeros(size, dtype=torch.uint8, device=device).numel()), sizes)
     assert list(found) == sizes[:2] and f"size {2 * total} does not fit" in capsys.readouterr().out
-    with pytest.raises(DeviceMemoryError, match=r"the memory of cuda:0 is full") as error, memory_advice(real_gpu):
-        torch.empty(2 * total, dtype=torch.uint8, device=real_gpu)
+    with pytest.raises(DeviceMemoryError, match=r"the memory of cuda:0 is full") as error, memory_advice(device):
+        torch.empty(2 * total, dtype=torch.uint8, device=device)
     assert "\n" not in str(error.value)
-    with pytest.raises(RuntimeError, match="mat1 and mat2"), memory_advice(real_gpu):  # another error passes
-        torch.ones(2, 3, device=real_gpu) @ torch.ones(2, 3, device=real_gpu)
-    assert torch.ones(MIB, device=real_gpu).sum().item() == MIB  # the process computes as before
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), memory_advice(device):  # another error passes
+        torch.ones(2, 3, device=device) @ torch.ones(2, 3, device=device)
+    assert torch.ones(MIB, device=device).sum().item() == MIB  # the process computes as before
 
 
 # Clocks

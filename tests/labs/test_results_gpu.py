@@ -102,4 +102,4 @@ def test_each_lab_and_each_threshold_has_a_job(results_gpu):
     asked = sorted(job.threshold for job in jobs.values() if job.threshold)
     assert asked == [0.5, 0.6, 0.6, 0.6, 0.7, 0.85, 0.92]
     for job in jobs.values():
-        assert job.cwd.is_dir() and all((job.cwd / word).is_file() for word in job.command if word.endswith("100.py"))
+        assert job.cwd.is_dir() and all((job.cwd / word).is_file() for word in job.command if word.endswith(".py"))

@@ -14,12 +14,13 @@ SECONDS = 900  # a rank that waits for another waits for ever
 
 
 class Rehearsal:
-    """A process with `gpus` pretended GPUs that runs notebooks' cells; see `rehearse`."""
+    """A process with `gpus` pretended GPUs that runs notebooks' cells; see `rehearse`. `unused`: no tensor may be on one."""
 
-    def __init__(self, gpus):
+    def __init__(self, gpus, unused=False):
         self.gpus = gpus
         path = os.pathsep.join([str(HERE), str(HERE / "everywhere"), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, "PRETENDED_GPUS": str(gpus), "OMP_NUM_THREADS": "1"}
+        environment |= {"PRETENDED_GPUS_UNUSED": "1"} if unused else {}
         self.process = subprocess.Popen(
             [sys.executable, "-c", "import rehearse; rehearse.main()"], env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -49,5 +50,12 @@ def two_gpus():
 @pytest.fixture(scope="session")
 def one_gpu():
     rehearsal = Rehearsal(1)
+    yield rehearsal
+    rehearsal.end()
+
+
+@pytest.fixture(scope="session")
+def two_unused_gpus():
+    rehearsal = Rehearsal(2, unused=True)
     yield rehearsal
     rehearsal.end()

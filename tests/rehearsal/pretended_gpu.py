@@ -32,7 +32,9 @@ INDEXING = {
     torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default,
     torch.ops.aten._unsafe_index.Tensor,
 }  # fmt: skip
-state = types.SimpleNamespace(gpus=0, current=0, collective=None, map_location=None)
+MEMORY = 2**34  # bytes of each GPU; a larger tensor does not fit
+SIZED = {"empty", "empty_strided", "zeros", "ones", "full"}  # factories that are asked for more than fits
+state = types.SimpleNamespace(gpus=0, current=0, collective=None, map_location=None, unused=False)
 
 
 class DeviceTensor(torch.Tensor):
@@ -43,6 +45,8 @@ class DeviceTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, values: torch.Tensor, index: int | None = None) -> DeviceTensor:
         index = state.current if index is None else index
+        if state.unused:
+            raise RuntimeError(f"a tensor on cuda:{index}, in a program that computes on the CPU by design")
         if index >= state.gpus:
             raise RuntimeError(f"CUDA error: invalid device ordinal ({index} of {state.gpus})")
         tensor = torch.Tensor._make_wrapper_subclass(
@@ -64,8 +68,13 @@ class DeviceTensor(torch.Tensor):
 
     @data.setter
     def data(self, other: torch.Tensor) -> None:
-        if not isinstance(other, DeviceTensor) or other.shape != self.shape or other.dtype != self.dtype:
-            raise RuntimeError("incompatible tensor type: `data` takes the same device, shape and dtype here")
+        if not isinstance(other, DeviceTensor) or other.index_ != self.index_ or other.dtype != self.dtype:
+            raise RuntimeError("incompatible tensor type: `data` takes the same device and dtype here")
+        self._become(other)
+
+    def _become(self, other: DeviceTensor) -> None:
+        """Take another's values; shape and strides are C++'s, and change with them."""
+        torch.Tensor.data.__set__(self, other)
         self.values_ = other.values_
 
     def numpy(self, *, force: bool = False):
@@ -99,6 +108,9 @@ class DeviceTensor(torch.Tensor):
 
     def pin_memory(self, device=None):
         raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
+
+    def record_stream(self, stream) -> None:
+        pass
 
     def data_ptr(self) -> int:
         return self.values_.data_ptr()
@@ -145,7 +157,12 @@ class DeviceTensor(torch.Tensor):
         def wrapped(value):
             if not isinstance(value, torch.Tensor) or index is None or id(value) in theirs:
                 return value
-            return mine.get(id(value)) if id(value) in mine else DeviceTensor(value, index)
+            tensor = mine.get(id(value))
+            if tensor is None:
+                return DeviceTensor(value, index)
+            if tensor.shape != value.shape or tensor.stride() != value.stride():  # set_, resize_, t_…
+                tensor._become(DeviceTensor(value, index))
+            return tensor
 
         return _mapped(wrapped, result)
 
@@ -239,11 +256,11 @@ def _check_generator(value) -> None:
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
 
 
-def install(gpus: int) -> None:
-    """Pretend, from now on and in this whole process, that the machine has `gpus` GPUs."""
+def install(gpus: int, unused: bool = False) -> None:
+    """Pretend, from now on and in this whole process, that the machine has `gpus` GPUs; `unused`: refuse any tensor on them."""
     if state.gpus:
         raise RuntimeError("the pretended GPUs are installed already")
-    state.gpus = gpus
+    state.gpus, state.unused = gpus, unused
     torch.set_num_threads(1)  # of tiny tensors, next to other tests
     torch.set_num_threads = lambda number: None
     _register_factories()
@@ -257,10 +274,12 @@ def _register_factories() -> None:
     library = torch.library.Library("aten", "IMPL")
     state.library = library  # the kernels live as long as the library does
 
-    def factory(function):
+    def factory(name, function):
         def create(*args, device=None, pin_memory=None, **kwargs):
             for value in (*args, *kwargs.values()):
                 _check_generator(value)
+            if name in SIZED and (asked := function(*args, device="meta", **kwargs).nbytes) > MEMORY:
+                raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {asked / 2**30:.2f} GiB.")
             return DeviceTensor(function(*args, **kwargs), _index(device))
 
         return create
@@ -275,8 +294,24 @@ def _register_factories() -> None:
             for overload in packet.overloads():
                 if "out" not in overload and "names" not in overload:
                     function = getattr(packet, overload)
-                    library.impl(f"{name}.{overload}".removesuffix(".default"), factory(function), key)
+                    library.impl(f"{name}.{overload}".removesuffix(".default"), factory(name, function), key)
         library.impl("copy_", copy, key)
+
+
+class Stream:
+    """A stream or an event: all work has ended when a call returns, so nothing waits for anything."""
+
+    def __init__(self, *args, **options):
+        pass
+
+    def __getattr__(self, name):
+        return lambda *args, **options: Stream() if name == "record_event" else True
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        pass
 
 
 def _patch_cuda() -> None:
@@ -288,16 +323,17 @@ def _patch_cuda() -> None:
             raise RuntimeError(f"CUDA error: invalid device ordinal ({index} of {state.gpus})")
         state.current, state.chosen = index, True
 
-    facts = {"total_memory": 2**34, "major": 9, "minor": 0, "multi_processor_count": 1}
+    facts = {"total_memory": MEMORY, "major": 9, "minor": 0, "multi_processor_count": 1}
     properties = types.SimpleNamespace(name="Pretended GPU", **facts)
     replacements = dict(
         _lazy_init=lambda: None, is_available=lambda: True, device_count=lambda: state.gpus, is_initialized=lambda: True,
         current_device=lambda: state.current, set_device=set_device, synchronize=lambda device=None: None,
         get_device_capability=lambda device=None: (9, 0), get_device_name=lambda device=None: properties.name,
-        get_device_properties=lambda device=None: properties, mem_get_info=lambda device=None: (2**33, 2**34),
+        get_device_properties=lambda device=None: properties, mem_get_info=lambda device=None: (MEMORY // 2, MEMORY),
         empty_cache=lambda: None, max_memory_allocated=lambda device=None: 0, memory_allocated=lambda device=None: 0,
         reset_peak_memory_stats=lambda device=None: None, manual_seed=lambda seed: None, manual_seed_all=lambda seed: None,
         get_rng_state=lambda device="cuda": torch.get_rng_state(), set_rng_state=lambda state, device="cuda": None,
+        Stream=Stream, Event=Stream, current_stream=Stream, default_stream=Stream, stream=Stream,
         is_bf16_supported=lambda *options: True, is_current_stream_capturing=lambda: False, _is_in_bad_fork=lambda: False,
     )  # fmt: skip
     for name, replacement in replacements.items():

@@ -9,17 +9,33 @@ import pytest
 import rehearse
 
 LABS = Path(__file__).parents[2] / "labs"
-NOTEBOOKS = [path for path in sorted(LABS.glob("[0-9][0-9]_*/[0-9][0-9]_*.ipynb")) if rehearse.may_use_gpus(path)]
+NOTEBOOKS = sorted(LABS.glob("[0-9][0-9]_*/[0-9][0-9]_*.ipynb"))
+ON_GPUS = [path for path in NOTEBOOKS if rehearse.may_use_gpus(path)]
+ON_CORES = [path for path in NOTEBOOKS if path not in ON_GPUS]
+
+AFTERWARDS = """
+import json
+from pathlib import Path
+from course_lib.distributed import mpi_launch
+
+record = json.loads(Path(output_dir, "run.json").read_text())
+assert record["device"] == "cpu", record["device"]
+seen = mpi_launch(lambda comm: torch.cuda.device_count(), 2)
+assert [torch.cuda.device_count(), *seen] == [2, 2, 2], seen
+"""
 
 
-# Lab 13 frees memory and knows it by its address; a pretended tensor has neither a storage nor an address of its own.
-STORAGES = pytest.mark.xfail(reason="pretended tensors have no storages", strict=True)
-REHEARSED = [pytest.param(path, marks=[STORAGES] * path.stem.startswith("13"), id=path.stem) for path in NOTEBOOKS]
-
-
-@pytest.mark.parametrize("notebook", REHEARSED)
+@pytest.mark.parametrize("notebook", ON_GPUS, ids=lambda path: path.stem)
 def test_lab_on_two_gpus(two_gpus, notebook):
     ended = two_gpus.run(rehearse.code_cells(notebook, rehearse.parameters(notebook, two_gpus.gpus)))
+    assert ended is None, ended
+
+
+@pytest.mark.parametrize("notebook", ON_CORES, ids=lambda path: path.stem)
+def test_lab_stays_on_the_cores_beside_two_gpus(two_unused_gpus, notebook):
+    """A tensor on a GPU is an error, in the notebook's process, its fork server's, and the ranks of mpirun."""
+    cells = rehearse.code_cells(notebook, rehearse.parameters(notebook, two_unused_gpus.gpus))
+    ended = two_unused_gpus.run([*cells, ("afterwards", AFTERWARDS)])
     assert ended is None, ended
 
 

@@ -112,6 +112,14 @@ def test_a_planted_mistake_is_found(two_gpus, mistake):
     assert ended is not None and ended.startswith("cell wrong:") and message in ended, ended
 
 
+@pytest.mark.parametrize("start", ["launch", "mpi_launch"])
+def test_a_rank_on_a_gpu_is_found_in_a_lab_of_the_cores(two_unused_gpus, start):
+    cell = f"import torch; from course_lib.distributed import {start} as start\nstart(lambda *comm: torch.ones(1).to(DEVICE).item(), 2)"
+    assert two_unused_gpus.run([("right", cell.replace("DEVICE", "'cpu'"))]) is None
+    ended = two_unused_gpus.run([("wrong", cell.replace("DEVICE", "'cuda'"))])
+    assert ended is not None and "computes on the CPU by design" in ended, ended
+
+
 SCRIPT = """
 import os, torch, torch.distributed as dist
 from course_lib.distributed import launch, rank_device

@@ -16,9 +16,11 @@ OWN = {"sync_sgd_cifar100": ["--ranks=2"], "async_sgd_cifar100": ["--ranks=2"]}
 RUN = """
 import runpy
 import sys
+import torch
 from course_lib.distributed import launch
 
 def run_program():
+    torch.cuda.set_device(0)  # as in a new process; launch has chosen another
     sys.argv, sys.path = [{program!r}, *{arguments!r}], [{folder!r}, *sys.path]
     runpy.run_path({program!r}, run_name="__main__")
 
@@ -37,7 +39,7 @@ def ended(two_gpus, tmp_path):
         alone = "--ranks=2" in OWN.get(program.stem, ())
         words = {
             "program": str(copy), "folder": str(tmp_path), "arguments": [*SMALL, *OWN.get(program.stem, ())],
-            "start": "run_program()" if alone else "launch(run_program, 2)",
+            "start": "run_program()" if alone else "launch(run_program, 2, process_group=False)",
         }  # fmt: skip
         return two_gpus.run([(program.stem, RUN.format(**words))])
 
@@ -53,3 +55,21 @@ def test_a_step_that_leaves_its_loss_on_the_host_is_found(ended):
     program = next(path for path in PROGRAMS if path.stem == "sync_sgd_cifar100")
     said = ended(program, "loss = loss_fn(logits, labels)", "loss = loss_fn(logits, labels.cpu())")
     assert said is not None and "on the same device" in said, said
+
+
+SPEED = """
+import json, sys, torch._dynamo
+sys.path.insert(0, {benchmarks!r})
+import gpu
+
+torch._dynamo.config.disable = True  # it traces no pretended tensor
+sys.argv = ["gpu.py", "--tiny", "--runs", "1", "-o", "speed"]
+assert gpu.main() == 0
+facts = json.load(open("speed/gpu.json"))
+assert facts["device"] == "Pretended GPU" and len(facts["results"]) == 3, facts
+"""
+
+
+def test_the_speed_benchmark_on_a_gpu(two_gpus):
+    ended = two_gpus.run([("speed", SPEED.format(benchmarks=str(LABS.parent / "benchmarks")))])
+    assert ended is None, ended

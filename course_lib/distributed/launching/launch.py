@@ -67,6 +67,11 @@ def _note_few_cores(world_size: int, cores: int) -> None:
     print(f"note: {world_size} ranks share {cores} cores; expect no speed-up from the extra ranks")
 
 
+@functools.cache
+def _note_shared_gpus(world_size: int, gpus: int) -> None:
+    print(f"note: {world_size} ranks share {gpus} GPU(s), and NCCL refuses that: messages go by Gloo; expect no speed-up")
+
+
 def warm_up() -> None:
     """Start the fork server in the background, so that the first launch does not wait for PyTorch's import."""
     from multiprocessing import forkserver
@@ -104,7 +109,8 @@ def launch(
     timeout : float, optional
         Seconds after which unfinished ranks are ended; None: no limit.
     backend : str, optional
-        ``nccl``, ``gloo``…; by default NCCL where each rank has its own GPU, Gloo otherwise.
+        ``nccl``, ``gloo``…; by default NCCL where each rank has its own GPU, Gloo otherwise. A note says where ranks share
+        a GPU.
     process_group : bool
         False leaves ``init_process_group`` to the worker; the environment (RANK, WORLD_SIZE,
         MASTER_ADDR, MASTER_PORT) is set either way.
@@ -145,6 +151,8 @@ def launch(
             progress = folder.path / "training.json"
             view, in_rank_0 = LaunchView(progress, lambda: folder.logs), {PROGRESS_FILE: str(progress)}
         group = (backend or default_backend(world_size)) if process_group else None
+        if backend is None and group == "gloo" and torch.cuda.is_available():
+            _note_shared_gpus(world_size, torch.cuda.device_count())
         ranks = _ForkedRanks(folder, threads=threads, backend=group, environment_of_rank_0=in_rank_0)
         watch(ranks, folder, signals, view, timeout, stop)
         return folder.results()

@@ -31,7 +31,7 @@ class _After(importlib.abc.MetaPathFinder):
 def pretend(torch):
     import pretended_gpu
 
-    pretended_gpu.install(int(os.environ["PRETENDED_GPUS"]))
+    pretended_gpu.install(int(os.environ["PRETENDED_GPUS"]), unused="PRETENDED_GPUS_UNUSED" in os.environ)
 
 
 def test_on_few_images(data):
