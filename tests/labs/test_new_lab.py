@@ -56,28 +56,28 @@ def lab(checkout):
 @pytest.mark.thorough
 @pytest.mark.skipif(missing_sandbox() is not None, reason="no sandbox on this machine")
 def test_a_new_lab_is_run_released_and_graded(lab, checkout):
-    said, code = lab("new", "15_mean")
-    assert code == 0 and "labs/15_mean/15_mean.ipynb" in said, said
-    said, code = lab("run", "15", "--profile", "smoke", "-o", "ran")
+    said, code = lab("new", "99_mean")
+    assert code == 0 and "labs/99_mean/99_mean.ipynb" in said, said
+    said, code = lab("run", "99", "--profile", "smoke", "-o", "ran")
     assert code == 0 and "schedule: right (a step in between; the first step, and the one after the last)" in said, said
     assert (checkout / "ran" / "run.json").is_file() and " of 10 points" not in said.split("schedule: right")[0]
-    assert "epochs = 0: must be in [1, 10000]" in lab("run", "15", "-p", "epochs", "0")[0]
-    assert lab("start", "15", "-o", "course/submitted/ada")[1] == 0
-    notebook = checkout / "course/submitted/ada/15_mean/15_mean.ipynb"
+    assert "epochs = 0: must be in [1, 10000]" in lab("run", "99", "-p", "epochs", "0")[0]
+    assert lab("start", "99", "-o", "course/submitted/ada")[1] == 0
+    notebook = checkout / "course/submitted/ada/99_mean/99_mean.ipynb"
     text = notebook.read_text()
     assert "YOUR CODE HERE" in text and SOLUTION not in text and "Key: (a)" not in text
-    shutil.copytree(notebook.parent, checkout / "course/submitted/bob/15_mean")  # who hands in nothing more
+    shutil.copytree(notebook.parent, checkout / "course/submitted/bob/99_mean")  # who hands in nothing more
     notebook.write_text(text.replace("# YOUR CODE HERE", SOLUTION))
     shutil.copytree(checkout / "ran", notebook.parent / "run")
-    assert "15_mean: fits its notebook" in lab("grade", "15", "--check-rubrics")[0]
-    said, _ = lab("grade", "15", "--jobs", "1")
+    assert "99_mean: fits its notebook" in lab("grade", "99", "--check-rubrics")[0]
+    said, _ = lab("grade", "99", "--jobs", "1")
     assert "ada: 14/14" in said and "bob: 0/14" in said, said
 
 
 @pytest.mark.slow  # a minute; they do with it what they do with every lab
 def test_the_tests_of_all_labs_take_it_up(lab):
-    assert lab("new", "15_mean")[1] == 0
-    said, code = lab("-q", "-m", "", "-n", "0", "-k", "15_mean or lab15", *GENERIC, module="pytest")
+    assert lab("new", "99_mean")[1] == 0
+    said, code = lab("-q", "-m", "", "-n", "0", "-k", "99_mean or lab99", *GENERIC, module="pytest")
     assert code == 0, said
     for path in GENERIC:
         assert said.count(f"{path} ") >= 1, said  # none of them has chosen nothing
@@ -107,15 +107,15 @@ def refused(name, place):
     ("name", "left", "told"),
     [
         ("mean", "", "'mean' is no name of a lab"),
-        ("15_Mean", "", "such as 02_mean"),
+        ("99_Mean", "", "such as 02_mean"),
         ("00_mean", "", "two digits from 01"),
-        ("15_mean/../..", "", "is no name of a lab"),
-        ("15_mean\x1b[2J\n", "", r"'15_mean\x1b[2J\n' is no name of a lab"),
+        ("99_mean/../..", "", "is no name of a lab"),
+        ("99_mean\x1b[2J\n", "", r"'99_mean\x1b[2J\n' is no name of a lab"),
         ("01_mean", "", "number 01 is that of 01_single_gpu; 02 is free"),
-        ("15_mean", "labs/15_mean/", "number 15 is that of 15_mean"),
-        ("15_mean", "autograde/rubrics/15_other.toml", "autograde/rubrics/15_other.toml is there already"),
-        ("15_mean", "course_lib/exercises/labs/lab15/", "course_lib/exercises/labs/lab15 is there already"),
-        ("15_mean", "course_lib/exercises/expected/lab15.pt.gz", "expected/lab15.pt.gz is there already"),
+        ("99_mean", "labs/99_mean/", "number 99 is that of 99_mean"),
+        ("99_mean", "autograde/rubrics/99_other.toml", "autograde/rubrics/99_other.toml is there already"),
+        ("99_mean", "course_lib/exercises/labs/lab99/", "course_lib/exercises/labs/lab99 is there already"),
+        ("99_mean", "course_lib/exercises/expected/lab99.pt.gz", "expected/lab99.pt.gz is there already"),
     ],
 )
 def test_what_is_refused_is_one_line_and_leaves_everything_as_it_was(place, name, left, told):
@@ -127,5 +127,5 @@ def test_what_is_refused_is_one_line_and_leaves_everything_as_it_was(place, name
 def test_a_lab_that_cannot_be_written_leaves_nothing(place):
     (place / "tests/exercises/tables").rmdir()
     (place / "tests/exercises/tables").touch()  # so the last but one of the files has no folder
-    message = refused("15_mean", place)
+    message = refused("99_mean", place)
     assert "cannot be written" in message and "nothing was made" in message

@@ -9,8 +9,8 @@ RIGHT = {"schedule": [_RATE + "base_lr * (steps - step) / steps"]}
 
 # Mistakes without a name of their own: exercise, answer, parts that are lost, words of the reason.
 WRONG = {
-    "constant": ("schedule", _RATE + "base_lr", "between ends", "begins or ends elsewhere"),
-    "one step early": ("schedule", _RATE + "base_lr * (1 - (step + 1) / steps)", "between ends", "begins or ends"),
+    "constant": ("schedule", _RATE + "base_lr", "between ends", "by the same amount"),
+    "one step early": ("schedule", _RATE + "base_lr * (1 - (step + 1) / steps)", "between ends", "by the same amount"),
     "along a cosine": (
         "schedule",
         _RATE + "base_lr * (1 + __import__('math').cos(__import__('math').pi * step / steps)) / 2",

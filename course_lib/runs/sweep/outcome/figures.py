@@ -30,7 +30,6 @@ UNITS = {"num_gpus": "{} rank(s)", "batch_size": "{} images per rank", "base_lr"
          "warmup_epochs": "{} warm-up epochs"}  # fmt: skip
 RANKS = "ranks (GPUs, or CPU processes)"
 MOST_CURVES = 8  # in one panel
-DODGE = 0.3  # how much of the space between two places on the axis the series of a place share
 
 
 @style.in_course_style
@@ -100,7 +99,7 @@ def scaling_table(done: pd.DataFrame, kind: str) -> pd.DataFrame:
     DataFrame
         ``variant``, ``batch``, ``ranks``, ``speedup``, ``speedup_sd``, ``efficiency``, ``efficiency_sd``, ``runs``,
         ``base`` (the fewest ranks); only series of at least two numbers of ranks. The standard deviation counts the
-        standard deviation of the numerator and of the base.
+        standard deviation of the numerator and of the base; one run has none.
     """
     batch = "batch_size" if kind == "weak" else "effective_batch"
     rows = []
@@ -108,7 +107,7 @@ def scaling_table(done: pd.DataFrame, kind: str) -> pd.DataFrame:
         rates = series.groupby("ranks")["images_per_sec"]
         if len(rates) < 2:
             continue
-        means, spreads, counts = rates.mean(), rates.std(ddof=1).fillna(0.0), rates.size()
+        means, spreads, counts = rates.mean(), rates.std(ddof=1), rates.size()
         base = means.index.min()
         for ranks in means.index:
             ratio = means[ranks] / means[base] * base
@@ -268,10 +267,7 @@ def _errorbar(
 ) -> None:  # fmt: skip
     """One of many series; `places` are those of all series on the axis. Each is shifted, so that no bar hides another."""
     colour = PALETTE[index] if many <= 4 else matplotlib.colormaps["viridis"](0.9 * index / (many - 1))
-    scale, back = (np.log2, np.exp2) if log else (np.asarray, np.asarray)
-    apart = np.diff(scale(np.unique(np.asarray(places, dtype=float)))).min(initial=1.0)
-    shift = DODGE * apart * ((index + 0.5) / many - 0.5) if deviation.gt(0).any() else 0.0
-    x = back(scale(mean.index.to_numpy(dtype=float)) + shift)
+    x = style.beside(mean.index, places, index, many, log) if deviation.gt(0).any() else mean.index
     axes.errorbar(x, mean, yerr=deviation, label=label, marker=MARKERS[index % 4], color=colour)
 
 
