@@ -21,7 +21,7 @@ PALETTE = list(COLOURS.values())
 MARKERS = ["o", "s", "^", "D"]
 LINES = ["-", "--", ":", "-."]
 HATCHES = ["", "//", "..", "xx"]
-BESIDE = 0.3  # of the distance between two places on an axis, for all series at a place together
+BESIDE = 0.2  # of the distance between two places on an axis, for all series at a place together
 REFERENCE = {"color": COLOURS["reference"], "linestyle": "--", "linewidth": 1}
 
 in_course_style = plt.style.context("course_lib.plots.course")

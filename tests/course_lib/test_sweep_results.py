@@ -141,7 +141,7 @@ def test_bars_that_share_a_place_are_beside_each_other(tmp_path, monkeypatch):
     both = runs({1: [100, 104], 2: [180, 190], 4: [300, 310]}) + runs({1: [101, 103], 2: [181, 191]}, batch=128)
     found = drawn_bars(monkeypatch, tmp_path, both)
     (first, _), (second, _) = found["64 images per rank"], found["128 images per rank"]
-    assert first == pytest.approx([0.925, 1.925, 3.925]) and second == pytest.approx([1.075, 2.075])  # 0.3 / 2 apart
+    assert first == pytest.approx([0.95, 1.95, 3.95]) and second == pytest.approx([1.05, 2.05])  # 0.2 / 2 apart
 
 
 def test_one_run_has_no_bar_and_its_own_place(tmp_path, monkeypatch):
