@@ -21,20 +21,15 @@ GENERIC = [
 
 @pytest.fixture
 def checkout(repository, tmp_path):
-    """A copy of what `lab new` writes into, without the labs that there are."""
+    """A copy of what `lab new` writes into; the labs that there are are links."""
     for package in ("course_lib", "data_prep", "autograde"):
         shutil.copytree(repository / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("assessment_print.py", "nbgrader_config.py", "pyproject.toml"):
         shutil.copy(repository / name, tmp_path)
     (tmp_path / "deploy").symlink_to(repository / "deploy")
     (tmp_path / "labs").mkdir()
-    for name in (
-        "sources.md",
-        "assistants.md",
-        "01_single_gpu",
-        "05_resnet_hw",
-    ):  # tests of a rubric's mistakes look at these two
-        (tmp_path / "labs" / name).symlink_to(repository / "labs" / name)
+    for path in (repository / "labs").iterdir():
+        (tmp_path / "labs" / path.name).symlink_to(path)
     shutil.copytree(repository / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
