@@ -5,6 +5,7 @@ Sources are in labs/; everything that nbgrader makes goes to course/, which git 
 
 import glob
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -33,6 +34,14 @@ c.CourseDirectory.db_url = f"sqlite:///{root / 'course' / 'gradebook.db'}"
 # walks its sources: the same names under submitted/ stay.
 sources = os.path.join(glob.escape(str(root)), "labs", ".", "*")
 c.CourseDirectory.ignore.extend([os.path.join(sources, name) for name in ("run", "runs", "assessment.out")])
+
+
+def add_note_for_assistants(assignment: str, **others: object) -> None:
+    """Put into a release what `lab start` gives too: what an AI assistant may do for a student."""
+    shutil.copy(root / "labs" / "assistants.md", root / c.CourseDirectory.release_directory / assignment / "AGENTS.md")
+
+
+c.GenerateAssignment.post_convert_hook = add_note_for_assistants
 
 # nbgrader makes its database by running `alembic`, found on PATH: an environment that is not activated lacks it there.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])

@@ -1,9 +1,13 @@
-"""What the documents name is there."""
+"""What the documents name is there, and they say what the catalogue of data says."""
 
 import re
 from pathlib import Path
 
 import pytest
+
+from data_prep.catalogue import CATALOGUE
+from data_prep.made_up import MADE_UP
+from data_prep.novel import NAME
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -31,3 +35,10 @@ def test_every_link_into_the_repository_leads_somewhere(page):
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in headings(target)):
             missing.append(link)
     assert missing == []
+
+
+def test_the_page_of_the_data_has_every_set_with_its_licence():
+    rows = [line.split("|") for line in (REPOSITORY / "docs/data.md").read_text().splitlines() if line[:3] == "| `"]
+    licences = {name.strip(" `"): row[3].strip() for row in rows for name in row[1].split(",")}
+    assert set(licences) == {*CATALOGUE, *MADE_UP, NAME}
+    assert {name: licences[name] for name in CATALOGUE} == {name: entry.licence for name, entry in CATALOGUE.items()}

@@ -1,14 +1,15 @@
 """What the visible checks compare with: computed from the answers in a checkout, read from a file without them.
 
 A wheel for students has the files ``expected/labNN.pt.gz`` and no answers. They are part of the repository, because a wheel
-is also built where PyTorch is not installed yet. ``python -m course_lib.exercises.expected`` writes anew those that are
-not `up_to_date`; a test says so of each.
+is also built where PyTorch is not installed yet. ``python -m course_lib.exercises.expected lab15`` writes a lab's anew if
+it is not `up_to_date`, without a lab those of all, which takes minutes; a test says so of each.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
+import sys
 from functools import cache
 from typing import Any
 
@@ -81,7 +82,7 @@ def write(lab: str) -> None:
 
 
 if __name__ == "__main__":
-    for each in known_labs():
+    for each in sys.argv[1:] or known_labs():
         if not up_to_date(each):
             write(each)
             print(f"{each}: written")

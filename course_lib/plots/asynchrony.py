@@ -241,8 +241,8 @@ def speedup_and_accuracy(
     panels[0].plot(counts, counts, ":", color=COLOURS["reference"], label="P times as fast")
     for index, (label, runs) in enumerate(speedups.items()):
         scores = {count: (statistics.median(some), min(some), max(some)) for count, some in accuracy[label].items()}
-        ranges(panels[0], runs, index, label, capsize=4)
-        ranges(panels[1], scores, index, label, capsize=4)
+        for axes, rows in zip(panels, (runs, scores), strict=True):
+            ranges(axes, rows, index, label, len(speedups), log=True, capsize=4)
     best = max(median for runs in speedups.values() for median, _, _ in runs.values())
     for axes, name in zip(panels, ("speed-up over one process", "test accuracy"), strict=True):
         axes.set(xlabel="processes P", ylabel=name, xscale="log")

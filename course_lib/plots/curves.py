@@ -121,11 +121,13 @@ def accuracy_against_batch(accuracy: Mapping[str, Mapping[int, Sequence[float]]]
         At most four rules.
     """
     axes = new_axes(title, "effective batch (images, log scale)", "validation accuracy")
+    batches = sorted({batch for runs in accuracy.values() for batch in runs})
     for index, (label, runs) in enumerate(accuracy.items()):
         means = [statistics.fmean(values) for values in runs.values()]
         errors = list(map(style.standard_error, runs.values()))
-        axes.errorbar(list(runs), means, yerr=errors, label=label, **style.series_style(index))
-    style.powers_of_two(axes, sorted({batch for runs in accuracy.values() for batch in runs}))
+        places = style.beside(runs, batches, index, len(accuracy), log=True)
+        axes.errorbar(places, means, yerr=errors, label=label, **style.series_style(index))
+    style.powers_of_two(axes, batches)
     style.percent(axes.yaxis)
     axes.legend()
     return axes

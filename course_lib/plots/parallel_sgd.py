@@ -81,7 +81,7 @@ def speedups(series: Mapping[str, Mapping[int, Sequence[float]]], title: str) ->
     workers = sorted({count for runs in series.values() for count in runs})
     axes.plot(workers, workers, color=COLOURS["reference"], linewidth=1, linestyle=(0, (1, 3)), label="ideal")
     for index, (label, runs) in enumerate(series.items()):
-        _with_range(axes, runs, index, label)
+        _with_range(axes, runs, index, label, len(series))
     axes.set_xticks(workers)
     axes.set_ylim(bottom=0)
     axes.legend()
@@ -103,7 +103,7 @@ def accuracy_against_workers(
     workers = sorted({count for runs in series.values() for count in runs})
     for axes, (bottom, top) in zip(panels, ((0.0, 1.02), (lowest, 1.0)), strict=True):
         for index, (label, runs) in enumerate(series.items()):
-            _with_range(axes, runs, index, label)
+            _with_range(axes, runs, index, label, len(series))
         axes.set_xticks(workers)
         axes.set_xlabel("workers P")
         axes.set_ylim(bottom, top)
@@ -125,7 +125,7 @@ def accuracy_against_interval(series: Mapping[str, Mapping[str, Sequence[float]]
     """
     axes = new_axes(title, "H, steps between two averagings", "test accuracy of the average", (6.8, 3.6))
     for index, (label, runs) in enumerate(series.items()):
-        _with_range(axes, dict(enumerate(runs.values())), index, label)
+        _with_range(axes, dict(enumerate(runs.values())), index, label, len(series))
         axes.set_xticks(range(len(runs)), list(runs))
     axes.set_ylim(0, 1.02)
     style.percent(axes.yaxis)
@@ -159,6 +159,6 @@ def loss_between(lines: Mapping[str, Sequence[tuple[float, float]]], points: Seq
     return axes
 
 
-def _with_range(axes: Axes, runs: Mapping[int, Sequence[float]], index: int, label: str) -> None:
+def _with_range(axes: Axes, runs: Mapping[int, Sequence[float]], index: int, label: str, many: int) -> None:
     rows = {key: (statistics.fmean(values), min(values), max(values)) for key, values in runs.items()}
-    style.ranges(axes, rows, index, label)
+    style.ranges(axes, rows, index, label, many)

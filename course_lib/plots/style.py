@@ -21,6 +21,7 @@ PALETTE = list(COLOURS.values())
 MARKERS = ["o", "s", "^", "D"]
 LINES = ["-", "--", ":", "-."]
 HATCHES = ["", "//", "..", "xx"]
+BESIDE = 0.2  # of the distance between two places on an axis, for all series at a place together
 REFERENCE = {"color": COLOURS["reference"], "linestyle": "--", "linewidth": 1}
 
 in_course_style = plt.style.context("course_lib.plots.course")
@@ -86,10 +87,30 @@ def box(
     axes.text(corner[0] + width / 2, corner[1] + height / 2, text, ha="center", va="center", fontsize=fontsize)
 
 
-def ranges(axes: Axes, rows: Mapping[float, tuple[float, float, float]], index: int, label: str, **look: Any) -> None:
-    """A series of (middle, lowest, highest) by place, with bars from the lowest to the highest."""
+def beside(
+    own: Iterable[float], places: Iterable[float], index: int, many: int, log: bool = False
+) -> np.ndarray:  # fmt: skip
+    """Where one of `many` series is drawn, so that its bars do not hide those of the others at the same places.
+
+    Parameters
+    ----------
+    own, places : iterable of float
+        The places of this series, and of all of them, on an axis that is logarithmic or not. Together the series take
+        `BESIDE` of the smallest distance between two places.
+    """
+    scale, back = (np.log2, np.exp2) if log else (np.asarray, np.asarray)
+    apart = np.diff(scale(np.unique(np.array([*places], dtype=float)))).min(initial=1.0)
+    return back(scale(np.array([*own], dtype=float)) + BESIDE * apart * ((index + 0.5) / many - 0.5))
+
+
+def ranges(
+    axes: Axes, rows: Mapping[float, tuple[float, float, float]], index: int, label: str, many: int = 1, log: bool = False,
+    **look: Any,
+) -> None:  # fmt: skip
+    """A series of (middle, lowest, highest) by place, with bars from the lowest to the highest; one of `many`."""
     places = sorted(rows)
     middle, low, high = np.array([rows[place] for place in places]).T
+    places = beside(places, places, index, many, log)
     axes.errorbar(places, middle, yerr=[middle - low, high - middle], label=label, **series_style(index), **look)
 
 

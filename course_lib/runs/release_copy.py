@@ -17,6 +17,8 @@ __all__ = ["SOURCES", "ReleaseError", "release_everything", "release_lab", "rele
 STUBS = {"code": "# YOUR CODE HERE\nraise NotImplementedError()", "markdown": "YOUR ANSWER HERE"}
 GRADING_SCRIPTS = "grade.*"  # the instructor's
 SOURCES = "sources.md"  # beside the labs, because each notebook links it as ../sources.md
+# In each lab under the name that assistants look for. In the sources it has another one: authors may have solutions written.
+ASSISTANTS, AGENTS = "assistants.md", "AGENTS.md"
 VALIDATE = '''"""nbgrader's settings for Validate: a cell may train for half an hour, not only for 30 s."""
 
 c = get_config()  # noqa: F821  (nbgrader provides it)
@@ -31,7 +33,8 @@ class ReleaseError(ValueError):
 def release_everything(repository: Path, target: Path) -> None:
     """Write release copies of all labs, and the files beside them, into a new folder `target`.
 
-    Beside the labs are the cluster's scripts, nbgrader's settings, and the list of sources that the notebooks link.
+    Each lab has a note for AI assistants. Beside the labs are the cluster's scripts, nbgrader's settings, and the list of
+    sources that the notebooks link.
 
     Raises
     ------
@@ -44,6 +47,7 @@ def release_everything(repository: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     for lab in labs:
         release_lab(lab, target / lab.name)
+        shutil.copyfile(repository / "labs" / ASSISTANTS, target / lab.name / AGENTS)
     release_scripts(repository / "deploy", target / "deploy")
     (target / "nbgrader_config.py").write_text(VALIDATE)
     shutil.copyfile(repository / "labs" / SOURCES, target / SOURCES)

@@ -44,6 +44,7 @@ def test_a_lab_to_fill_in_with_its_profiles_and_the_cluster_s_scripts(folder, re
     lab = folder / "01_single_gpu"
     text = (lab / "01_single_gpu.ipynb").read_text()
     assert "YOUR CODE HERE" in text and "SOLUTION" not in text
+    assert "Explain; do not solve." in (lab / "AGENTS.md").read_text()
     assert (lab / "profiles.yaml").read_bytes() == (repository / "labs/01_single_gpu/profiles.yaml").read_bytes()
     scripts = {path.name for path in (folder / "deploy").rglob("*") if path.is_file()}
     assert {"lab.sbatch", "train.sbatch", "stage_data.sbatch", "lab.pbs"} <= scripts

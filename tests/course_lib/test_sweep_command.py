@@ -195,6 +195,11 @@ def test_a_process_that_is_killed_is_a_failed_trial(toy, monkeypatch):
         (["-g", f"num_gpus=1,{CORES + 1}"], f"num_gpus = {CORES + 1}: this machine has {CORES} cores"),
         (["-g", "batch_size=1", "--profile", "huge"], "no profile 'huge'"),
         (["-g", "batch_size=1", "--slurm", "partition=x"], "--executor slurm"),
+        (["-g", "batch_size=1,2", "-g", "num_gpus=1", "--zip"], "batch_size has 2, num_gpus has 1"),
+        (["-g", "@trials.csv"], "-g @trials.csv cannot be read: No such file"),
+        (["-g", "@trials.csv", "-g", "batch_size=1"], "put what else varies into a column of the file"),
+        (["--plot", "labs"], "of the other arguments it takes --target only"),
+        (["-g", "batch_size=1", "--target", "85"], "'--target': 85.0 is not in the range"),
         (["-g", "batch_size=1", "-o", "labs"], "labs holds 01_toy and is no sweep's"),
         (["-g", "batch_size=1", "-o", "labs/01_toy/profiles.yaml"], "is a file"),
     ],
@@ -266,6 +271,34 @@ def test_a_full_disk_ends_the_sweep_and_loses_nothing(toy, small_disk):
     filler.unlink()
     code, said = sweep("-g", "batch_size=32,64,128", "-o", small_disk / "s")
     assert code == 0 and len(table(small_disk / "s")) == 3, said
+
+
+def test_trials_of_a_file_are_run_and_the_folder_is_drawn_again_without_the_notebook(toy):
+    Path("trials.csv").write_text("\ufeffnum_gpus,batch_size\n1,64\n1,32\n", encoding="utf-8")
+    code, said = sweep("-g", "@trials.csv", "--target", "0.9", "-o", "s")
+    assert code == 0, said
+    found = table("s")
+    assert list(zip(found["num_gpus"], found["batch_size"], strict=True)) == [(1, 64), (1, 32)]
+    assert list(found["seconds_to_target"]) == [10, 10] and list(found["target"]) == [0.9, 0.9]
+    Path("trials.csv").write_text("num_gpus,batch_size\n1,32\n1,128\n")
+    code, said = sweep("-g", "@trials.csv", "-o", "s")
+    assert code == 2 and "holds a sweep that has num_gpus = 1, batch_size = 64 too" in said
+    code, said = sweep("-g", "num_gpus=1", "-g", "batch_size=32,64", "-o", "s")
+    assert code == 2 and "combined in another way" in said
+    shutil.rmtree("labs")
+
+    def published():
+        return {path: path.read_bytes() for path in Path("s").glob("*.[cmps]*") if path.is_file()}
+
+    before = published()
+    assert len(before) == 3 + 2 * 3
+    for path in before:
+        path.unlink()
+    done = CliRunner().invoke(command, ["--plot", "s", "--target", "0.9"], catch_exceptions=False)
+    assert done.exit_code == 0 and "2 of 2 trials done" in done.output, done.output
+    assert published() == before
+    done = CliRunner().invoke(command, ["--plot", "nowhere"])
+    assert done.exit_code == 2 and "nowhere is no sweep's folder" in done.output and "Traceback" not in done.output
 
 
 def test_dry_run_shows_trials_and_time_and_writes_nothing(toy):

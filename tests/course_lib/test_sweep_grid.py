@@ -6,7 +6,9 @@ from toy_sweep import make_toy_course
 from course_lib.runs.labs import Lab, find_lab
 from course_lib.runs.parameters import ParameterError
 from course_lib.runs.sweep import grid, parse_axis
+from course_lib.runs.sweep.grid import side_by_side
 from course_lib.runs.sweep.trials import plan
+from course_lib.runs.sweep.trials_file import read_trials
 
 
 def test_a_grid_is_every_combination_the_last_axis_fastest():
@@ -134,3 +136,63 @@ def test_a_lab_without_a_seed_cannot_be_swept(toy):
     toy.notebook.write_text(toy.notebook.read_text().replace("seed = 0", "speed = 0"))
     with pytest.raises(ParameterError, match="needs num_gpus and seed"):
         plan(toy, "laptop", {"batch_size": [1]}, {}, 1)
+
+
+def test_axes_side_by_side():
+    assert side_by_side(a=[1, 2, 1], b=["x", "y", "z"]) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}, {"a": 1, "b": "z"}]
+    assert parse_axis("a=1,1,2", once=False) == ("a", [1, 1, 2])
+    with pytest.raises(ParameterError, match="as many values as the others; a has 2, b has 3"):
+        side_by_side(a=[1, 2], b=[1, 2, 3])
+
+
+def test_zipped_trials_are_as_many_as_the_values(toy):
+    axes = {"num_gpus": [1, 1, 2], "batch_size": [128, 64, 64]}
+    trials = plan(toy, "laptop", axes, {}, repeats=2, zipped=True)
+    found = [(trial.ranks, trial.parameters["batch_size"], trial.seed) for trial in trials]
+    assert found == [(n, b, s) for n, b in ((1, 128), (1, 64), (2, 64)) for s in (0, 1)]
+    with pytest.raises(ParameterError, match="names two trials"):
+        plan(toy, "laptop", {"num_gpus": [1, 1], "batch_size": [64, 64]}, {}, repeats=1, zipped=True)
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [
+        ("num_gpus,rule\n1,linear\n2,sqrt\n", {"num_gpus": [1, 2], "rule": ["linear", "sqrt"]}),
+        ("\ufeffnum_gpus, base_lr\r\n1, 1e-3\r\n\r\n2,-0.5\r\n", {"num_gpus": [1, 2], "base_lr": [0.001, -0.5]}),
+        ('rule\n"linear"\n', {"rule": ["linear"]}),
+    ],
+)
+def test_trials_from_a_file(tmp_path, content, expected):
+    (tmp_path / "trials.csv").write_text(content, encoding="utf-8")
+    assert read_trials(tmp_path / "trials.csv") == expected
+
+
+@pytest.mark.parametrize(
+    "content, told",
+    [
+        (b"", "is empty; its first line needs names"),
+        (b"\n \n,\n", "is empty"),
+        (b"1\n2\n", "has '1', which is no parameter's name"),
+        (b"num_gpus\n", "has names of parameters and no trials"),
+        (b"num_gpus,rule\n1\n", "line 2 has 1 values for 2 parameters"),
+        (b"num_gpus,rule\n1,linear\n\n2,linear,3\n", "line 4 has 3 values for 2 parameters"),
+        (b"num_gpus;rule\n1;linear\n", "separate the columns by commas"),
+        (b"num_gpus,num_gpus\n1,1\n", "has num_gpus twice"),
+        (b"num_gpus,rule\n1,\n", "line 2, rule: the value is missing"),
+        (b"num_gpus\n=1+1\n", "line 2, num_gpus: '=1+1' is a formula; save the file with values"),
+        (b"rule\n@SUM(A1)\n", "is a formula"),
+        (b"rule\n-cmd\n", "is a formula"),
+        (b"rule\n[1\n", "'[1' cannot be read"),
+        (b"rule\n\xff\n", "it is not UTF-8"),
+        (b'rule\n"linear\n', "cannot be read"),
+        (b"rule\n" + b"linear\n" * 10_001, "more than 10,000 trials"),
+        (None, "No such file"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_line_that_names_it(tmp_path, content, told):
+    path = tmp_path / "trials.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ParameterError) as raised:
+        read_trials(path)
+    assert told in str(raised.value) and "\n" not in str(raised.value) and f"-g @{path}" in str(raised.value)

@@ -244,7 +244,7 @@ def test_another_mistake_loses_its_parts(lab, mistake, seeds):
     "lab", [pytest.param(lab, marks=[pytest.mark.thorough] * hasattr(TABLES[lab], "COSTLY")) for lab in known_labs()]
 )
 def test_the_stored_expectations_are_those_of_the_answers(lab):
-    assert up_to_date(lab), "run python -m course_lib.exercises.expected"
+    assert up_to_date(lab), f"run python -m course_lib.exercises.expected {lab}"
 
 
 @pytest.mark.parametrize("lab, name", EXERCISES)

@@ -10,11 +10,12 @@ from pathlib import Path
 import nbformat
 import pytest
 from executed_lab import executed, smoke
-from finished_run import VALIDATION, accuracy_of, complete
+from finished_run import ON_TEST_IMAGES, accuracy_of, complete
 from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 
 from autograde.gradebook.scores import nbgrader_settings
+from course_lib.runs.labs import Lab
 from course_lib.runs.release_copy import release_notebook
 
 BIN = Path(sys.executable).parent
@@ -31,6 +32,8 @@ def root(repository, tmp_path_factory):
     """A course that holds the labs, their parameters those of the smoke profile."""
     root = tmp_path_factory.mktemp("labs")
     shutil.copy(repository / "nbgrader_config.py", root)
+    (root / "labs").mkdir()
+    shutil.copy(repository / "labs" / "assistants.md", root / "labs")
     for lab in LABS:
         source = root / "labs" / lab
         source.mkdir(parents=True)
@@ -51,6 +54,8 @@ def test_the_release_holds_no_answer(root, lab, nothing_staged):
     assert made["success"], made
     release = (root / "course" / "release" / lab / f"{lab}.ipynb").read_text()
     assert "YOUR CODE HERE" in release and "YOUR ANSWER HERE" in release
+    note = (root / "course" / "release" / lab / "AGENTS.md").read_text()
+    assert note == (root / "labs" / "assistants.md").read_text()
     ours = release_notebook(json.loads((root / "labs" / lab / f"{lab}.ipynb").read_text()))
     assert ours == json.loads(release)  # cell for cell: `lab start` gives the same
     for answer in ("BEGIN SOLUTION", "Model answer", "optimizer.step()\\n    return loss.detach(), logits"):
@@ -72,14 +77,16 @@ def test_the_source_validates_and_leaves_a_run(repository, shared, lab, warm_ser
     raised = [cell for cell in code if any(output.output_type == "error" for output in cell.outputs)]
     unexpected = [cell for cell in raised if cell.source not in [each["source"] for each in done.failed]]
     assert not unexpected, [(cell.id, output) for cell in unexpected for output in cell.outputs]
-    for failed, name in zip(done.failed, UNREACHED.get(lab, ["run"]), strict=True):  # every exercise passes
+    unreached = UNREACHED.get(lab, ["run"] if done.failed else [])
+    for failed, name in zip(done.failed, unreached, strict=True):  # every exercise passes
         assert f'check("lab{lab[:2]}.{name}", ' in failed["source"], failed
-    record, epochs = complete(done.run, lab, 1 if lab == "01_single_gpu" else 2)
+    ranks = Lab(lab, repository / "labs" / lab / f"{lab}.ipynb").parameters("smoke", {})["num_gpus"]
+    record, epochs = complete(done.run, lab, ranks)
     final = float(epochs[-1]["val_accuracy"])
     # it learns: guessing scores 0.1; of a text, always a space scores 0.17
     assert final > (0.2 if lab == "14_model_parallel" else 0.3)
     # The network in the folder is the one whose accuracy the curve ends with.
-    near = {"05_resnet_hw": 0.2}.get(lab, 0.06 if lab in VALIDATION else 0.0055)  # lab 05 validates on 51 images
+    near = {"05_resnet_hw": 0.2}.get(lab, 0.0055 if lab in ON_TEST_IMAGES else 0.06)  # lab 05 validates on 51 images
     assert accuracy_of(done.run / "model.safetensors", record) == pytest.approx(final, abs=near)
 
 
@@ -103,9 +110,9 @@ def test_autograde_and_feedback(root, lab, nothing_staged):
         for student, full in (("ada", True), ("bob", False)):
             grades = gradebook.find_submission(lab, student).notebooks[0].grades
             exercises = {grade.name: grade for grade in grades if grade.name.startswith("check-")}
-            assert len(exercises) >= 3
+            assert exercises
             for name, grade in exercises.items():
                 assert grade.auto_score == (grade.max_score if full else 0), (student, name)
             # No run folder was handed in, and what the re-run left does not count for one.
             assert next(grade.auto_score for grade in grades if grade.name == "run-evidence") == 0
-            assert (root / "course" / "feedback" / student / lab / f"{lab}.html").stat().st_size > 50_000
+            assert (root / "course" / "feedback" / student / lab / f"{lab}.html").stat().st_size > 20_000

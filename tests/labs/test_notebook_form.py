@@ -197,7 +197,7 @@ def test_the_release_holds_no_solution(notebook, released):
             assert "NotImplementedError" in after.source
         else:
             assert "YOUR ANSWER HERE" in after.source
-    assert cleared >= 5
+    assert cleared >= 2  # an exercise and a question
 
 
 def test_a_question_is_still_asked_in_the_release(released):

@@ -5,7 +5,7 @@
     DIR/sweep.json                              lab, profile, axes, fixed parameters, repeats
     DIR/2ranks-128bs-0.1lr-0.9m-5w/seed-0/      a run folder, the executed notebook, output.log
                                    …/point.json its outcome; written last
-    DIR/results.csv  DIR/*.png
+    DIR/results.csv  DIR/summary.csv  DIR/summary.md  DIR/*.png  DIR/*.svg
 
 A trial is done when its ``point.json`` says so. There is no other state: whatever is killed, the next call can continue.
 """
@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from filelock import FileLock, Timeout
 
 from course_lib.runs.execute_notebook import is_disk_full
+from course_lib.runs.sweep.grid import side_by_side
 from course_lib.runs.sweep.trials import Trial
 from course_lib.system.atomic import write_atomically
 
@@ -99,7 +100,7 @@ class SweepFolder:
 
     @contextmanager
     def hold(self, mine: Mapping[str, Any]) -> Iterator[None]:
-        """Hold the folder for the sweep `mine` (lab, profile, fixed, seed, axes, repeats), or refuse as `check` does.
+        """Hold the folder for the sweep `mine` (what ``sweep.json`` holds), or refuse as `check` does.
 
         Raises
         ------
@@ -142,9 +143,12 @@ class SweepFolder:
         axes = theirs.get("axes", {})
         if set(axes) != set(mine["axes"]):
             refuse(f"another sweep, over {', '.join(axes)}")
-        for name, values in axes.items():
-            if missing := [value for value in values if value not in mine["axes"][name]]:
-                refuse(f"a sweep that has {name} = {missing[0]} too", "add it (done trials are not run again) or ")
+        if theirs.get("zipped", False) != mine.get("zipped", False):
+            refuse("another sweep, whose axes are combined in another way (--zip, or trials from a file)")
+        now = _varied(mine)
+        if missing := [each for each in _varied(theirs) if each not in now]:
+            what = ", ".join(f"{name} = {value}" for name, value in missing[0].items())
+            refuse(f"a sweep that has {what} too", "add it (done trials are not run again) or ")
         if theirs.get("repeats", 1) > mine["repeats"]:
             refuse(f"a sweep with --repeat {theirs['repeats']}", "repeat as often or ")
 
@@ -152,6 +156,14 @@ class SweepFolder:
         """Read the outcomes of these trials."""
         outcomes = {trial.folder: read_outcome(self.path / trial.folder) for trial in trials}
         self.outcomes = {folder: outcome for folder, outcome in outcomes.items() if outcome is not None}
+
+
+def _varied(description: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a folder's next sweep must have: each value of an axis, or, if the axes are zipped, each combination."""
+    axes = description.get("axes", {})
+    if description.get("zipped"):
+        return side_by_side(**axes)
+    return [{name: value} for name, values in axes.items() for value in values]
 
 
 def _show(value: Any) -> str:

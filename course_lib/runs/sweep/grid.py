@@ -1,16 +1,16 @@
-"""Grids of parameters: ``batch_size=64,128,256`` → the trials of a sweep."""
+"""Axes of parameters: ``batch_size=64,128,256`` → values; crossed, or side by side → the trials of a sweep."""
 
 import itertools
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import yaml
 
 from course_lib.runs.parameters import ParameterError
 
-__all__ = ["LONGEST_AXIS", "grid", "parse_axis"]
+__all__ = ["LONGEST_AXIS", "grid", "parse_axis", "parse_value", "side_by_side"]
 
 LONGEST_AXIS = 10_000  # values; a longer range is a mistake
 
@@ -26,12 +26,31 @@ def grid(**axes: Iterable[Any]) -> list[dict[str, Any]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def parse_axis(text: str) -> tuple[str, list[Any]]:
+def side_by_side(**axes: Sequence[Any]) -> list[dict[str, Any]]:
+    """The first values of all axes, the second ones, and so on.
+
+    Raises
+    ------
+    ParameterError
+        The axes differ in length.
+
+    Examples
+    --------
+    >>> side_by_side(num_gpus=[1, 2], batch_size=[128, 64])[1]
+    {'num_gpus': 2, 'batch_size': 64}
+    """
+    if len(set(map(len, axes.values()))) > 1:
+        lengths = ", ".join(f"{name} has {len(values)}" for name, values in axes.items())
+        raise ParameterError(f"--zip: every axis needs as many values as the others; {lengths}")
+    return [dict(zip(axes, values, strict=True)) for values in zip(*axes.values(), strict=True)]
+
+
+def parse_axis(text: str, once: bool = True) -> tuple[str, list[Any]]:
     """Read one axis: ``KEY=V1,V2,…``, where a value may be a range.
 
     ``FIRST:LAST`` and ``FIRST:LAST:STEP`` count by 1 or by STEP and include LAST if they reach it;
     ``FIRST:LAST:*FACTOR`` multiplies. Values are read as YAML, so that ``1e-3`` is a number, ``true`` a boolean and a
-    word a string. A repeated value counts once.
+    word a string. With `once` a repeated value counts once.
 
     Raises
     ------
@@ -52,22 +71,23 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
         part = part.strip()
         if not part:
             raise ParameterError(f"-g {text!r}: {'a value is missing' if values.strip() else 'there are no values'}")
-        axis += _range(text, part) if ":" in part else [_value(text, part)]
-    return name, list(dict.fromkeys(axis))
+        axis += _range(text, part) if ":" in part else [parse_value(f"-g {text!r}", part)]
+    return name, list(dict.fromkeys(axis)) if once else axis
 
 
-def _value(text: str, part: str) -> Any:
+def parse_value(place: str, part: str) -> Any:
+    """A number, a boolean or a word; `ParameterError`, which begins with `place`, for anything else."""
     try:
         value = yaml.safe_load(part)
     except yaml.YAMLError:
-        raise ParameterError(f"-g {text!r}: {part!r} cannot be read") from None
+        raise ParameterError(f"{place}: {part!r} cannot be read") from None
     if isinstance(value, str):
         try:
             return float(value)  # YAML 1.1 reads 1e-3 as text
         except ValueError:
             return value
     if not isinstance(value, int | float):
-        raise ParameterError(f"-g {text!r}: {part!r} is no number and no word")
+        raise ParameterError(f"{place}: {part!r} is no number and no word")
     return value
 
 

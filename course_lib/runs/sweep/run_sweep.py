@@ -12,23 +12,13 @@ from course_lib.runs.slurm.squeue import check_slurm
 from course_lib.runs.sweep.folder import DiskFullError, Outcome, SweepFolder, read_outcome, write_outcome
 from course_lib.runs.sweep.local import EndedTrial, Machine, core_budget, describe_end, run_local
 from course_lib.runs.sweep.outcome.estimate import SIZES, makespan, past_runs, trial_seconds
-from course_lib.runs.sweep.outcome.figures import draw_results
 from course_lib.runs.sweep.outcome.progress import SweepProgress
-from course_lib.runs.sweep.outcome.results import collect, write_results
+from course_lib.runs.sweep.outcome.publish import SweepResult, publish
 from course_lib.runs.sweep.run_trial import DISK_FULL, LESSON, TrialTask, digest
 from course_lib.runs.sweep.slurm import cancel_left, run_slurm, submitted_attempts
 from course_lib.runs.sweep.trials import Trial, plan
 
 __all__ = ["DiskFullError", "Sweep", "SweepResult"]
-
-
-@dataclass(frozen=True)
-class SweepResult:
-    """How a sweep ended: numbers of trials, and the figures that were drawn."""
-
-    done: int
-    failed: int
-    figures: Sequence[Path]
 
 
 @dataclass
@@ -44,6 +34,10 @@ class Sweep:
         Seeds per combination.
     whole : bool
         Execute the cells tagged ``lesson`` too, which a run does not need.
+    zipped : bool
+        The axes' values are taken side by side instead of in every combination.
+    target : float, optional
+        Accuracy whose time the table gives; by default each trial's parameter ``target_accuracy``.
 
     Raises
     ------
@@ -60,11 +54,13 @@ class Sweep:
     repeats: int
     folder: Path
     whole: bool = False
+    zipped: bool = False
+    target: float | None = None
     trials: list[Trial] = field(init=False)
 
     def __post_init__(self) -> None:
         self.folder = Path(self.folder).absolute()
-        self.trials = plan(self.lab, self.profile, self.axes, self.fixed, self.repeats)
+        self.trials = plan(self.lab, self.profile, self.axes, self.fixed, self.repeats, self.zipped)
         self._sweep = SweepFolder(self.folder)
 
     def check_folder(self) -> None:
@@ -77,7 +73,7 @@ class Sweep:
             "lab": self.lab.name, "profile": self.profile, "fixed": dict(self.fixed),
             "seed": int(self.trials[0].parameters["seed"]),
             "axes": {name: list(values) for name, values in self.axes.items()}, "repeats": self.repeats,
-        }  # fmt: skip
+        } | ({"zipped": True} if self.zipped else {})  # fmt: skip
 
     def to_do(self, retry: bool = False) -> list[Trial]:
         """Trials that have not ended; with `retry` those that failed too."""
@@ -193,11 +189,7 @@ class Sweep:
         ]  # fmt: skip
 
     def _publish(self) -> SweepResult:
-        table = collect(self._sweep, self.trials, list(self.axes))
-        write_results(self.folder / "results.csv", table)
-        figures = draw_results(self.folder, table, list(self.axes), self.lab.name)
-        done = int((table["status"] == "done").sum()) if len(table) else 0
-        return SweepResult(done, len(table) - done, figures)
+        return publish(self._sweep, self.trials, list(self.axes), self.lab.name, self.target)
 
     def _notes(self, left: Sequence[Trial], retry: bool, budget: Mapping[str, int]) -> Iterator[str]:
         """Lines about the trials that ran in earlier calls: how many, and whether they can be compared with the rest."""

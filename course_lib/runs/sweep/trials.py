@@ -8,7 +8,7 @@ from typing import Any
 
 from course_lib.runs.labs import Lab
 from course_lib.runs.parameters import ParameterError, check_values
-from course_lib.runs.sweep.grid import grid
+from course_lib.runs.sweep.grid import grid, side_by_side
 
 __all__ = ["Trial", "plan"]
 
@@ -37,7 +37,12 @@ class Trial:
 
 
 def plan(
-    lab: Lab, profile: str, axes: Mapping[str, Sequence[Any]], fixed: Mapping[str, Any], repeats: int
+    lab: Lab,
+    profile: str,
+    axes: Mapping[str, Sequence[Any]],
+    fixed: Mapping[str, Any],
+    repeats: int,
+    zipped: bool = False,
 ) -> list[Trial]:
     """Every trial of a sweep, its parameters checked.
 
@@ -47,6 +52,9 @@ def plan(
         Parameters that override the profile's everywhere.
     repeats : int
         Each combination runs with the seeds ``seed``, ``seed + 1``, …
+    zipped : bool
+        The axes' first values are a combination, their second values another, and so on; else every combination of them
+        is one.
 
     Returns
     -------
@@ -57,7 +65,7 @@ def plan(
     ------
     ParameterError
         One line: nothing to vary, an unknown parameter (with the nearest name), a value that cannot work, a parameter
-        given twice, seeds both varied and repeated.
+        given twice, seeds both varied and repeated, zipped axes of different lengths.
     """
     if not axes:
         raise ParameterError("nothing to vary: give at least one axis, as in -g num_gpus=1,2")
@@ -73,13 +81,14 @@ def plan(
         raise ParameterError(f"--repeat {repeats}: at least 1 is needed")
     if "seed" in axes and repeats > 1:
         raise ParameterError("seed is varied by -g; leave --repeat out, or vary the seed by --repeat alone")
-    if (count := repeats * math.prod(map(len, axes.values()))) > MOST_TRIALS:
+    lengths = list(map(len, axes.values()))
+    if (count := repeats * (max(lengths) if zipped else math.prod(lengths))) > MOST_TRIALS:
         raise ParameterError(f"{count:,} trials; a sweep has at most {MOST_TRIALS:,}")
 
     trials: list[Trial] = []
     folders: dict[str, Mapping[str, Any]] = {}
     common, rules = lab.parameters(profile, fixed), lab.rules()  # once: they read the notebook
-    for combination in grid(**axes):
+    for combination in side_by_side(**axes) if zipped else grid(**axes):
         values = lab.overlaid(common, combination)
         values.pop("output_dir", None)
         # The executor checks whether there is room for so many ranks; the jobs may run on a larger machine.

@@ -1,6 +1,7 @@
 """The figures of a sweep: throughput, speed-up, efficiency, memory, accuracy against batch size, learning curves.
 
-Markers are means over the repeats; bars and bands are one standard deviation of the single run.
+Markers are means over the repeats; bars and bands are one standard deviation of the single run. A title states what was
+measured, and no cause.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from matplotlib.ticker import NullFormatter, NullLocator
 from course_lib.plots import style
 from course_lib.plots.style import COLOURS, MARKERS, PALETTE
 from course_lib.runs.records import read_learning_curve
+from course_lib.runs.sweep.outcome.results import conditions
 from course_lib.system.atomic import write_atomically
 
 __all__ = ["draw_results"]
@@ -32,7 +34,7 @@ MOST_CURVES = 8  # in one panel
 
 @style.in_course_style
 def draw_results(folder: Path, table: pd.DataFrame, axes: Sequence[str], lab: str) -> list[Path]:
-    """Draw the figures for which the table has data; returns the PNG files.
+    """Draw the figures for which the table has data, each as PNG and, for print, as SVG; returns the PNG files.
 
     Parameters
     ----------
@@ -56,23 +58,28 @@ def draw_results(folder: Path, table: pd.DataFrame, axes: Sequence[str], lab: st
     done["variant"] = [_label(row, variants) for _, row in done.iterrows()]
     about = _about(done, lab) + _diverged(table)
     drawn = [
-        ("throughput.png", _throughput(done, about)),
-        ("speedup.png", _scaling(done, about, "speedup")),
-        ("efficiency.png", _scaling(done, about, "efficiency")),
-        ("memory.png", _memory(folder, done, about)),
-        ("accuracy.png", _accuracy(done, about)),
-        ("learning_curves.png", _curves(folder, done, variants, about)),
+        ("throughput", _throughput(done, about)),
+        ("speedup", _scaling(done, about, "speedup")),
+        ("efficiency", _scaling(done, about, "efficiency")),
+        ("memory", _memory(folder, done, about)),
+        ("accuracy", _accuracy(done, about)),
+        ("learning_curves", _curves(folder, done, variants, about)),
     ]
-    files = []
-    for name, figure in drawn:
+    return [folder / f"{name}.png" for name, figure in drawn if _written(folder / name, figure)]
+
+
+def _written(path: Path, figure: Figure | None) -> bool:
+    for form in ("png", "svg"):
+        file = path.with_name(f"{path.name}.{form}")
         if figure is None:
-            (folder / name).unlink(missing_ok=True)  # of an earlier state of the sweep
+            file.unlink(missing_ok=True)  # of an earlier state of the sweep
             continue
         picture = io.BytesIO()
-        figure.savefig(picture, format="png", dpi=130)
-        write_atomically(folder / name, picture.getvalue())
-        files.append(folder / name)
-    return files
+        # Without the date, and with ids that are not drawn at random, the same data give the same file.
+        with matplotlib.rc_context({"svg.hashsalt": path.name}):
+            figure.savefig(picture, format=form, dpi=130, metadata={"Date": None} if form == "svg" else None)
+        write_atomically(file, picture.getvalue())
+    return figure is not None
 
 
 def scaling_table(done: pd.DataFrame, kind: str) -> pd.DataFrame:
@@ -92,7 +99,7 @@ def scaling_table(done: pd.DataFrame, kind: str) -> pd.DataFrame:
     DataFrame
         ``variant``, ``batch``, ``ranks``, ``speedup``, ``speedup_sd``, ``efficiency``, ``efficiency_sd``, ``runs``,
         ``base`` (the fewest ranks); only series of at least two numbers of ranks. The standard deviation counts the
-        standard deviation of the numerator and of the base.
+        standard deviation of the numerator and of the base; one run has none.
     """
     batch = "batch_size" if kind == "weak" else "effective_batch"
     rows = []
@@ -100,7 +107,7 @@ def scaling_table(done: pd.DataFrame, kind: str) -> pd.DataFrame:
         rates = series.groupby("ranks")["images_per_sec"]
         if len(rates) < 2:
             continue
-        means, spreads, counts = rates.mean(), rates.std(ddof=1).fillna(0.0), rates.size()
+        means, spreads, counts = rates.mean(), rates.std(ddof=1), rates.size()
         base = means.index.min()
         for ranks in means.index:
             ratio = means[ranks] / means[base] * base
@@ -124,7 +131,7 @@ def _throughput(done: pd.DataFrame, about: str) -> Figure | None:
     figure, (axes,) = _figure(1, f"At best {best.max():,.0f} images/s: {where}", about)
     for index, ((variant, other), series) in enumerate(groups := list(done.groupby(["variant", others]))):
         label = _join(variant, _batch(other) if by_ranks else _ranks(other))
-        _errorbar(axes, *_mean(series, x, "images_per_sec"), index, len(groups), label)
+        _errorbar(axes, *_mean(series, x, "images_per_sec"), index, len(groups), label, done[x], log=not by_ranks)
     label = RANKS if by_ranks else "batch size per rank (images)"
     _category_axis(axes, sorted(done[x].unique()), label, log=not by_ranks)
     axes.set_ylabel("training throughput (images/s)")
@@ -152,13 +159,13 @@ def _scaling(done: pd.DataFrame, about: str, what: str) -> Figure | None:
         for index, ((variant, size), series) in enumerate(groups := list(table.groupby(["variant", "batch"]))):
             values = series.set_index("ranks")
             text = _batch(size) if kind == "weak" else f"{size:g} images in all"
-            _errorbar(axes, values[what], values[f"{what}_sd"], index, len(groups), _join(variant, text))
+            _errorbar(axes, values[what], values[f"{what}_sd"], index, len(groups), _join(variant, text), ranks)
         base = table["base"].min()
         _category_axis(axes, ranks, RANKS, log=False)
         fixed = "batch per rank constant" if kind == "weak" else "effective batch constant"
         of = "1 rank" if base == 1 else f"{base} ranks"
         axes.set_ylabel(f"{kind} {word} in images/s over {of}\n({fixed})")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.03 * axes.get_ylim()[1])
         if what == "efficiency":
             style.percent(axes.yaxis)
         _legend(axes)
@@ -177,9 +184,9 @@ def _memory(folder: Path, done: pd.DataFrame, about: str) -> Figure | None:
         return None
     least, most = done.loc[done["memory"].idxmin()], done["memory"].max()
     where = _join(least["variant"], _ranks(least["ranks"]))
-    figure, (axes,) = _figure(1, f"A rank keeps {least['memory']:.3g} MB in place of {most:.3g}: {where}", about)
+    figure, (axes,) = _figure(1, f"At least {least['memory']:.3g} MB ({where}), at most {most:.3g} MB", about)
     for index, (variant, series) in enumerate(groups := list(done.groupby("variant"))):
-        _errorbar(axes, *_mean(series, "ranks", "memory"), index, len(groups), variant)
+        _errorbar(axes, *_mean(series, "ranks", "memory"), index, len(groups), variant, done["ranks"])
     _category_axis(axes, sorted(done["ranks"].unique()), RANKS, log=False)
     axes.set_ylabel("weights, gradients, optimiser state\n(MB on the rank that keeps most)")
     axes.set_ylim(bottom=0)
@@ -194,13 +201,13 @@ def _accuracy(done: pd.DataFrame, about: str) -> Figure | None:
     if len(means) < 2:
         return None
     small, large = means.index.min(), means.index.max()
-    change = 100 * (means[large] - means[small])
-    finding = f"{abs(change):.1f} points of accuracy {'lost' if change < 0 else 'gained'}"
-    figure, (axes,) = _figure(1, f"From {small} to {large} images per step: {finding}", about)
+    finding = f"{means[small]:.1%} with {small} images per step, {means[large]:.1%} with {large}"
+    figure, (axes,) = _figure(1, f"Mean final accuracy: {finding}", about)
     several = done["ranks"].nunique() > 1
     for index, ((variant, ranks), series) in enumerate(groups := list(done.groupby(["variant", "ranks"]))):
         means = _mean(series, "effective_batch", "final_accuracy")
-        _errorbar(axes, *means, index, len(groups), _join(variant, _ranks(ranks) if several else ""))
+        label = _join(variant, _ranks(ranks) if several else "")
+        _errorbar(axes, *means, index, len(groups), label, done["effective_batch"], log=True)
     _category_axis(axes, sorted(done["effective_batch"].unique()), "effective batch: images per rank × ranks", log=True)
     axes.set_ylabel("final validation accuracy")
     style.percent(axes.yaxis, decimals=None)
@@ -254,9 +261,14 @@ def _figure(panels: int, title: str, about: str, sharey: bool = False) -> tuple[
     return figure, axes
 
 
-def _errorbar(axes: Axes, mean: pd.Series, deviation: pd.Series, index: int, many: int, label: str) -> None:
+def _errorbar(
+    axes: Axes, mean: pd.Series, deviation: pd.Series, index: int, many: int, label: str, places: Sequence[float],
+    log: bool = False,
+) -> None:  # fmt: skip
+    """One of many series; `places` are those of all series on the axis. Each is shifted, so that no bar hides another."""
     colour = PALETTE[index] if many <= 4 else matplotlib.colormaps["viridis"](0.9 * index / (many - 1))
-    axes.errorbar(mean.index, mean, yerr=deviation, label=label, marker=MARKERS[index % 4], color=colour)
+    x = style.beside(mean.index, places, index, many, log) if deviation.gt(0).any() else mean.index
+    axes.errorbar(x, mean, yerr=deviation, label=label, marker=MARKERS[index % 4], color=colour)
 
 
 def _category_axis(axes: Axes, values: Sequence[Any], label: str, log: bool) -> None:
@@ -276,7 +288,7 @@ def _legend(axes: Axes) -> None:
 
 def _mean(series: pd.DataFrame, by: str, value: str) -> tuple[pd.Series, pd.Series]:
     groups = series.groupby(by)[value]
-    return groups.mean(), groups.std(ddof=1).fillna(0.0)
+    return groups.mean(), groups.std(ddof=1)  # of one run there is no deviation, and no bar
 
 
 def _diverged(table: pd.DataFrame) -> str:
@@ -289,11 +301,8 @@ def _diverged(table: pd.DataFrame) -> str:
 def _about(done: pd.DataFrame, lab: str) -> str:
     repeats = done.groupby([name for name in ("variant", "batch_size", "ranks") if name in done]).size()
     runs = f"{repeats.min()}" if repeats.min() == repeats.max() else f"{repeats.min()}–{repeats.max()}"
-    named = done[done["dataset"].notna()]
-    data = ", ".join(sorted({f"{row.dataset} ({row.provenance})" for row in named.itertuples()}))
-    devices = ", ".join(sorted({str(device) for device in done["device"].dropna()}))
     statistic = "mean ± 1 s.d. of " if repeats.max() > 1 else ""
-    return f"{lab}; {data}; {devices}; {statistic}{runs} run(s) per marker"
+    return f"{conditions(done, lab)}; {statistic}{runs} run(s) per marker"
 
 
 def _label(row: Mapping[str, Any], names: Sequence[str]) -> str:
