@@ -16,6 +16,7 @@ thorough
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import cache
 
 CI = ("exhibits", "labs", "thorough")
 LATER = ("slow", "gpu", "slurm", "browser")
@@ -154,8 +155,14 @@ QUICK = (
 )
 
 
-def _matches(name: str, rule: str) -> bool:
-    return fnmatchcase(name, rule) or fnmatchcase(name, rule + "::*")
+def _matches(name: str, rules: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, rule) or fnmatchcase(name, rule + "::*") for rule in rules)
+
+
+@cache  # a test of many cases is asked about for each of them
+def _by_rules(name: str) -> frozenset[str]:
+    """The classes that rules put a test into; `quick` for one that is quick whatever its case."""
+    return frozenset(mark for mark, rules in {**RULES, "quick": QUICK}.items() if _matches(name, rules))
 
 
 def classes(name: str, case: str | None, marks: set[str]) -> set[str]:
@@ -170,8 +177,6 @@ def classes(name: str, case: str | None, marks: set[str]) -> set[str]:
     marks : set of str
         The marks that it has already.
     """
-    found = {mark for mark, rules in RULES.items() if any(_matches(name, rule) for rule in rules)} | marks & set(CI)
-    chosen = case in SAMPLE.get(name, ()) or any(_matches(name, rule) for rule in QUICK)
-    if not marks & set(LATER) and (chosen or not found):
-        found.add("quick")
-    return found
+    found = _by_rules(name) - {"quick"} | marks & set(CI)
+    chosen = case in SAMPLE.get(name, ()) or "quick" in _by_rules(name)
+    return found | {"quick"} if not marks & set(LATER) and (chosen or not found) else found

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from course_lib.exercises.description import Answers, Exercise
@@ -15,7 +16,7 @@ __all__ = ["answers_of", "exercises_of", "known_labs"]
 HERE = Path(__file__).parent
 
 
-def known_labs() -> list[str]:
+def known_labs() -> tuple[str, ...]:
     """Labs whose exercises are described here: ``lab09``…"""
     return _modules("labs")
 
@@ -39,7 +40,8 @@ def answers_of(lab: str) -> Mapping[str, Answers] | None:
     return importlib.import_module(f"course_lib.exercises.answers.{lab}").ANSWERS
 
 
-def _modules(folder: str) -> list[str]:
-    """The modules ``labNN`` of a folder; a lab of several modules is a package."""
+@cache
+def _modules(folder: str) -> tuple[str, ...]:
+    """The modules ``labNN`` of a folder, in order; a lab of several modules is a package."""
     names = (module.name for module in pkgutil.iter_modules([str(HERE / folder)]))
-    return sorted(name for name in names if re.fullmatch("lab[0-9]{2}", name))
+    return tuple(sorted(name for name in names if re.fullmatch("lab[0-9]{2}", name)))
