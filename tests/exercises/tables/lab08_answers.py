@@ -287,7 +287,7 @@ WRONG = {
                     state.data = optimizer.state[p]["momentum_buffer"]
                 average(states)
 """),
-        "training once", "not those of plain SGD",
+        "training once time", "not those of plain SGD",
     ),
     "counted anew": ("worker", edited("worker", "        batches.set_epoch(epoch)\n", "        batches.set_epoch(epoch)\n        steps = 0\n",
                      "steps == last or", "(steps == len(batches) and epoch == epochs[-1]) or"), "schedule", "of each epoch anew"),
