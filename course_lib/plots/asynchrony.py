@@ -42,7 +42,8 @@ def staleness_histogram(staleness: Mapping[int, Sequence[int]]) -> Axes:
     staleness : mapping of number of workers to the staleness of each update
         At most four numbers.
     """
-    title = "A gradient of W workers is about W − 1 updates old"
+    means = ", ".join(f"{statistics.fmean(values):.1f}" for values in staleness.values())
+    title = f"With W = {', '.join(map(str, staleness))} a gradient is {means} updates old in the mean"
     clipped = any(value > MOST_STALE for values in staleness.values() for value in values)
     xlabel = f"staleness (updates; {MOST_STALE} means {MOST_STALE} or more)" if clipped else "staleness (updates)"
     axes = new_axes(title, xlabel, "share of the updates", (6.8, 3.6))

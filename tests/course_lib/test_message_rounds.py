@@ -94,11 +94,12 @@ def test_the_diagram_has_an_arrow_for_each_message(clock):
     if clock == "seconds":
         assert [(pytest.approx(0), 0), (pytest.approx(10), 1)] == list(ends[0])
         assert [(pytest.approx(10), 1), (pytest.approx(20), 2)] == list(ends[1])
-        assert axes.get_xlabel() == "time (ms)"
+        assert (axes.get_xlabel(), axes.get_title(loc="left")) == ("time (ms)", "a chain")
     else:
         assert [(a[1], b[1]) for a, b in ends] == [(0, 1), (1, 2)]
         assert ends[0][1][0] < 1 < ends[1][0][0] + 0.1
         assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2"]
+        assert axes.get_title(loc="left") == "a chain: 2 rounds"
     widths = [a.arrow_patch.get_linewidth() for a in axes.texts]
     assert widths[0] > widths[1]
     assert axes.yaxis_inverted()  # rank 0 on top

@@ -210,6 +210,7 @@ def test_the_histogram_counts_every_update_once():
     assert axes.containers[1][-1].get_x() < 13  # what is staler stands at the edge
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == ["1 worker: mean 0.00", "4 workers: mean 9.50"]
+    assert axes.get_title(loc="left") == "With W = 1, 4 a gradient is 0.0, 9.5 updates old in the mean"
 
 
 def test_the_diagram_tells_staleness_as_counted_from_the_order():

@@ -399,6 +399,14 @@ def serve(model, optimizer, workers, step=None):
     record = whole(model, optimizer)
     return [(update.worker, update.staleness) for update in record.updates]
 """)
+exhibit("librarys_worker", "07_sync_async_sgd", "worker", "The library's worker of the parameter server asks.", """
+from course_lib.distributed.parameter_server import ParameterServerWorker
+
+def push_and_pull(model, version):
+    worker = ParameterServerWorker(model)
+    worker.exchange()
+    return worker.version
+""")
 exhibit("librarys_average", "07_sync_async_sgd", "average", "The library's function averages.", """
 from course_lib.distributed.data_parallel.synchronous_sgd import average_gradients
 """)

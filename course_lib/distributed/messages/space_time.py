@@ -30,6 +30,7 @@ def space_time(
     traces : sequence of MessageTrace
         Of all ranks, in order of rank.
     title : str
+        With the clock "rounds", the number of rounds is written behind it.
     clock : {"rounds", "seconds"}
         The rounds of `message_rounds`, or milliseconds since the first send.
     axes : matplotlib Axes, optional
@@ -80,6 +81,8 @@ def space_time(
     if clock == "rounds":  # numbers in the middle of the rounds
         numbers = range(1, math.ceil(span) + 1)
         axes.set_xticks([number - 0.5 for number in numbers], [str(number) for number in numbers])
+        last = max((message.round for message in messages), default=0)
+        title += f": {last} round" + "s" * (last != 1)
     axes.set_title(title, loc="left", fontsize=10)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(left=False, bottom=clock != "rounds")

@@ -394,6 +394,15 @@ def reduce_scatter(output, input):
         "float32 buffers": (edited("ring", "torch.empty_like(passing)", "torch.empty(len(passing))"), "lengths", "int32"),
         "no padding": (edited("ring", "(0, -len(tensor) % size)", "(0, 0)"), "lengths", ""),
         "the backend's": (ring("    dist.all_reduce(tensor)\n"), _EVERY, "build it from send, recv"),
+        "the backend's in both halves": (instead("ring", """
+def reduce_scatter(output, input):
+    whole = input.clone()
+    dist.all_reduce(whole)
+    output.copy_(whole.chunk(dist.get_world_size())[dist.get_rank()])
+
+def all_gather(output, input):
+    dist.all_gather(list(output.chunk(dist.get_world_size())), input)
+"""), "halves " + _EVERY, "build it from send, recv"),
     },
     "two-level": {
         "only members call": (_TWO_LEVEL + """

@@ -276,6 +276,9 @@ _OF = {
         "the sum": (edited(THROUGH, "(total / ranks)", "(total / 1)"), _ALL, "divide it by the number of ranks"),
         "others' mean": (edited(THROUGH, "(total / ranks)", "(total / (ranks - 1))"), _ALL, "rank 0 has a gradient, too"),
         "its own": (edited(THROUGH, "(total / ranks)", "vector"), _ALL, "its own gradient alone"),
+        "a mean of optimiser states": (edited(THROUGH, "    for p, piece in zip(parameters, (total", "    optimizer.step()\n    for p, piece in zip(parameters, (total",
+                                              "p.grad = piece.view_as(p).clone()\n    optimizer.step()\n",
+                                              "optimizer.state[p]['momentum_buffer'] = piece.view_as(p).clone()\n"), _ALL, ""),
         "not taken over": (edited(THROUGH, "        nn.utils.vector_to_parameters(arriving, parameters)\n", ""), "values bytes", "does not have rank 0's"),
         "a step each": ("""
 def step_through_server(model, optimizer):

@@ -233,6 +233,14 @@ WRONG = {
         "partition", edited("partition", "return order[rank::size]", "return order[rank * (len(labels) // size):][:len(labels) // size]"),
         "cover equal seed by-label", "not all images",
     ),
+    "neighbours share an image": (
+        "partition", edited("partition", "return order[rank::size]", "return torch.cat([order[rank::size], order[(rank + 1) % size][None]])"),
+        "cover equal seed by-label", "in two shares",
+    ),
+    "torch's sampler, which repeats images": (
+        "partition", edited("partition", "return order[rank::size]", "return torch.tensor([*torch.utils.data.DistributedSampler(labels, size, rank, seed=seed)])"),
+        "cover equal seed by-label", "in two shares",
+    ),
     "not shuffled": (
         "partition", edited("partition", "torch.randperm(len(labels), generator=generator)", "torch.arange(len(labels))"),
         "seed", "not drawn from the seed",
@@ -271,6 +279,16 @@ WRONG = {
     "gradients pile up": ("worker", edited("worker", "            optimizer.zero_grad()\n", ""), "training time", "set to zero"),
     "evaluation mode": ("worker", edited("worker", "    model.train()\n", ""), "training time", "model.train()"),
     "momentum": ("worker", edited("worker", "lr=lr)", "lr=lr, momentum=0.5)"), "training time", "not those of plain SGD"),
+    "the optimiser's states averaged": (
+        "worker",
+        edited("worker", "lr=lr)", "lr=lr, momentum=0.5)", "                average(model)\n", """
+                states = copy.deepcopy(model)
+                for state, p in zip(states.parameters(), model.parameters()):
+                    state.data = optimizer.state[p]["momentum_buffer"]
+                average(states)
+"""),
+        "training once time", "not those of plain SGD",
+    ),
     "counted anew": ("worker", edited("worker", "        batches.set_epoch(epoch)\n", "        batches.set_epoch(epoch)\n        steps = 0\n",
                      "steps == last or", "(steps == len(batches) and epoch == epochs[-1]) or"), "schedule", "of each epoch anew"),
     "no remainder": ("worker", edited("worker", "steps == last or (every and", "steps == last and not every or (every and"),
@@ -362,6 +380,10 @@ def average_models(comm, model, samples):
                             "training evaluation report", "load(args.dataset"),
     "not saved": ("program", edited("program", "        run.save_model(model)\n", "        pass\n"), "report", "does not save"),
     "seconds of one epoch": ("program", edited("program", "so_far += ", "so_far = "), "report", "sum of the epochs' seconds"),
+    "clock beside the training": (
+        "program", edited("program", "        start = time.perf_counter()\n", "", "        seconds = time", "        start = time.perf_counter()\n        seconds = time"),
+        "report", "before and after it",
+    ),
     "no state": ("program", edited("program", "    return model.state_dict()\n", ""), "training evaluation report", "state dict"),
     # align
     "outputs only": ("align", edited("align", '            found[f"{outer}.weight"] = inputs.reshape(weight.shape)\n', "            pass\n"),
