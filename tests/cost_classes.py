@@ -66,6 +66,7 @@ RULES = {
         "course_lib/test_backend_support.py::test_wrong_values_refusals_and_deaths_*",
         "course_lib/test_checkpoint.py::test_two_ranks_resume_to_the_bit",
         "course_lib/test_collectives.py::test_values_bytes_and_rounds",
+        "course_lib/test_homework_run.py::test_a_call_that_is_missing_*",
         "course_lib/test_homework_run.py::test_killed_it_continues_to_the_same_weights",
         "course_lib/test_interrupt_notebook.py",
         "course_lib/test_lab_command.py::test_an_interrupt_of_a_notebook_*",
@@ -98,6 +99,7 @@ RULES = {
         "labs/test_sync_async_notebook.py",
         "rehearsal/test_gpu_suite.py::test_the_suite_*",
         "rehearsal/test_planted_mistakes.py",
+        "test_demo.py",
     ),
 }
 
@@ -105,6 +107,7 @@ RULES = {
 SAMPLE = {
     "autograde/test_late_penalties.py::test_penalties_are_those_of_stock_nbgrader": ("zero",),
     "course_lib/test_collectives.py::test_values_bytes_and_rounds": ("1", "3", "4"),
+    "course_lib/test_homework_run.py::test_a_call_that_is_missing_is_named_in_one_line": ("end_epoch",),
     "course_lib/test_launch_failures.py::test_a_hang_ends_at_the_time_limit_and_says_where_each_rank_was": ("launch",),
     "course_lib/test_launch_failures.py::test_no_rank_outlives_its_launcher": ("launch-1-15", "mpi_run-2-9"),
     "course_lib/test_main_script.py::test_a_script_without_a_guard_runs_once": ("process",),

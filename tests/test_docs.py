@@ -1,6 +1,7 @@
 """What the documents name is there, and they say what the catalogue of data says."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
+@cache
 def headings(page: Path) -> set[str]:
     """Anchors as GitHub makes them of a page's headings."""
     lines = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)

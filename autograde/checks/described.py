@@ -139,6 +139,7 @@ def observer_source(check: str) -> str:
     return sliced(whole_text(Path(module.__file__)), observe.__name__) + _CALLS.format(observe=observe.__name__)
 
 
+@cache
 def whole_text(path: Path) -> str:
     """A module's source after that of the modules of `course_lib.exercises` that it imports from."""
     texts, tree = [], ast.parse(path.read_text(encoding="utf-8"))
@@ -155,14 +156,9 @@ def sliced(source: str, function: str) -> str:
 
     Imports from `course_lib.exercises` go: nothing of it is in a sandbox.
     """
-    tree = ast.parse(source)
-    for node in ast.walk(tree):  # annotations name types that are not there
-        if isinstance(node, ast.FunctionDef):
-            node.returns = None
-        elif isinstance(node, ast.arg):
-            node.annotation = None
+    body = _statements(source)
     defined: dict[str, ast.stmt] = {}
-    for node in tree.body:
+    for node in body:
         defined |= dict.fromkeys(_names(node), node)
     wanted: set[ast.stmt] = set()
     left = [function]
@@ -170,11 +166,26 @@ def sliced(source: str, function: str) -> str:
         node = defined.get(left.pop())
         if node is not None and node not in wanted:
             wanted.add(node)
-            left += _globals_of(symtable.symtable(ast.unparse(node), "<driver>", "exec"))
+            left += _refers_to(node)
     # Imports come first: where two modules import a name, the later import is the one that is kept.
-    kept = [node for node in tree.body if node in wanted]
-    tree.body = sorted(kept, key=lambda node: not isinstance(node, ast.Import | ast.ImportFrom))
-    return ast.unparse(tree)
+    kept = sorted(filter(wanted.__contains__, body), key=lambda node: not isinstance(node, ast.Import | ast.ImportFrom))
+    return ast.unparse(ast.Module(kept, []))
+
+
+@cache  # a lab's exercises share a source
+def _statements(source: str) -> list[ast.stmt]:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):  # annotations name types that are not there
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+        elif isinstance(node, ast.arg):
+            node.annotation = None
+    return tree.body
+
+
+@cache
+def _refers_to(node: ast.stmt) -> set[str]:
+    return _globals_of(symtable.symtable(ast.unparse(node), "<driver>", "exec"))
 
 
 def _globals_of(scope: symtable.SymbolTable) -> set[str]:

@@ -93,6 +93,7 @@ def test_ranks_started_by_the_program_leave_one_run(toy, tmp_path):
         ({"finish": ""}, "train(run) returned without run.finish(model): the run folder is not complete"),
         ({"end": END.replace("0.25", "25")}, "validation_accuracy = 25: a share of images is needed, in 0…1"),
     ],
+    ids=("restore", "end_epoch", "finish", "a percentage"),
 )
 def test_a_call_that_is_missing_is_named_in_one_line(toy, change, line):
     assert toy("--epochs=1", code=1, **change).stderr.splitlines()[-1] == f"toy.py: error: {line}"
