@@ -12,7 +12,7 @@ import torch
 from course_lib.system import hardware
 from course_lib.system.doctor.finding import Finding, fine, judged, problem
 
-__all__ = ["disk", "memory", "open_files", "shared_memory", "threads"]
+__all__ = ["disk", "memory", "open_files", "shared_memory", "speed", "threads"]
 
 GIB = 2**30
 MEMORY = 2 * GIB  # a kernel holds 0.6 GiB and each of two ranks 0.4 GiB (resident; lab 08 at the laptop profile)
@@ -41,6 +41,15 @@ def threads() -> Iterator[Finding]:
     else:
         text = f"{there}, {wanted} thread{'s' if wanted > 1 else ''} ({hardware.cpu_name()})"
         yield fine("cores", text, "two ranks share the core: speed-ups cannot show" if cores == 1 else "")
+
+
+def speed() -> Iterator[Finding]:
+    """How fast it trains: a processor without bfloat16 is slower, and not broken."""
+    from course_lib.metrics.calibration import calibrate  # networks are above this package
+
+    measured = calibrate()
+    slower = "this processor has no bfloat16: the labs train in float32, at about two thirds of the speed"
+    yield fine("speed", str(measured), "" if measured.bfloat16 else slower)
 
 
 def memory() -> Iterator[Finding]:

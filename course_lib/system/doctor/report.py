@@ -14,11 +14,13 @@ Check = Callable[[], Iterator[Finding]]
 CHECKS: tuple[Check, ...] = (
     software.python,
     software.packages,
+    software.extras,
     software.torchvision,
     gpus.driver,
     gpus.idle,
     gpus.nccl,
     machine.threads,
+    machine.speed,
     machine.memory,
     machine.shared_memory,
     machine.disk,
