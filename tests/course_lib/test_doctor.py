@@ -15,6 +15,7 @@ import torch
 from click.testing import CliRunner
 
 from course_lib.distributed import mpi_launch
+from course_lib.metrics.calibration import Calibration
 from course_lib.runs.cli import lab
 from course_lib.runs.run_lab import run_lab
 from course_lib.runs.sweep.command import sweep
@@ -227,6 +228,18 @@ def test_packages_in_versions_that_are_not_allowed(monkeypatch):
     assert "torch is " in told.found and ">=999" in told.found and "no-such-package is missing" in told.found
     assert "numpy" not in told.found and "pytest" not in told.found
     assert "constraints.txt" in told.remedy
+
+
+@pytest.mark.parametrize(("bfloat16", "load", "notes"), [(True, 1.0, 0), (False, 1.0, 1), (False, 9.0, 2)])
+def test_a_slow_machine_is_explained_and_no_problem(monkeypatch, bfloat16, load, notes):
+    measured = Calibration(500.0, "cpu", bfloat16)
+    monkeypatch.setattr("course_lib.metrics.calibration.calibrate", lambda: measured)
+    monkeypatch.setattr(hardware, "available_cores", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    [finding] = machine.speed()
+    assert finding.state == "fine" and finding.found == str(measured)
+    assert len([part for part in finding.remedy.split("; ") if part]) == notes
+    assert ("float32" in finding.remedy) == (not bfloat16) and ("load 9, 2 cores" in finding.remedy) == (load > 2)
 
 
 @pytest.mark.parametrize(("module", "extra"), [("mpi4py", "mpi"), ("papermill", "sweep"), ("nbgrader", "jupyter")])

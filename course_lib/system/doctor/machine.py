@@ -47,9 +47,15 @@ def speed() -> Iterator[Finding]:
     """How fast it trains: a processor without bfloat16 is slower, and not broken."""
     from course_lib.metrics.calibration import calibrate  # networks are above this package
 
-    measured = calibrate()
-    slower = "this processor has no bfloat16: the labs train in float32, at about two thirds of the speed"
-    yield fine("speed", str(measured), "" if measured.bfloat16 else slower)
+    cores, busy = hardware.available_cores(), os.getloadavg()[0]  # of the last minute, so not this measurement's
+    measured, notes = calibrate(), []
+    if busy > cores:
+        notes.append(f"other programs run on this machine (load {busy:.0f}, {cores} cores): alone it is faster")
+    if not measured.bfloat16:
+        notes.append(
+            "it has no bfloat16: the labs train in float32, at about two thirds of the speed, and this is all right"
+        )
+    yield fine("speed", str(measured), "; ".join(notes))
 
 
 def memory() -> Iterator[Finding]:
