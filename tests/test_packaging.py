@@ -82,10 +82,15 @@ def test_a_student_s_environment_is_small(repository):
 
 
 @pytest.mark.parametrize("host", ["colab", "kaggle"])
-def test_an_installation_where_others_have_chosen_the_packages_replaces_none(repository, host):
-    """pip keeps what satisfies a requirement. Of a package that is not there, the requirements are this environment's."""
+def test_an_installation_where_others_have_chosen_the_packages_replaces_none_but_timm(repository, host):
+    """pip keeps what satisfies a requirement. Of a package that is installed, the requirements are this environment's.
+
+    With timm 1.0.26, Kaggle's, test_optim_layerwise.py fails.
+    """
     lines = (repository / "tests" / "hosts" / f"{host}.txt").read_text().splitlines()
-    there = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines if line[0] != "#")}
+    there = {
+        canonicalize_name(name): version for name, version in (line.split("==") for line in lines if line[0] != "#")
+    }
     assert {"torch", "torchvision", "numpy", "ipykernel", "tornado", "jupyter-client"} <= there.keys()
     waiting, new = core(repository), set()
     while waiting:
@@ -93,12 +98,12 @@ def test_an_installation_where_others_have_chosen_the_packages_replaces_none(rep
         name = canonicalize_name(need.name)
         if need.marker is not None and not need.marker.evaluate({"extra": ""}):
             continue
-        if name in there:
+        if name in there and name != "timm":
             assert need.specifier.contains(there[name]), f"{need} would replace {name} {there[name]}"
         elif name not in new:
             new.add(name)
             waiting += map(Requirement, requires(name) or ())
-    assert new <= {"nvidia-ml-py"}, new
+    assert new <= {"nvidia-ml-py", "timm"}, new
 
 
 def test_the_extras_are_those_that_messages_name(repository):

@@ -47,12 +47,13 @@ class Calibration:
         return reference_seconds * reference_rate / self.images_per_second
 
     def __str__(self) -> str:
+        rate = f"{self.images_per_second:,.0f} images/s on the reference step ({self.device})"
+        return f"{rate}, bfloat16 {'yes' if self.bfloat16 else 'no'}"
+
+    def expectation(self) -> str:
+        """How long all cells of lab 01 take, in words."""
         minutes = self.seconds(LAB_01[1]) / 60
-        return (
-            f"{self.images_per_second:,.0f} images/s on the reference step ({self.device}), bfloat16 "
-            f"{'yes' if self.bfloat16 else 'no'}; expect lab 01 (laptop) in about "
-            f"{f'{minutes:.0f} minutes' if minutes >= 1.5 else 'a minute'}"
-        )
+        return f"expect lab 01 (laptop) in about {f'{minutes:.0f} minutes' if minutes >= 1.5 else 'a minute'}"
 
 
 @cache
