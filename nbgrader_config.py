@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nbgrader import preprocessors as stock
 
-from autograde.commands.nbgrader_hooks import KeepVerdict
+from autograde.commands.nbgrader_hooks import AddSetUp, KeepVerdict
 from autograde.reports.reading.feedback import FeedbackPages, MarkUnread, ShowReasons
 from autograde.reports.reading.formgrader import guard_formgrader
 
@@ -52,6 +52,9 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 # The labs train. nbgrader's own limit of 30 s a cell ends a training cell with an error, which is worth 0 points.
 c.ExecutePreprocessor.timeout = 1800
 c.Execute.timeout = 1800
+
+# What a student opens sets up a machine that lacks the course.
+c.GenerateAssignment.preprocessors.append(AddSetUp)
 
 # A training cell prints a line per epoch, and a progress bar many; a feedback page needs neither whole.
 c.LimitOutput.max_lines = 500

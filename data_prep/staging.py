@@ -7,7 +7,6 @@ holds the lock and finds a hidden folder, a killed fetch has left it, and the fo
 
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from tqdm import tqdm
 from data_prep import catalogue, made_up, packing, staged
 from data_prep.catalogue import Entry
 from data_prep.errors import Corrupt, Damaged, DataError, Unavailable, UnknownDataset
+from data_prep.progress import shows_bars
 from data_prep.provenance import provenance_of
 from data_prep.root import data_root
 from data_prep.sources import SiteMirror, Source
@@ -247,15 +247,19 @@ def _collect(
 
 def _always_there(entry: Entry) -> str:
     """A set with images of the same form that needs no source."""
-    stand_in = f"{entry.name}-synthetic"
-    if stand_in in made_up.MADE_UP:
-        return f"{stand_in}, which is made when it is read"
-    return "fashion-mnist-small, which is always there"
+    other = stand_in(entry.name)
+    return f"{other}, which is made when it is read" if other in made_up.MADE_UP else f"{other}, which is always there"
+
+
+def stand_in(name: str) -> str:
+    """The set that takes the place of the data set `name` without any source: a made-up one, or the one that ships."""
+    other = f"{name}-synthetic"
+    return other if other in made_up.MADE_UP else "fashion-mnist-small"
 
 
 def _bar(entry: Entry, source: Source) -> tqdm:
-    """A progress bar over the uncompressed bytes; silent unless standard error is a terminal."""
-    total, quiet = sum(file.size for file in entry.files), not sys.stderr.isatty()
+    """A progress bar over the uncompressed bytes; silent where nobody would see it move."""
+    total, quiet = sum(file.size for file in entry.files), not shows_bars()
     return tqdm(
         desc=f"{entry.name}: {source.label}", total=total, unit="B", unit_scale=True, leave=False, disable=quiet
     )

@@ -17,9 +17,10 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 COURSE = "distributed-training-labs"
+EXTRAS = ("mpi", "sweep")  # lab 08; a lab headlessly
 THERE = ("torch", "torchvision")  # on the node, with their own needs
 # The last three are large and nobody imports them here: the debugger, a download protocol, a client for cloud storage.
-LEFT_OUT = {"jupyterlab", "nbgrader", "ruff", "torch", "torchvision", "debugpy", "hf-xet", "aiohttp"}
+LEFT_OUT = {"torch", "torchvision", "debugpy", "hf-xet", "aiohttp"}
 TESTS = ("pytest", "pytest-xdist")
 MOST = 60 * 2**20  # bytes
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_24_x86_64", "manylinux_2_17_x86_64",
@@ -27,10 +28,13 @@ PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_24_x
 INSTALL = "python{} -m venv --system-site-packages .venv && .venv/bin/pip install --no-index --no-deps {}/*.whl && touch .venv/installed"
 
 
-def needs(names: tuple[str, ...], python: str, left_out: set[str]) -> set[str]:
-    """The distributions that these need, by this environment's metadata, for another Python; themselves included."""
+def needs(names: tuple[str, ...], python: str, left_out: set[str], extras: tuple[str, ...] = ()) -> set[str]:
+    """The distributions that these need, by this environment's metadata, for another Python; themselves included.
+
+    `extras` are those of all `names`.
+    """
     found: set[str] = set()
-    waiting = [(name, {""}) for name in names]
+    waiting = [(name, {"", *extras}) for name in names]
     seen = set()
     environment = {"python_version": python, "python_full_version": f"{python}.0"}
     while waiting:
@@ -57,7 +61,7 @@ def pack(folder: Path, python: str) -> list[Path]:
     """Fill the folder; its wheels. Raises SystemExit where they are too large together."""
     folder.mkdir(parents=True, exist_ok=True)
     there = needs(THERE, python, set()) - {"setuptools"}
-    names = needs((COURSE, *TESTS), python, LEFT_OUT | there) - {COURSE}
+    names = needs((COURSE, *TESTS), python, LEFT_OUT | there, EXTRAS) - {COURSE}
     for old in folder.glob("*.whl"):
         old.unlink()
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]

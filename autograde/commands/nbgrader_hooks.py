@@ -1,6 +1,6 @@
-"""Our step in ``nbgrader autograde``; ``nbgrader_config.py`` installs it.
+"""Our steps in nbgrader's commands; ``nbgrader_config.py`` installs them.
 
-`KeepVerdict` prevents ``nbgrader autograde`` from scoring the rubric's cells by what they printed; the reason is in
+`AddSetUp` gives a release of ``nbgrader generate_assignment`` the set-up cell that ``lab start`` gives. `KeepVerdict` prevents ``nbgrader autograde`` from scoring the rubric's cells by what they printed; the reason is in
 `autograde.gradebook.scores`. The steps of ``nbgrader generate_feedback`` are in `autograde.reports.reading.feedback`.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from nbformat import NotebookNode
+from nbformat import NotebookNode, from_dict
 from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
@@ -25,8 +25,21 @@ from autograde.rubric.schema import Rubric, find_rubric
 from autograde.rubric.verdict import Verdict, load_verdict, verdict_path
 from autograde.sandbox.bubblewrap import missing_sandbox
 from autograde.sandbox.warm import WarmInterpreter
+from course_lib.runs.release_copy import set_up_cell
 
-__all__ = ["KeepVerdict"]
+__all__ = ["AddSetUp", "KeepVerdict"]
+
+
+class AddSetUp(NbGraderPreprocessor):
+    """After nbgrader's own steps, so that its checks and its database see the assignment only."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        """Put the set-up cell on top of one of our labs; other notebooks stay as they are."""
+        if rubric_of(resources) is not None:
+            cell = from_dict(set_up_cell(nb))
+            cell.source = "".join(cell.source)
+            nb.cells.insert(0, cell)
+        return nb, resources
 
 
 class KeepVerdict(NbGraderPreprocessor):

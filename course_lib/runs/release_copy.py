@@ -1,7 +1,7 @@
 """Release copies of the labs: what a student gets, without solutions, model answers and hidden tests.
 
 A source notebook becomes what ``nbgrader generate_assignment`` makes of it, cell for cell (a test compares them for all
-labs). nbgrader itself is not used, because ``setup.py`` runs this file while it builds the wheel: with nbgrader every
+labs). Above them is one cell more, which sets up a machine without the course: `set_up_cell`. nbgrader itself is not used, because ``setup.py`` runs this file while it builds the wheel: with nbgrader every
 ``pip install .`` would first install JupyterLab into pip's build environment. Only the standard library is imported.
 """
 
@@ -12,7 +12,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SOURCES", "ReleaseError", "release_everything", "release_lab", "release_notebook", "release_scripts"]
+__all__ = [
+    "PUBLIC", "SOURCES", "WHEEL", "ReleaseError", "release_everything", "release_lab", "release_notebook",
+    "release_scripts", "set_up_cell",
+]  # fmt: skip
+
+# The course's public address. Who publishes the course writes it here, and in the README's badges (a test compares them).
+PUBLIC = "https://github.com/OWNER/COURSE"
+WHEEL = "releases/download/v0.1.0/distributed_training_labs-0.1.0-py3-none-any.whl"  # below it
 
 STUBS = {"code": "# YOUR CODE HERE\nraise NotImplementedError()", "markdown": "YOUR ANSWER HERE"}
 GRADING_SCRIPTS = "grade.*"  # the instructor's
@@ -24,6 +31,31 @@ VALIDATE = '''"""nbgrader's settings for Validate: a cell may train for half an 
 c = get_config()  # noqa: F821  (nbgrader provides it)
 c.Execute.timeout = 1800
 '''
+
+
+SET_UP = """\
+# Set-up for Colab, Kaggle or a bare machine. Where the course is installed, this does nothing.
+import importlib.util
+import os
+import subprocess
+import sys
+
+if importlib.util.find_spec("course_lib") is None:
+    if sys.version_info < (3, 11):
+        raise RuntimeError(f"Python 3.11 or newer is needed; this is {{sys.version.split()[0]}}")
+    wheel = ("{public}/"
+             "{wheel}")
+    wheel = os.environ.get("LAB_WHEEL", wheel)  # another place, such as file:///…
+    print("installing the course (minutes, if PyTorch is not there):", wheel, flush=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, f"distributed-training-labs{extra} @ {{wheel}}"],
+                          capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"pip could not install {{wheel}}: {{done.stderr.strip()[-300:]}}")
+    importlib.invalidate_caches()
+    from course_lib.data.set_up import set_up
+
+    set_up({datasets})  # looks at the machine, and stages the data"""
 
 
 class ReleaseError(ValueError):
@@ -59,6 +91,7 @@ def release_lab(source: Path, target: Path) -> None:
     notebook = json.loads((source / f"{source.name}.ipynb").read_text(encoding="utf-8"))
     try:
         released = release_notebook(notebook)
+        released["cells"].insert(0, set_up_cell(notebook))
     except ReleaseError as error:
         raise ReleaseError(f"{source / source.name}.ipynb: {error}") from None
     text = json.dumps(released, indent=1, ensure_ascii=False) + "\n"
@@ -92,6 +125,27 @@ def release_notebook(notebook: dict[str, Any]) -> dict[str, Any]:
             cell["outputs"], cell["execution_count"] = [], None
         _lock_and_sign(cell, source)
     return released
+
+
+def set_up_cell(notebook: dict[str, Any]) -> dict[str, Any]:
+    """The cell on top of a release, which installs the course where it is missing and stages this lab's data.
+
+    The cell is no part of the assignment: it has no mark of nbgrader's, and a sweep leaves it out.
+
+    Parameters
+    ----------
+    notebook : dict
+        Parsed JSON; the data are those that its parameters name.
+    """
+    cells = [("".join(cell["source"]), cell["metadata"].get("tags", ())) for cell in notebook["cells"]]
+    parameters = "".join(text for text, tags in cells if "parameters" in tags)
+    datasets = dict.fromkeys(re.findall(r'^\w*dataset *= *(".*?")', parameters, re.MULTILINE))
+    extra = "[mpi]" if any("import mpi4py" in text for text, _ in cells) else ""
+    source = SET_UP.format(public=PUBLIC, wheel=WHEEL, extra=extra, datasets=", ".join(datasets))
+    return {
+        "cell_type": "code", "execution_count": None, "id": "set-up", "metadata": {"tags": ["lesson"]}, "outputs": [],
+        "source": source.splitlines(keepends=True),
+    }  # fmt: skip
 
 
 def _released(source: str, cell: dict[str, Any]) -> str:

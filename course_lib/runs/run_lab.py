@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 from course_lib.runs.execute_notebook import NotebookFailedError, execute_notebook
 from course_lib.runs.labs import UnknownLabError, find_lab
 from course_lib.runs.parameters import ParameterError
+from course_lib.system.extras import need
 
 __all__ = ["check_data", "run_lab"]
 
@@ -44,7 +45,10 @@ def run_lab(
         Unknown lab, profile or parameter, an invalid value, an output that cannot be written.
     click.ClickException
         Data not staged; the notebook failed.
+    MissingExtraError
+        papermill is not installed.
     """
+    need("sweep", "lab run")
     try:
         lab = find_lab(name)
         values = lab.parameters(profile, parameters or {})

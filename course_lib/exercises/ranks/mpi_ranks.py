@@ -9,6 +9,7 @@ from typing import Any
 from course_lib.distributed.launching.launch_folder import pickled
 from course_lib.exercises.description import Exercise, Watch
 from course_lib.exercises.ranks.watched_ranks import on_watched_ranks, watched
+from course_lib.system.extras import need
 
 __all__ = ["on_mpi", "on_mpi_ranks"]
 
@@ -20,6 +21,7 @@ class _Packed:
         self._packed = pickled(tuple(functions))
 
     def __iter__(self) -> Iterator[Callable[..., Any]]:
+        need("mpi", "this exercise")
         import mpi4py
 
         mpi4py.rc.initialize = False

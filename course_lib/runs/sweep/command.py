@@ -69,7 +69,9 @@ def sweep(
     from course_lib.runs.sweep.local import Machine, core_budget
     from course_lib.runs.sweep.run_sweep import DiskFullError, Sweep
     from course_lib.runs.warm_kernels import WarmServerError
+    from course_lib.system.extras import need
 
+    need("sweep", "lab sweep")
     machine = Machine.here()
     try:
         lab = find_lab(lab_name)

@@ -12,7 +12,7 @@ import torch
 from course_lib.system import hardware
 from course_lib.system.doctor.finding import Finding, fine, judged, problem
 
-__all__ = ["disk", "memory", "open_files", "shared_memory", "threads"]
+__all__ = ["disk", "memory", "open_files", "shared_memory", "speed", "threads"]
 
 GIB = 2**30
 MEMORY = 2 * GIB  # a kernel holds 0.6 GiB and each of two ranks 0.4 GiB (resident; lab 08 at the laptop profile)
@@ -41,6 +41,22 @@ def threads() -> Iterator[Finding]:
     else:
         text = f"{there}, {wanted} thread{'s' if wanted > 1 else ''} ({hardware.cpu_name()})"
         yield fine("cores", text, "two ranks share the core: speed-ups cannot show" if cores == 1 else "")
+
+
+def speed() -> Iterator[Finding]:
+    """How fast it trains: a processor without bfloat16 is slower, and not broken."""
+    from course_lib.metrics.calibration import calibrate  # networks are above this package
+
+    cores, busy = hardware.available_cores(), os.getloadavg()[0]  # of the last minute, so not this measurement's
+    measured, notes = calibrate(), []
+    if busy > cores:
+        notes.append(f"other programs run on this machine (load {busy:.0f}, {cores} cores): alone it is faster")
+    found = str(measured) if notes else f"{measured}; {measured.expectation()}"
+    if not measured.bfloat16:
+        notes.append(
+            "it has no bfloat16: the labs train in float32, at about two thirds of the speed, and this is all right"
+        )
+    yield fine("speed", found, "; ".join(notes))
 
 
 def memory() -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from course_lib.system.doctor.finding import Finding, absent, fine, problem
+from course_lib.system.extras import absent_modules
 from course_lib.system.mpi_command import MPINotFoundError, find_mpi
 
 __all__ = ["exchange", "mpi", "slurm"]
@@ -39,7 +40,9 @@ def _ask(command: list[str], environment: dict[str, str] | None = None) -> tuple
 
 
 def mpi() -> Iterator[Finding]:
-    """A starter of ranks, and an mpi4py that loads the same MPI."""
+    """A starter of ranks, and an mpi4py that loads the same MPI; without mpi4py `software.extras` says so."""
+    if absent_modules("mpi"):
+        return
     try:
         command = find_mpi()
     except MPINotFoundError as error:

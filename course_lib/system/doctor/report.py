@@ -3,6 +3,7 @@
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from course_lib.system.doctor import data, gpus, machine, network, programs, software
 from course_lib.system.doctor.finding import Finding, problem
@@ -14,11 +15,13 @@ Check = Callable[[], Iterator[Finding]]
 CHECKS: tuple[Check, ...] = (
     software.python,
     software.packages,
+    software.extras,
     software.torchvision,
     gpus.driver,
     gpus.idle,
     gpus.nccl,
     machine.threads,
+    machine.speed,
     machine.memory,
     machine.shared_memory,
     machine.disk,
@@ -35,20 +38,24 @@ CHECKS: tuple[Check, ...] = (
 
 _SIGNS = {"fine": "✓", "absent": "–", "problem": "✗"}
 WIDTH = 118
+PROGRAMS = (programs.mpi, programs.slurm)
 
 
 def examine(checks: Iterable[Check] | None = None) -> list[Finding]:
     """Run the checks. One that fails itself is a problem of its own and does not stop the others."""
-    found: list[Finding] = []
-    for check in CHECKS if checks is None else checks:
-        try:
-            found.extend(check())
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}".replace("\n", " ")
-            found.append(
-                problem(check.__name__, f"could not be examined ({text})", "report this line to your instructor")
-            )
-    return found
+    checks = tuple(CHECKS if checks is None else checks)
+    with ThreadPoolExecutor() as pool:  # other programs answer while this one imports
+        asked = {check: pool.submit(_findings, check) for check in checks if check in PROGRAMS}
+        made = [asked[check].result() if check in asked else _findings(check) for check in checks]
+    return [finding for findings in made for finding in findings]
+
+
+def _findings(check: Check) -> list[Finding]:
+    try:
+        return list(check())
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}".replace("\n", " ")
+        return [problem(check.__name__, f"could not be examined ({text})", "report this line to your instructor")]
 
 
 def as_text(findings: Iterable[Finding]) -> str:

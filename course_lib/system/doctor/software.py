@@ -3,23 +3,23 @@
 import platform
 import shutil
 import sys
+import sysconfig
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from course_lib.system.doctor.finding import Finding, fine, problem
+from course_lib.system.doctor.finding import Finding, absent, fine, problem
+from course_lib.system.extras import COURSE, EXTRAS, absent_modules
 
-__all__ = ["packages", "python", "torchvision"]
-
-OURS = "distributed-training-labs"
+__all__ = ["extras", "packages", "python", "torchvision"]
 
 
 def python() -> Iterator[Finding]:
     """The interpreter, and whether the `lab` that a shell finds belongs to it."""
     other = shutil.which("lab")
-    own = Path(sys.prefix, "bin").resolve()  # where scripts are; a virtual environment's python is a link elsewhere
+    own = Path(sysconfig.get_path("scripts")).resolve()  # a virtual environment's python is a link elsewhere
     if other is not None and Path(other).parent.resolve() != own:
         yield problem(
             "python",
@@ -33,16 +33,15 @@ def python() -> Iterator[Finding]:
 def packages() -> Iterator[Finding]:
     """Every package that the course requires is there, in a version that it allows."""
     try:
-        wanted = [Requirement(line) for line in metadata.requires(OURS) or ()]
+        wanted = [Requirement(line) for line in metadata.requires(COURSE) or ()]
     except metadata.PackageNotFoundError:
         yield problem(
             "packages", "the course is not installed in this environment", "pip install -c constraints.txt -e ."
         )
         return
+    wanted = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
     wrong = []
     for requirement in wanted:
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
         try:
             there = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
@@ -56,6 +55,16 @@ def packages() -> Iterator[Finding]:
         import torch
 
         yield fine("packages", f"{len(wanted)} packages as required; torch {torch.__version__}")
+
+
+def extras() -> Iterator[Finding]:
+    """Which optional packages are there, and what one misses without the others."""
+    absent_ones = {extra: modules for extra in EXTRAS if (modules := absent_modules(extra))}
+    if there := [extra for extra in EXTRAS if extra not in absent_ones]:
+        yield fine("extras", ", ".join(there))
+    for extra, modules in absent_ones.items():
+        remedy = f"{EXTRAS[extra][1]} need{'s' if extra == 'mpi' else ''} it: pip install '{COURSE}[{extra}]'"
+        yield absent("extras", f"no {extra} ({', '.join(modules)})", remedy)
 
 
 def torchvision() -> Iterator[Finding]:
