@@ -28,7 +28,6 @@ from data_prep.root import data_root
 from data_prep.staged import read
 
 if TYPE_CHECKING:
-    from autograde.sandbox.gpus import Gpu
     from autograde.sandbox.warm import WarmInterpreter
 
 __all__ = ["GradingContext", "course_secret", "grader_digest", "source_notebook"]
@@ -49,7 +48,6 @@ class GradingContext:
     # None if nothing can be executed: exercises are then left out, and weights are not tested
     warm: WarmInterpreter | None
     threads: int = 1
-    checked_gpus: set[Gpu] = field(default_factory=set)  # CUDA starts on them in a sandbox
     starter: Mapping[str, str] = field(init=False)
     digests: Mapping[str, str] = field(init=False)
 

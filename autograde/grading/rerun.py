@@ -4,8 +4,8 @@ All of the lab's code cells run in order, in the lab's version, with the student
 Of cells that the student added or changed, only the definitions run. Then the run's files are read as bytes. The clock
 is the grader's.
 
-A rubric may ask for a GPU. The run then has one that no other submission has meanwhile. Each worker first starts CUDA in
-a sandbox without a submission: what fails there is never a student's doing.
+A rubric may ask for a GPU. The run then has one that no other submission has meanwhile. Before it, CUDA is started in a
+sandbox without a submission: what fails there is not this student's doing.
 """
 
 from __future__ import annotations
@@ -109,9 +109,7 @@ def rerun(context: GradingContext, repaired: RepairedNotebook) -> Ran:
 
 
 def _check(gpu: Gpu, context: GradingContext) -> None:
-    """Start CUDA on a GPU, once per worker. A run that finds none would quietly train on the processor."""
-    if gpu in context.checked_gpus:
-        return
+    """Start CUDA on a GPU. A run that finds none, or one that an earlier run broke, would train on the processor."""
     limits = Limits(
         seconds=300.0, processors=available_cores(), memory_bytes=int(context.rubric.rerun.memory_gib * (1 << 30))
     )
@@ -127,4 +125,3 @@ def _check(gpu: Gpu, context: GradingContext) -> None:
             f"CUDA does not start in the sandbox on GPU {gpu.bus} ({printable(lines[0], 160)}); leave out `gpu` in the "
             "rubric's [rerun], or see docs/grading.md, A GPU"
         )
-    context.checked_gpus.add(gpu)
