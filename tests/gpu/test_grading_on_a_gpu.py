@@ -2,9 +2,12 @@
 
 import pytest
 
-from autograde.grading.rerun import START_CUDA
-from autograde.sandbox.gpus import one_gpu
-from autograde.sandbox.limits import Limits
+rerun = pytest.importorskip(
+    "autograde.grading.rerun", reason="a node of the wheelhouse has no grader", exc_type=ImportError
+)
+
+from autograde.sandbox.gpus import one_gpu  # noqa: E402
+from autograde.sandbox.limits import Limits  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 SEEN = """
@@ -18,7 +21,7 @@ def seen(student, given, outside):
 
 def test_a_grading_run_computes_on_its_one_gpu(real_gpu, warm):
     with one_gpu() as gpu, warm.execute(Limits(seconds=300.0, memory_bytes=8 << 30), gpu=gpu) as execution:
-        assert execution.call(START_CUDA, "start", None) == [{"value": 1}]
+        assert execution.call(rerun.START_CUDA, "start", None) == [{"value": 1}]
         (answer,) = execution.call(SEEN, "seen", None)
     files, available = answer["value"]
     assert available and files == sorted(["nvidia-uvm", "nvidia-uvm-tools", f"nvidia{gpu.minor}", "nvidiactl"])
