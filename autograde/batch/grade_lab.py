@@ -34,6 +34,7 @@ from autograde.grading.same_weights import flag_copies
 from autograde.rubric.schema import RUBRICS, Rubric, find_rubric
 from autograde.rubric.verdict import FOLDER, Flag, Verdict, load_verdict, verdict_path
 from autograde.sandbox.bubblewrap import SandboxError, missing_sandbox
+from autograde.sandbox.gpus import usable_gpus
 from autograde.submission.run_folder import is_handed_in
 from autograde.submission.student_id import is_student_id
 from course_lib.system.hardware import available_cores
@@ -118,7 +119,7 @@ def grade_lab(
     RubricError
         No usable rubric for the lab.
     SandboxError
-        There is no sandbox on this machine.
+        There is no sandbox on this machine, or no GPU where the rubric asks for one.
     CourseError
         The course folder or its gradebook cannot be used, or a named student has no submission; once all are graded:
         scores could not be written.
@@ -136,6 +137,8 @@ def grade_lab(
         )
     if executor == "local" and sandboxed and (why := missing_sandbox()):
         raise SandboxError(why)
+    if executor == "local" and rubric.rerun is not None and rubric.rerun.gpu:
+        usable_gpus()
 
     config = nbgrader_settings(course)
     source = source_path(course, rubric.lab)

@@ -3,10 +3,14 @@
 All of the lab's code cells run in order, in the lab's version, with the student's answers and the rubric's parameters.
 Of cells that the student added or changed, only the definitions run. Then the run's files are read as bytes. The clock
 is the grader's.
+
+A rubric may ask for a GPU. The run then has one that no other submission has meanwhile. Before it, CUDA is started in a
+sandbox without a submission: what fails there is not this student's doing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,11 +19,13 @@ from autograde.grading.evidence import LIMITS
 from autograde.grading.executed_cells import cells_to_run
 from autograde.rubric.form import Execution as ExecutionRules
 from autograde.rubric.verdict import Flag
+from autograde.sandbox.bubblewrap import SandboxError
+from autograde.sandbox.gpus import Gpu, one_gpu
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.turns import in_turn
 from autograde.submission.run_folder import EvidenceError
 from course_lib.runs.run_evidence.evidence import RunFiles
-from course_lib.runs.run_evidence.quoting import quote
+from course_lib.runs.run_evidence.quoting import printable, quote
 from course_lib.system.hardware import available_cores
 
 if TYPE_CHECKING:
@@ -29,6 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["Ran", "rerun"]
 
 FOLDER = "run"
+START_CUDA = """
+def start(student, given, outside):
+    import torch
+
+    torch.ones(1, device="cuda").sum().item()
+    return torch.cuda.device_count()
+"""
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,10 @@ class Ran:
 
 
 def rerun(context: GradingContext, repaired: RepairedNotebook) -> Ran:
-    """Run a repaired notebook from start to end; never raises for a student's code."""
+    """Run a repaired notebook from start to end; never raises for a student's code.
+
+    Raises `SandboxError`: the rubric asks for a GPU, and there is none or CUDA does not start on it.
+    """
     rules = context.rubric.rerun
     everything = tuple(cell.id for cell in repaired.notebook.cells if cell.cell_type == "code")
     parameters: dict[str, Any] = {**rules.parameters, "output_dir": FOLDER}
@@ -55,22 +71,26 @@ def rerun(context: GradingContext, repaired: RepairedNotebook) -> Ran:
         output_bytes=16 << 20,
         answer_bytes=2 * max(LIMITS.values()),
     )
-    started = time.monotonic()
+    with contextlib.ExitStack() as held:
+        gpu = held.enter_context(one_gpu()) if rules.gpu else None
+        if gpu is not None:
+            _check(gpu, context)
+        started = time.monotonic()
 
-    def once(share: float) -> tuple[list[dict[str, Any]], float, dict[str, bytes | None]]:
-        begun = time.monotonic()
-        with context.warm.execute(
-            limits, data=context.data(rules.data), threads=context.threads, fork_server=True
-        ) as execution:
-            outcomes = execution.cells(cells)[0]
-            took = time.monotonic() - begun
-            return outcomes, took, execution.read([f"{FOLDER}/{name}" for name in LIMITS], max(LIMITS.values()))
+        def once(share: float) -> tuple[list[dict[str, Any]], float, dict[str, bytes | None]]:
+            begun = time.monotonic()
+            with context.warm.execute(
+                limits, data=context.data(rules.data), threads=context.threads, fork_server=True, gpu=gpu
+            ) as execution:
+                outcomes = execution.cells(cells)[0]
+                took = time.monotonic() - begun
+                return outcomes, took, execution.read([f"{FOLDER}/{name}" for name in LIMITS], max(LIMITS.values()))
 
-    try:
-        outcomes, seconds, contents = in_turn(once, share=1.0)  # minutes: half of them would be lost too often
-    except Exceeded as error:
-        reason = EvidenceError(f"the grader's own run of the notebook {error}")
-        return Ran(dict.fromkeys(LIMITS, reason), time.monotonic() - started, [Flag("limit", str(reason))])
+        try:
+            outcomes, seconds, contents = in_turn(once, share=1.0)  # minutes: half of them would be lost too often
+        except Exceeded as error:
+            reason = EvidenceError(f"the grader's own run of the notebook {error}")
+            return Ran(dict.fromkeys(LIMITS, reason), time.monotonic() - started, [Flag("limit", str(reason))])
     failed = [outcome for outcome in outcomes if outcome["error"] is not None]
     flags = []
     if failed:
@@ -86,3 +106,22 @@ def rerun(context: GradingContext, repaired: RepairedNotebook) -> Ran:
         else:
             files[name] = content
     return Ran(files, seconds, flags)
+
+
+def _check(gpu: Gpu, context: GradingContext) -> None:
+    """Start CUDA on a GPU. A run that finds none, or one that an earlier run broke, would train on the processor."""
+    limits = Limits(
+        seconds=300.0, processors=available_cores(), memory_bytes=int(context.rubric.rerun.memory_gib * (1 << 30))
+    )
+    try:
+        with context.warm.execute(limits, gpu=gpu) as execution:
+            (answer,) = execution.call(START_CUDA, "start", None)
+    except Exceeded as error:
+        answer = {"error": {"message": str(error)}}
+    if answer.get("value") != 1:
+        error = answer.get("error", {"message": f"it shows {answer.get('value')} GPUs"})
+        lines = str(error.get("message", "")).strip().splitlines() or [str(error.get("type", ""))]
+        raise SandboxError(
+            f"CUDA does not start in the sandbox on GPU {gpu.bus} ({printable(lines[0], 160)}); leave out `gpu` in the "
+            "rubric's [rerun], or see docs/grading.md, A GPU"
+        )

@@ -106,12 +106,13 @@ class RunEvidence:
 
 
 class Rerun(Struct, frozen=True, forbid_unknown_fields=True):
-    """The budget of a grading run: parameters of the notebook, and seconds, data and memory for all of it."""
+    """The budget of a grading run: parameters of the notebook, and seconds, memory, data and a GPU for all of it."""
 
     parameters: dict[str, Any]
     seconds: Positive
     memory_gib: Positive = 8.0
     data: tuple[str, ...] = ()
+    gpu: bool = False  # whether the sandbox has a GPU, one that no other submission has meanwhile
 
 
 @dataclass(frozen=True)

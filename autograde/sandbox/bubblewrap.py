@@ -27,6 +27,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autograde.sandbox.gpus import Gpu
 
 __all__ = ["DATA", "FOLDER", "Sandbox", "SandboxError", "missing_sandbox", "python_paths"]
 
@@ -58,6 +62,8 @@ class Sandbox:
         Python files to replace, and the text files that replace them. The compiled files beside them are hidden.
     hidden : sequence of Path
         Folders that look empty inside.
+    gpu : Gpu, optional
+        The GPU whose device files are inside. By default nothing of any GPU is.
 
     Attributes
     ----------
@@ -83,6 +89,7 @@ class Sandbox:
         disk_bytes: int = 512 << 20,
         replaced: Mapping[Path, Path] = MappingProxyType({}),
         hidden: Sequence[Path] = (),
+        gpu: Gpu | None = None,
     ) -> None:
         self.user_namespace = os.geteuid() != 0
         self.uid = None if self.user_namespace else FIRST_UID + slot
@@ -93,9 +100,8 @@ class Sandbox:
         reader, writer = os.pipe()
         # Through a file, so that no process inside can read the host's paths from the command line.
         options = tempfile.TemporaryFile()  # noqa: SIM115 (closed once bubblewrap has it)
-        options.write(
-            "".join(f"{option}\0" for option in self._arguments(data or {}, disk_bytes, replaced, hidden)).encode()
-        )
+        arguments = self._arguments(data or {}, disk_bytes, replaced, hidden, gpu)
+        options.write("".join(f"{option}\0" for option in arguments).encode())
         options.seek(0)
         command = [bubblewrap, "--args", str(options.fileno()), "--info-fd", str(writer), "--", "/bin/cat"]
         try:
@@ -127,7 +133,12 @@ class Sandbox:
             raise SandboxError(MISSING.format(why=said[-1] if said else "bwrap ended at once")) from None
 
     def _arguments(
-        self, data: Mapping[str, Path], disk_bytes: int, replaced: Mapping[Path, Path], hidden: Sequence[Path]
+        self,
+        data: Mapping[str, Path],
+        disk_bytes: int,
+        replaced: Mapping[Path, Path],
+        hidden: Sequence[Path],
+        gpu: Gpu | None,
     ) -> list[str]:
         arguments = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
         arguments += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"]
@@ -144,6 +155,9 @@ class Sandbox:
         shown |= {Path("/etc", name): _INSIDE / "etc" / name for name in ("passwd", "hosts")}
         shown |= {path: path for path in python_paths()}
         shown |= {Path(DATA, name): path for name, path in data.items()}
+        if gpu is not None:
+            roots = tuple(shown)
+            shown |= {inside: path for inside, path in gpu.shown.items() if not any(map(inside.is_relative_to, roots))}
         # The writable places come first: the environment may itself be below /tmp.
         size = ["--size", str(disk_bytes)]
         arguments += ["--proc", "/proc", "--dev", "/dev"]
@@ -154,6 +168,8 @@ class Sandbox:
             arguments += ["--perms", "0755", "--dir", str(folder)]
         for inside, path in shown.items():
             arguments += ["--ro-bind-try", str(path), str(inside)]
+        for node in gpu.nodes if gpu is not None else ():
+            arguments += ["--dev-bind", str(node), f"/dev/{node.name}"]  # any other bind refuses to open devices
         for path in (*_masked(), *hidden):
             arguments += ["--tmpfs", str(path), "--remount-ro", str(path)]
         for path, text in replaced.items():

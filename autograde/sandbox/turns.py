@@ -11,16 +11,18 @@ import contextlib
 import fcntl
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from autograde.sandbox.limits import Exceeded
 
-__all__ = ["alone", "beside_others", "in_turn"]
+__all__ = ["alone", "beside_others", "in_turn", "one_of"]
 
 T = TypeVar("T")
 BESIDE_OTHERS = 0.5  # share of the time limit
+GLANCE = 0.2  # seconds between two looks at what is free
 
 
 def in_turn(attempt: Callable[[float], T], share: float = BESIDE_OTHERS, only_alone: bool = False) -> T:
@@ -61,6 +63,35 @@ def alone() -> Iterator[None]:
     """Execute alone; later ones wait."""
     with _locked("queue", fcntl.LOCK_EX), _locked("running", fcntl.LOCK_EX):
         yield
+
+
+@contextlib.contextmanager
+def one_of(names: Iterable[str]) -> Iterator[str]:
+    """Have one of several things, which nobody else has meanwhile. Waits until one is free.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Names of files, in the order in which to try them.
+
+    Yields the name.
+    """
+    files = {name: _open(name) for name in names}
+    try:
+        while (name := next((name for name, file in files.items() if _taken(file)), None)) is None:
+            time.sleep(GLANCE)
+        yield name
+    finally:
+        for file in files.values():
+            os.close(file)
+
+
+def _taken(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

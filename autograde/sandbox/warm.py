@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autograde.sandbox.bubblewrap import DATA, Sandbox, SandboxError
 from autograde.sandbox.cgroup import control_group
@@ -23,6 +23,9 @@ from autograde.sandbox.limits import Limits
 from autograde.sandbox.rank_channel import RankChannel
 from autograde.sandbox.withheld import hidden_packages, withheld_modules
 from course_lib.system.prefork import ForkServer, ForkServerError
+
+if TYPE_CHECKING:
+    from autograde.sandbox.gpus import Gpu
 
 __all__ = ["WarmInterpreter"]
 
@@ -56,6 +59,8 @@ class WarmInterpreter:
             "MPLCONFIGDIR": self._home.name,
             # Threads that spin while they wait would take time from the other workers.
             "OMP_WAIT_POLICY": "passive",
+            # An import that asks for GPUs must not start CUDA: no fork could use it then.
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         }
         command = [sys.executable, "-I", str(_INSIDE / "interpreter.py")]
         self._server = ForkServer.start(command, Path(self._home.name), environment)
@@ -75,6 +80,7 @@ class WarmInterpreter:
         fork_server: bool = False,
         withheld: tuple[str, ...] = (),
         network: bool = True,
+        gpu: Gpu | None = None,
     ) -> Execution:
         """Fork into a fresh sandbox, once per rank.
 
@@ -91,6 +97,8 @@ class WarmInterpreter:
             Parts of the installed packages that are withheld, in a rubric's form. Without a sandbox the files still have them.
         network : bool
             Whether several ranks share a loopback device. Without it they can reach only the grader.
+        gpu : Gpu, optional
+            What `autograde.sandbox.gpus.one_gpu` gives. By default there is none.
 
         Raises
         ------
@@ -102,7 +110,7 @@ class WarmInterpreter:
         branch, replaced = self._branch(withheld)
         place: Sandbox | NoSandbox
         place = (
-            Sandbox(self.slot, data, limits.disk_bytes, replaced, hidden_packages(withheld))
+            Sandbox(self.slot, data, limits.disk_bytes, replaced, hidden_packages(withheld), gpu)
             if self.sandboxed
             else NoSandbox()
         )
@@ -120,11 +128,14 @@ class WarmInterpreter:
             "MASTER_PORT": str(place.port),
             "GLOO_SOCKET_IFNAME": "lo",
         }
+        if gpu is not None:  # CUDA counts the GPUs that it can open
+            environment["CUDA_VISIBLE_DEVICES"] = "0" if self.sandboxed else gpu.uuid
         request = {
             "user_namespace": place.user_namespace,
             "join": place.pidfd >= 0,
             "apart": ranks > 1,
             "network": network,
+            "gpu": gpu is not None,
             "folder": place.folder,
             "threads": threads,
             "fork_server": fork_server,

@@ -31,10 +31,10 @@ def test_the_suite_on_pretended_gpus(gpus):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("target", ["test-gpu", "results-gpu"])
-def test_without_a_gpu_one_line_says_so(target):
+@pytest.mark.parametrize(("target", "setting"), [("test-gpu", "MINUTES="), ("results-gpu", "MINUTES=25")])
+def test_without_a_gpu_one_line_says_so(target, setting):
     folder = Path(sys.executable).parent
-    command = ["make", "--silent", target, f"BIN={folder}", f"STAMP={ROOT / 'pyproject.toml'}"]
+    command = ["make", "--silent", target, setting, f"BIN={folder}", f"STAMP={ROOT / 'pyproject.toml'}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     said = [line for line in done.stderr.splitlines() if not re.match(r"make(\[\d+\])?:", line)]
     assert done.returncode != 0 and done.stdout == ""

@@ -83,6 +83,8 @@ _DENIED_APART = {
     "preadv2": (327, 286),
     "cachestat": (451, 451),
 }
+# Allowed where there is a GPU: `cuInit` fails without it.
+_CUDA_NEEDS = ("memfd_create",)
 _FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030, 1031, 1032)  # descriptors, flags, a pipe's size: no locks, leases or hints
 # Address families that a lab needs: local, IPv4 and IPv6 on loopback, and netlink's routes for listing the interfaces.
 # Others (vsock above all) are not bound by a network namespace.
@@ -181,6 +183,7 @@ def confine(
     limits: dict[str, int],
     apart: bool = False,
     network: bool = True,
+    gpu: bool = False,
 ) -> None:
     """Give up all privileges that student code must not have. The calling process cannot regain them.
 
@@ -194,6 +197,8 @@ def confine(
         ``memory`` (in addition to the interpreter's), ``file`` in bytes; ``processes``, ``open_files``.
     apart, network : bool
         Whether it is one of several ranks, and whether these share a loopback device.
+    gpu : bool
+        Whether the sandbox has a GPU.
 
     Raises `OSError`: one privilege could not be given up; the caller must end.
     """
@@ -227,7 +232,7 @@ def confine(
     _call(libc.prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     os.umask(0o022)
     os.chdir(folder)
-    _filter_system_calls(apart, network)
+    _filter_system_calls(apart, network, gpu)
 
 
 def _data_size() -> int:
@@ -242,7 +247,7 @@ def _call(function: ctypes._CFuncPtr, *args: object) -> None:  # type: ignore[na
         raise OSError(number, f"{function.__name__}: {os.strerror(number)}")
 
 
-def _filter_system_calls(apart: bool, network: bool) -> None:
+def _filter_system_calls(apart: bool, network: bool, gpu: bool) -> None:
     machine = platform.machine()
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no system-call filter is written for {machine}")
@@ -269,8 +274,9 @@ def _filter_system_calls(apart: bool, network: bool) -> None:
     program = [load(4), jump_if_equal(audit, 1, 0), kill, load(0)]
     if machine == "x86_64":  # the x32 numbers would walk past the list
         program += [jump_if_at_least(0x40000000, 0, 1), refuse]
-    for numbers in (_DENIED | (_DENIED_APART if apart else {})).values():
-        program += [jump_if_equal(numbers[column], 0, 1), refuse]
+    for name, numbers in (_DENIED | (_DENIED_APART if apart else {})).items():
+        if not (gpu and name in _CUDA_NEEDS):
+            program += [jump_if_equal(numbers[column], 0, 1), refuse]
     if not network:  # data in sockets' buffers is seen only in the sandbox's network
         program += [jump_if_equal(socket, 1, 0), jump_if_equal(socketpair, 0, 1), refuse]
     if apart:

@@ -79,7 +79,9 @@ def become_runner(request: dict[str, Any], descriptors: list[int]) -> None:
             if apart:
                 confine.part(network)
                 confine.furnish(request["folder"], request["limits"]["file"], request["limits"]["files"])
-            confine.confine({0, 1, 2, channel}, request["folder"], request["uid"], request["limits"], apart, network)
+            confine.confine(
+                {0, 1, 2, channel}, request["folder"], request["uid"], request["limits"], apart, network, request["gpu"]
+            )
         else:  # the instructor chose no sandbox
             os.chdir(request["folder"])
         os.environ.clear()
