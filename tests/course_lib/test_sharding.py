@@ -261,6 +261,13 @@ def against_pytorch():
     shards = ours.state_dict()
     ours.load_state_dict(shards)
     found["another mesh"] = error_of(lambda: ours.load_state_dict({name: t[:-1] for name, t in shards.items()}))
+    whole = found["model"]
+    found["a part"] = error_of(ours.load_full_state_dict, whole | {"4.weight": whole["4.weight"][:2]})
+    found["not there"] = error_of(
+        ours.load_full_state_dict, {name: t + 1 for name, t in whole.items() if name != "4.weight"}
+    )
+    found["kept"] = distance(ours.full_state_dict(), whole)
+    found["few numbers"] = error_of(ShardedDataParallel, nn.Linear(1, 1, bias=False))
     with ours.whole_parameters():
         found["inside"] = ours.module[0].weight.shape
     found["outside"] = error_of(lambda: ours.module[0].weight.sum(), kind=RuntimeError)
@@ -298,6 +305,11 @@ def test_as_pytorch_s_own_and_resumed_on_one_two_and_three_ranks():
         assert found["outside"].startswith("0.weight is used outside the forward of its block")
         assert found["in a function"].startswith("1.weight is used outside the forward of its block")
         assert found["another mesh"].startswith("shards.0 is not the shard of one of 2 rank(s) of this model")
+        remedy = f"the whole model {(WIDTH, WIDTH)}; load what full_state_dict() of the same model returned"
+        assert found["a part"] == f"4.weight: the checkpoint has the shape {(2, WIDTH)}, {remedy}"
+        assert found["not there"] == f"4.weight: the checkpoint has no such tensor, {remedy}"
+        assert found["kept"] == 0  # by what was refused
+        assert found["few numbers"] == "the model has 1 number(s), fewer than the mesh's 2 ranks; use fewer ranks"
         assert found["other ranks' parameters"].startswith("rank 1 gave other parameters than rank 0 (3 against 2")
     assert second["optimizer"] is None and len(first["one rank's part"]["state"]) < LAYERS
 

@@ -83,7 +83,11 @@ def drawn():
     """First weights and refusals, and a layer of two ranks of four."""
     torch.manual_seed(5)
     layer = ColumnParallelLinear(4, 8)
-    errors = [error_of(ColumnParallelLinear, 4, 6), error_of(RowParallelLinear, 6, 4)]
+    errors = [
+        error_of(ColumnParallelLinear, 4, 6),
+        error_of(RowParallelLinear, 6, 4),
+        error_of(RowParallelLinear, 3, 4),
+    ]
     layer.load_state_dict(layer.state_dict())
     errors.append(error_of(nn.Sequential(layer).load_state_dict, {"0.weight": torch.zeros(4, 4), "0.bias": layer.bias}))
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -100,6 +104,7 @@ def test_ranks_draw_parts_of_one_matrix_and_may_form_groups():
         assert errors == [
             "out_features=6 cannot be divided among 4 ranks; choose a number of ranks that divides it",
             "in_features=6 cannot be divided among 4 ranks; choose a number of ranks that divides it",
+            "in_features=3 is smaller than the mesh of 4 ranks; use at most 3",
             "0.weight: the checkpoint has the shape (4, 4), a part for 4 ranks has (2, 4); load a checkpoint of the same "
             "number of ranks, or the whole layer by from_linear",
         ]
