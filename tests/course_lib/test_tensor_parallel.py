@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from course_lib.distributed import trace_messages
-from course_lib.distributed.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from course_lib.distributed.tensor_parallel import ColumnParallelLinear, RowParallelLinear, sum_over_ranks
 
 
 class MLP(nn.Module):
@@ -88,6 +88,8 @@ def drawn():
         error_of(RowParallelLinear, 6, 4),
         error_of(RowParallelLinear, 3, 4),
     ]
+    ones = torch.ones(2)
+    assert sum_over_ranks(ones).tolist() == [4, 4] and ones.tolist() == [1, 1]
     layer.load_state_dict(layer.state_dict())
     errors.append(error_of(nn.Sequential(layer).load_state_dict, {"0.weight": torch.zeros(4, 4), "0.bias": layer.bias}))
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
