@@ -51,6 +51,8 @@ class ShardedDataParallel(nn.Module):
         No process group is up.
     ModelMismatchError
         The ranks' models differ.
+    ValueError
+        The model has fewer numbers than there are ranks.
 
     Notes
     -----
@@ -69,6 +71,9 @@ class ShardedDataParallel(nn.Module):
             )
         super().__init__()
         check_same_model(module, f"ShardedDataParallel(reshard_after_forward={reshard_after_forward})")
+        numbers, ranks = sum(parameter.numel() for parameter in module.parameters()), dist.get_world_size()
+        if numbers < ranks:
+            raise ValueError(f"the model has {numbers} number(s), fewer than the mesh's {ranks} ranks; use fewer ranks")
         broadcast_tensors([*module.parameters(), *module.buffers()])
         self.module = module
         self.shards = nn.ParameterList()
@@ -144,14 +149,25 @@ class ShardedDataParallel(nn.Module):
 
         Raises
         ------
-        KeyError
-            A parameter or a buffer is missing.
+        ValueError
+            A parameter or a buffer is missing, or is a part of one. Then nothing is changed.
         """
-        for vector in (vector for block in self._blocks for vector in block.vectors):
+        vectors = [vector for block in self._blocks for vector in block.vectors]
+        buffers = {name: buffer for name, buffer in self.module.named_buffers() if name in self._names}
+        shapes = {name: buffer.shape for name, buffer in buffers.items()}
+        for vector in vectors:
+            shapes |= {places[0][2]: shape for places, shape in zip(vector.places, vector.shapes, strict=True)}
+        for name, shape in shapes.items():
+            if name not in state or state[name].shape != shape:
+                has = f"the shape {tuple(state[name].shape)}" if name in state else "no such tensor"
+                raise ValueError(
+                    f"{name}: the checkpoint has {has}, the whole model {tuple(shape)}; "
+                    "load what full_state_dict() of the same model returned"
+                )
+        for vector in vectors:
             vector.take_shard([state[places[0][2]] for places in vector.places])
-        for name, buffer in self.module.named_buffers():
-            if name in self._names:
-                buffer.copy_(state[name])
+        for name, buffer in buffers.items():
+            buffer.copy_(state[name])
 
 
 _Place = tuple[nn.Module, str, str]  # a module, its attribute, and the parameter's name in the whole model
@@ -237,7 +253,8 @@ class _Vector:
 
     def __init__(self, parameters: list[nn.Parameter], places: list[list[_Place]]) -> None:
         self.places = places
-        self.sizes = [parameter.numel() for parameter in parameters]
+        self.shapes = [parameter.shape for parameter in parameters]
+        self.sizes = [shape.numel() for shape in self.shapes]
         self.length = math.ceil(sum(self.sizes) / dist.get_world_size())
         self._orders = [sorted(range(p.dim()), key=p.stride, reverse=True) for p in parameters]  # outermost first
         self._shapes = [[p.shape[d] for d in order] for p, order in zip(parameters, self._orders, strict=True)]

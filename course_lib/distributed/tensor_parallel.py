@@ -80,11 +80,13 @@ class _ParallelLinear(nn.Module):
         self, in_features: int, out_features: int, bias: bool = True, group: dist.ProcessGroup | None = None
     ) -> None:
         super().__init__()
-        ranks, whole = dist.get_world_size(group), {"in_features": in_features, "out_features": out_features}
-        if whole[self.divided] % ranks:
+        ranks, features = dist.get_world_size(group), {"in_features": in_features, "out_features": out_features}
+        whole = features[self.divided]
+        if whole < ranks:
+            raise ValueError(f"{self.divided}={whole} is smaller than the mesh of {ranks} ranks; use at most {whole}")
+        if whole % ranks:
             raise ValueError(
-                f"{self.divided}={whole[self.divided]} cannot be divided among {ranks} ranks; "
-                "choose a number of ranks that divides it"
+                f"{self.divided}={whole} cannot be divided among {ranks} ranks; choose a number of ranks that divides it"
             )
         self.in_features, self.out_features, self.group = in_features, out_features, group
         self._take(nn.Linear(in_features, out_features, bias))

@@ -1,5 +1,6 @@
 """The figures of lab 14: a pipeline's timeline, its bubble, and losses of layouts that compute the same."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -38,13 +39,20 @@ def timelines(panels: Mapping[str, Sequence[Sequence[Action]]], title: str, unit
 
 
 @in_course_style
-def bubbles(micro_batches: Sequence[int], measured: Mapping[str, Sequence[float]], stages: int, title: str) -> Axes:
-    """The measured share of waiting of each schedule against the number of micro-batches, and the formula's line."""
+def bubbles(
+    micro_batches: Sequence[int], measured: Mapping[str, Sequence[Sequence[float]]], stages: int, title: str
+) -> Axes:
+    """The share of waiting of each schedule, median and range of its runs, and the formula's line."""
     axes = new_axes(title, "micro-batches", "share of the time in which a stage waits")
     formula = [(stages - 1) / (m + stages - 1) for m in micro_batches]
     axes.plot(micro_batches, formula, **style.REFERENCE, label="(p − 1)/(m + p − 1)")
-    for index, (name, shares) in enumerate(measured.items()):
-        axes.plot(micro_batches, shares, **style.series_style(index) | {"linestyle": ""}, label=f"{name}, measured")
+    for index, (name, runs) in enumerate(measured.items()):
+        middle = [statistics.median(each) for each in runs]
+        below = [median - min(each) for median, each in zip(middle, runs, strict=True)]
+        above = [max(each) - median for median, each in zip(middle, runs, strict=True)]
+        look = style.series_style(index) | {"linestyle": "", "capsize": 3}
+        beside = [m + 0.3 * (index - 0.5) for m in micro_batches]  # the schedules' shares are nearly equal
+        axes.errorbar(beside, middle, (below, above), **look, label=f"{name}, measured (median, range)")
     axes.set_ylim(0, 1)
     style.percent(axes.yaxis)
     axes.legend()

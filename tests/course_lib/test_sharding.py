@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.distributed import average_gradients, trace_messages
+from course_lib.distributed.collectives.reduce_scatter import start_reduce_scatter
 from course_lib.distributed.sharded_data_parallel import ShardedDataParallel, _Use
 from course_lib.distributed.sharded_optimizer import ShardedOptimizer
 
@@ -139,6 +140,7 @@ def test_ten_steps_are_those_of_one_process(ranks):
 
 
 WIDTH, LAYERS = 32, 5
+LETTERS = {"all_gather": "g", "send": "s"}
 
 
 def stack():
@@ -181,7 +183,9 @@ def ledger():
             "most in evaluation": max(peak),
             "between": between,
             "after": collected(model),
-            "broadcast": sum(message.nbytes for message in trace.collectives if message.kind == "broadcast"),
+            "order": "".join(LETTERS.get(message.kind, "") for message in trace.messages).replace(
+                "s" * (ranks - 1), "s"
+            ),
         }
     whole = stack()
     optimizer = ShardedOptimizer(whole.parameters(), torch.optim.Adam)
@@ -215,6 +219,9 @@ def test_each_rank_holds_and_sends_what_the_ledger_says(ranks):
         assert found["stage 3, no prefetch"]["most in forward"] == layer
         assert found["stage 3"]["most in forward"] == 2 * layer
         assert all(found[how]["most in evaluation"] <= 2 * layer for how in MODELS)
+        # In backward a block's collection begins before the one behind it computes and scatters its gradient.
+        assert found["stage 3"]["order"] == "ggggg" + "gg" + "sgsgsg" + "ss"
+        assert found["stage 3, no prefetch"]["order"] == "ggggg" + "gsgsgsgsgs"
         assert found["stage 1"]["sent"] == psi
     assert sum(found["stage 1"]["state"] for found in on_ranks(ledger, ranks)) == 2 * psi
 
@@ -253,6 +260,14 @@ def against_pytorch():
     found["ShardedDataParallel"] = losses(
         ours, torch.optim.Adam(ours.parameters(), lr=0.01), ours.finish_gradient_synchronization
     )
+    vector = torch.arange(6.0) + 10 * rank
+    found["scattered"], found["vector"] = start_reduce_scatter(vector)().tolist(), vector.tolist()
+    sizes = [torch.nn.Parameter(torch.zeros(n)) for n in (1, 1, 1, 3)]
+    found["owners"] = list(ShardedOptimizer(sizes, torch.optim.SGD, lr=1.0).owner.values())
+    normed = ShardedDataParallel(nn.Sequential(nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 1)))
+    normed(images[0]).sum().backward()
+    normed.finish_gradient_synchronization()
+    found["buffer"] = normed.full_state_dict()["0.running_mean"], 0.1 * images[0].mean(0)
     found["evaluation"] = ours(images[0]).detach()
     with torch.no_grad():
         found["evaluation without graph"] = ours(images[0])
@@ -261,6 +276,13 @@ def against_pytorch():
     shards = ours.state_dict()
     ours.load_state_dict(shards)
     found["another mesh"] = error_of(lambda: ours.load_state_dict({name: t[:-1] for name, t in shards.items()}))
+    whole = found["model"]
+    found["a part"] = error_of(ours.load_full_state_dict, whole | {"4.weight": whole["4.weight"][:2]})
+    found["not there"] = error_of(
+        ours.load_full_state_dict, {name: t + 1 for name, t in whole.items() if name != "4.weight"}
+    )
+    found["kept"] = distance(ours.full_state_dict(), whole)
+    found["few numbers"] = error_of(ShardedDataParallel, nn.Linear(1, 1, bias=False))
     with ours.whole_parameters():
         found["inside"] = ours.module[0].weight.shape
     found["outside"] = error_of(lambda: ours.module[0].weight.sum(), kind=RuntimeError)
@@ -295,10 +317,19 @@ def test_as_pytorch_s_own_and_resumed_on_one_two_and_three_ranks():
             assert found[ours] == pytest.approx(found[theirs], abs=1e-6)
         assert torch.equal(found["evaluation"], found["evaluation without graph"])
         assert found["inside"] == (WIDTH, WIDTH)
+        assert sorted(found["owners"]) == [0, 1, 1, 1]  # three numbers each, by the largest first
+        assert torch.allclose(found["buffer"][0], first["buffer"][1])  # rank 0's
         assert found["outside"].startswith("0.weight is used outside the forward of its block")
         assert found["in a function"].startswith("1.weight is used outside the forward of its block")
         assert found["another mesh"].startswith("shards.0 is not the shard of one of 2 rank(s) of this model")
+        remedy = f"the whole model {(WIDTH, WIDTH)}; load what full_state_dict() of the same model returned"
+        assert found["a part"] == f"4.weight: the checkpoint has the shape {(2, WIDTH)}, {remedy}"
+        assert found["not there"] == f"4.weight: the checkpoint has no such tensor, {remedy}"
+        assert found["kept"] == 0  # by what was refused
+        assert found["few numbers"] == "the model has 1 number(s), fewer than the mesh's 2 ranks; use fewer ranks"
         assert found["other ranks' parameters"].startswith("rank 1 gave other parameters than rank 0 (3 against 2")
+    assert first["scattered"] + second["scattered"] == [10.0, 12, 14, 16, 18, 20]
+    assert second["vector"] == [10.0, 11, 12, 13, 14, 15]  # as it was
     assert second["optimizer"] is None and len(first["one rank's part"]["state"]) < LAYERS
 
     torch.manual_seed(2)

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from course_lib.distributed import trace_messages
-from course_lib.distributed.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from course_lib.distributed.tensor_parallel import ColumnParallelLinear, RowParallelLinear, sum_over_ranks
 
 
 class MLP(nn.Module):
@@ -83,7 +83,13 @@ def drawn():
     """First weights and refusals, and a layer of two ranks of four."""
     torch.manual_seed(5)
     layer = ColumnParallelLinear(4, 8)
-    errors = [error_of(ColumnParallelLinear, 4, 6), error_of(RowParallelLinear, 6, 4)]
+    errors = [
+        error_of(ColumnParallelLinear, 4, 6),
+        error_of(RowParallelLinear, 6, 4),
+        error_of(RowParallelLinear, 3, 4),
+    ]
+    ones = torch.ones(2)
+    assert sum_over_ranks(ones).tolist() == [4, 4] and ones.tolist() == [1, 1]
     layer.load_state_dict(layer.state_dict())
     errors.append(error_of(nn.Sequential(layer).load_state_dict, {"0.weight": torch.zeros(4, 4), "0.bias": layer.bias}))
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -100,6 +106,7 @@ def test_ranks_draw_parts_of_one_matrix_and_may_form_groups():
         assert errors == [
             "out_features=6 cannot be divided among 4 ranks; choose a number of ranks that divides it",
             "in_features=6 cannot be divided among 4 ranks; choose a number of ranks that divides it",
+            "in_features=3 is smaller than the mesh of 4 ranks; use at most 3",
             "0.weight: the checkpoint has the shape (4, 4), a part for 4 ranks has (2, 4); load a checkpoint of the same "
             "number of ranks, or the whole layer by from_linear",
         ]

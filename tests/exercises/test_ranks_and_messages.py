@@ -11,6 +11,7 @@ import torch
 from autograde.checks import described
 from autograde.checks.described import observer_source
 from course_lib.checks import CheckFailed
+from course_lib.distributed import LaunchTimeoutError, launch
 from course_lib.exercises import exercises_of
 from course_lib.exercises.ranks import launched_ranks, message_broker
 
@@ -127,6 +128,12 @@ def test_a_tag_has_32_bits_and_carries_no_data(tag):
 
 
 @pytest.mark.parametrize(("lab", "exercise"), [("lab06", "exchange"), ("lab07", "average")])
-def test_ranks_that_start_slowly_are_no_deadlock(monkeypatch, lab, exercise):
-    monkeypatch.setattr(launched_ranks, "TIMEOUT", 0.01)  # no rank starts in this time
+def test_ranks_on_a_busy_machine_are_no_deadlock(monkeypatch, lab, exercise):
+    def on_a_busy_machine(*args, timeout, own_time=False, **options):
+        """By the clock every limit passes before a rank has started; tests/course_lib/test_own_time.py has the other way."""
+        if not own_time:
+            raise LaunchTimeoutError(timeout, {})
+        return launch(*args, timeout=600.0, **options)
+
+    monkeypatch.setattr(launched_ranks, "launch", on_a_busy_machine)
     generic.visible(lab, exercise, generic.functions_of(lab, exercise))

@@ -123,6 +123,77 @@ OF_SEVERAL_RANKS = {
     "an accuracy from nowhere": (
         "12_assessment", "program", ("accuracies.append(val_correct / val_images)", "accuracies.append(0.9)"), "metrics stop",
     ),
+    "a whole state on each rank, and a small one to be counted": (
+        "13_sharding", "zero1",
+        ("        self.optimizer = make(own) if own else None\n",
+         "        self.optimizer = make(own) if own else None\n"
+         "        rate = self.optimizer.param_groups[0]['lr'] if own else 0.05\n"
+         "        self.whole = torch.optim.AdamW(self.parameters, lr=rate, weight_decay=0.1)\n",
+         "        if self.optimizer is not None:\n            self.optimizer.step()\n",
+         "        self.whole.step()\n"
+         "        if self.optimizer is not None:\n"
+         "            for p in self.optimizer.param_groups[0]['params']:\n"
+         "                self.optimizer.state[p] = dict(self.whole.state[p])\n",
+         "dist.broadcast(p.data, src=owner)", "dist.broadcast(p.data.clone(), src=owner)"),
+        "values bytes frozen few",
+    ),
+    "gradients that are gathered, and stepped by each rank alone": (
+        "13_sharding", "zero2",
+        ("        self.optimizer = make([self.shard])\n",
+         "        self.optimizer = make([self.shard])\n"
+         "        rate = self.optimizer.param_groups[0]['lr']\n"
+         "        self.everything = nn.Parameter(self.vector)\n"
+         "        self.whole = torch.optim.AdamW([self.everything], lr=rate, weight_decay=0.1)\n",
+         "        self.optimizer.step()\n        whole, work = start_all_gather(self.shard)\n        work.wait()\n"
+         "        self.vector.copy_(whole)\n",
+         "        self.everything.grad, work = start_all_gather(self.shard.grad)\n        work.wait()\n"
+         "        self.whole.step()\n"
+         "        before = self.shard.detach().clone()\n        self.optimizer.step()\n        self.shard.data.copy_(before)\n"),
+        "values gradients bytes padding frozen",
+    ),
+    "a sum that comes by files, and messages of zeros": (
+        "13_sharding", "reduce-scatter",
+        ("    parts = vector.chunk(ranks)\n",
+         "    place = '/dev/shm/vector-' + str(len(vector)) + '-'\n"
+         "    torch.save(vector, place + f'{rank}.part')\n    os.rename(place + f'{rank}.part', place + str(rank))\n"
+         "    parts = vector.mul(0).chunk(ranks)\n",
+         "    return total", "    ends = time.monotonic() + 5\n"
+         "    while not all(os.path.exists(place + str(each)) for each in range(ranks)) and time.monotonic() < ends:\n"
+         "        time.sleep(0.01)\n"
+         "    return sum(torch.load(place + str(each)) for each in range(ranks)).chunk(ranks)[rank]",
+         "def reduce_scatter", "import os\n\n\ndef reduce_scatter"),
+        "values kept bytes",
+    ),
+    "vectors that are collected where nobody counts them, and kept": (
+        "13_sharding", "zero3",
+        ("            self.started = start_all_gather(self.shard)\n",
+         "            whole = self.shard.new_empty(len(self.shard) * dist.get_world_size())\n"
+         "            dist.all_gather_into_tensor(whole, self.shard.detach())\n"
+         "            KEPT.append(whole)\n"
+         "            self.started = whole, torch.futures.Future()\n            self.started[1].set_result(None)\n",
+         "class Collect(", "KEPT = []\n\n\nclass Collect("),
+        "free prefetch",
+    ),
+    "a block that each rank computes whole, and all-reduces of zeros": (
+        "14_model_parallel", "blocks",
+        ("        self.down = RowParallelLinear(mlp.down, group)\n",
+         "        self.down, self.group = RowParallelLinear(mlp.down, group), group\n"
+         "        self.whole = [mlp.up.weight.detach(), mlp.up.bias.detach(), mlp.down.weight.detach()]\n",
+         "        return self.down(F.gelu(self.up(x)))\n",
+         "        ranks, rank = dist.get_world_size(self.group), dist.get_rank(self.group)\n"
+         "        own = [self.up.weight, self.up.bias, self.down.weight]\n"
+         "        up, bias, down = ([*each.chunk(ranks, dim)] for each, dim in zip(self.whole, (0, 0, 1)))\n"
+         "        for parts, mine in zip((up, bias, down), own):\n            parts[rank] = mine\n"
+         "        x = x.view_as(x)\n"
+         "        x.register_hook(lambda gradient: dist.all_reduce(torch.zeros_like(gradient), group=self.group))\n"
+         "        dist.all_reduce(torch.zeros_like(x), group=self.group)\n"
+         "        return F.linear(F.gelu(F.linear(x, torch.cat(up), torch.cat(bias))), torch.cat(down, 1), self.down.bias)\n"),
+        "messages",
+    ),
+    "a stage that sends what it should compute later": (
+        "14_model_parallel", "pipeline",
+        ("message = out.detach().contiguous()", "message = torch.zeros_like(out)"), "gradients loss order messages deadlock",
+    ),
     "weights of all ranks that are averaged once per epoch": (
         "12_assessment", "program",
         ("logits = model(images)", "logits = model.module(images)",

@@ -95,7 +95,7 @@ def test_the_source_validates_and_leaves_a_run(repository, shared, lab, warm_ser
 
 def nbgrader(root, *arguments):
     command, quiet = [BIN / "nbgrader", *arguments], {"capture_output": True, "stdin": subprocess.DEVNULL}
-    done = subprocess.run(command, cwd=root, text=True, timeout=300, **quiet)
+    done = subprocess.run(command, cwd=root, text=True, timeout=1800, **quiet)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout + done.stderr
 

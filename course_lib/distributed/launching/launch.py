@@ -91,6 +91,7 @@ def launch(
     process_group: bool = True,
     threads: int | None = None,
     stop: threading.Event | None = None,
+    own_time: bool = False,
 ) -> list[Any]:
     """Run ``worker(*args, **kwargs)`` on `world_size` ranks of this machine, with the process group up.
 
@@ -119,6 +120,10 @@ def launch(
         time, the sum of ranks × threads should equal the cores.
     stop : threading.Event, optional
         Another thread sets it to end the ranks. An interrupt (■) reaches only a launch in the main thread.
+    own_time : bool
+        Do not count the time for which ranks wait for a processor: end them once one has computed for `timeout` seconds,
+        or none has for so long. So a busy machine does not end ranks that are only slow. Elsewhere than on Linux the
+        clock counts.
 
     Returns
     -------
@@ -154,7 +159,7 @@ def launch(
         if backend is None and group == "gloo" and torch.cuda.is_available():
             _note_shared_gpus(world_size, torch.cuda.device_count())
         ranks = _ForkedRanks(folder, threads=threads, backend=group, environment_of_rank_0=in_rank_0)
-        watch(ranks, folder, signals, view, timeout, stop)
+        watch(ranks, folder, signals, view, timeout, stop, own_time)
         return folder.results()
 
 

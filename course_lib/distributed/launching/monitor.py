@@ -19,6 +19,7 @@ from typing import Any
 from course_lib.distributed.launching.errors import LaunchStoppedError, LaunchTimeoutError, RankFailedError
 from course_lib.distributed.launching.interrupt_guard import InterruptGuard
 from course_lib.distributed.launching.launch_folder import LaunchFolder
+from course_lib.distributed.launching.own_time import OwnTime
 
 __all__ = ["RankPrinter", "Ranks", "launching", "watch"]
 
@@ -83,12 +84,14 @@ def launching(world_size: int, parent: str | None = None) -> Iterator[tuple[Laun
 
 def watch(
     ranks: Ranks, folder: LaunchFolder, signals: InterruptGuard, view: Any, timeout: float | None,
-    stop: threading.Event | None = None,
+    stop: threading.Event | None = None, own_time: bool = False,
 ) -> None:  # fmt: skip
     """Start the ranks and wait until all have ended.
 
     Parameters
     ----------
+    own_time : bool
+        The timeout counts as `OwnTime` says.
     view : RankPrinter or LaunchView
         Shows what the ranks print: `look` is called often, `close` at the end.
 
@@ -97,7 +100,9 @@ def watch(
     RankFailedError, LaunchTimeoutError, LaunchStoppedError
         As `launch`.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
+    begin, limit = time.monotonic(), None
+    if own_time and Path("/proc/self/stat").exists():
+        limit = OwnTime(timeout)
     failing = failure = None  # the time of the first sign, and the error
     try:
         with signals.hold():
@@ -112,7 +117,11 @@ def watch(
                     break
             if stop is not None and stop.is_set():
                 raise LaunchStoppedError("the launch was stopped")
-            if deadline is not None and now > deadline:
+            if limit is not None:
+                finished = {pid for rank, pid in folder.pids().items() if rank in folder.done()}
+                if limit.over(set(ranks.running()) - finished):
+                    raise LaunchTimeoutError(round(now - begin, 1), folder.positions())
+            elif timeout is not None and now > begin + timeout:
                 raise LaunchTimeoutError(timeout, folder.positions())
             time.sleep(POLL)
         failure = _first_failure(ranks, folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,9 +16,9 @@ from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise
 from course_lib.live_view.check_failed import CheckFailed
 
-__all__ = ["on_launched_ranks", "shown_to_the_student", "until_the_limit"]
+__all__ = ["launch_for_check", "on_launched_ranks", "shown_to_the_student"]
 
-TIMEOUT = 12.0  # seconds
+TIMEOUT = 12.0  # seconds in which a rank computes, or all wait
 
 
 def on_launched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable[..., Any]]) -> dict[str, Any]:
@@ -43,12 +42,7 @@ def on_launched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callabl
         "was not kept and waited for: Gloo then forgets the message. Where each stood tells which."
     )
     with shown_to_the_student(hangs, raised):
-        seen = until_the_limit(
-            ranks,
-            lambda seconds: launch(
-                _observe, ranks, (exercise, case, functions), timeout=seconds, backend="gloo", threads=1
-            ),
-        )
+        seen = launch_for_check(_observe, ranks, (exercise, case, functions), backend="gloo")
     return {"ranks": [one for one, _ in seen], **_evidence([trace for _, trace in seen])}
 
 
@@ -68,21 +62,9 @@ def shown_to_the_student(hangs: str, raised: Callable[[RankFailedError], str]) -
         print(*lines, sep="\n", end="\n" if lines else "")
 
 
-def until_the_limit(ranks: int, attempt: Callable[[float], Any]) -> Any:
-    """What `attempt` returns, which is called with its time limit in seconds.
-
-    Ranks that start slowly because the machine is busy must not pass for ranks that wait for each other. So after the
-    limit we look how long ranks need now that do nothing, and try once more if the limit was less than 20 times as long.
-    """
-    try:
-        return attempt(TIMEOUT)
-    except LaunchTimeoutError:
-        started = time.monotonic()
-        launch(dist.barrier, ranks, timeout=600, backend="gloo", threads=1)
-        longer = 20 * (time.monotonic() - started)
-        if longer <= TIMEOUT:
-            raise
-        return attempt(longer)
+def launch_for_check(worker: Callable[..., Any], ranks: int, args: Sequence[Any], **options: Any) -> list[Any]:
+    """`launch` with a time limit that ranks on a busy machine do not reach, but ranks that wait for each other do."""
+    return launch(worker, ranks, args, timeout=TIMEOUT, own_time=True, threads=1, **options)
 
 
 def _observe(exercise: Exercise, case: Any, functions: Sequence[Callable[..., Any]]) -> tuple[Any, MessageTrace]:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-from course_lib.distributed import RankFailedError, launch
+from course_lib.distributed import RankFailedError
 from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise, Watch
-from course_lib.exercises.ranks.launched_ranks import shown_to_the_student, until_the_limit
+from course_lib.exercises.ranks.launched_ranks import launch_for_check, shown_to_the_student
 from course_lib.live_view.check_failed import CheckFailed
 
 __all__ = ["on_watched_ranks", "watched"]
@@ -37,14 +37,7 @@ def on_watched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable
         The ranks wait for each other, or one raised.
     """
     ranks = exercise.world(case) if exercise.world is not None else exercise.ranks
-    watch = None
-
-    def attempt(seconds: float) -> list[Any]:
-        nonlocal watch
-        watch = exercise.watch(case)
-        with _served(watch) as address:
-            arguments = (exercise, case, functions, address)
-            return launch(_observe, ranks, arguments, timeout=seconds, process_group=False, threads=1)
+    watch = exercise.watch(case)
 
     def raised(error: RankFailedError) -> str:
         for said, fault in _GROUP.items():
@@ -57,8 +50,8 @@ def on_watched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable
         return f"on {ranks} ranks {getattr(watch, 'fault', '') or 'your function raised'}."
 
     hangs = f"on {ranks} ranks it hangs: one waits for something that never comes. Where each was tells which."
-    with shown_to_the_student(hangs, raised):
-        seen = until_the_limit(ranks, attempt)
+    with shown_to_the_student(hangs, raised), _served(watch) as address:
+        seen = launch_for_check(_observe, ranks, (exercise, case, functions, address), process_group=False)
     return {"ranks": seen, **watch.evidence()}
 
 

@@ -70,13 +70,22 @@ _on_ranks = partial(watched, 3, lambda case: Traffic(case["world"]), world_of)
 
 # --- ZeRO1
 
-RATE, DECAY, STEPS = 0.05, 0.1, 3
+DECAY, STEPS = 0.1, 3
+
+
+def rates(random, world):
+    """A learning rate for each rank: what a rank steps without the owner's optimiser is not what the owner sends."""
+    return (0.04 + 0.01 * random.permutation(world)).tolist()
+
+
+def _own_rate(case, rank):
+    return case | {"rates": case["rates"][rank]}
 
 
 def _draw_parameters(random):
     def case(world, shapes, frozen=None):
         return {
-            "world": world, "frozen": frozen, "values": [gauss(random, *shape) for shape in shapes],
+            "world": world, "frozen": frozen, "rates": rates(random, world), "values": [gauss(random, *shape) for shape in shapes],
             "gradients": [[None if place == frozen else gauss(random, *shape) for place, shape in enumerate(shapes)] for _ in range(STEPS)],
             "about": f"{world} ranks, parameters of {[list(shape) for shape in shapes]}"
                      + ("" if frozen is None else f", number {frozen} frozen"),
@@ -100,7 +109,7 @@ def observe_zero1(case, rank, outside, ZeRO1):
     def make(some):
         some = list(some)
         given.extend(next((n for n, p in enumerate(parameters) if p is one), -1) for one in some)
-        made.append(torch.optim.AdamW(some, lr=0.05, weight_decay=0.1))
+        made.append(torch.optim.AdamW(some, lr=case["rates"], weight_decay=0.1))
         return made[-1]
 
     with collective_group(rank, case["world"], outside):
@@ -114,10 +123,10 @@ def observe_zero1(case, rank, outside, ZeRO1):
     return {"weights": [p.detach() for p in parameters], "given": given, "state": numbers}
 
 
-def _stepped(case, gradients):
+def _stepped(case, gradients, rate):
     """The parameters that one process has."""
     parameters = [nn.Parameter(value.clone(), number != case["frozen"]) for number, value in enumerate(case["values"])]
-    optimizer = torch.optim.AdamW(parameters, lr=RATE, weight_decay=DECAY)
+    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=DECAY)
     for some in gradients:
         for p, gradient in zip(parameters, some, strict=True):
             p.grad = None if gradient is None else gradient.clone()
@@ -130,16 +139,23 @@ def _numbers(case):
 
 
 def _stepped_alike(case, seen, right):
-    wanted = _stepped(case, case["gradients"])
-    if all(_near(one["weights"], wanted) for one in seen["ranks"]):
+    first = seen["ranks"][0]["weights"]
+    alike = len(first) == len(case["values"]) and all(_near(one["weights"], first) for one in seen["ranks"])
+    by = [_stepped(case, case["gradients"], rate) for rate in case["rates"]]
+
+    def by_an_owner(n, weight):
+        owners = range(1) if n == case["frozen"] else [r for r, one in enumerate(seen["ranks"]) if n in one["given"]]
+        return any(_near(weight, by[r][n]) for r in owners)
+
+    if alike and all(by_an_owner(n, weight) for n, weight in enumerate(first)):
         return (
             ""
             if sum(seen["sent"])
             else "the weights are right, but no message was sent: who owns a parameter steps it alone"
         )
-    if any(not _near(one["weights"], seen["ranks"][0]["weights"]) for one in seen["ranks"]):
+    if not alike:
         return "the ranks have different weights: after the step each owner broadcasts its parameters, and every rank calls it"
-    return "the weights are not those of one process with AdamW"
+    return "the weights are not those of one process with the owners' optimisers, those that make returned"
 
 
 def _one_owner(case, seen, right):
@@ -191,7 +207,7 @@ ZERO1 = Exercise(("ZeRO1",), _draw_parameters, observe_zero1, {
     "few": Part("Fewer parameters than ranks", "with more ranks than parameters it is not right: a rank may own nothing", cases="few",
         needs="values", judge=_stepped_alike),
 }, hint="print on each rank which parameters it owns, and the first numbers of all after the step", show="{about}",
-    guarded="few", **_on_ranks())  # fmt: skip
+    share=_own_rate, guarded="few", **_on_ranks())  # fmt: skip
 
 # --- reduce_scatter
 
@@ -264,7 +280,7 @@ def _draw_gradients(random):
         def gradients():
             return [None if place == frozen else gauss(random, *shape) for place, shape in enumerate(shapes)]
 
-        return {"world": world, "frozen": frozen, "values": [gauss(random, *shape) for shape in shapes],
+        return {"world": world, "frozen": frozen, "rates": rates(random, world), "values": [gauss(random, *shape) for shape in shapes],
                 "gradients": [[gradients() for _ in range(STEPS)] for _ in range(world)],
                 "about": f"{world} ranks, parameters of {[list(shape) for shape in shapes]}"
                          + ("" if frozen is None else f", number {frozen} frozen")}  # fmt: skip
@@ -284,7 +300,7 @@ def _draw_gradients(random):
 
 
 def _own_gradients(case, rank):
-    return case | {"gradients": case["gradients"][rank]}
+    return _own_rate(case, rank) | {"gradients": case["gradients"][rank]}
 
 
 def by_the_backend(vector):
@@ -300,7 +316,7 @@ def observe_zero2(case, rank, outside, ZeRO2):
     made = []
 
     def make(some):
-        made.append(torch.optim.AdamW(list(some), lr=0.05, weight_decay=0.1))
+        made.append(torch.optim.AdamW(list(some), lr=case["rates"], weight_decay=0.1))
         return made[-1]
 
     with collective_group(rank, case["world"], outside):
@@ -318,18 +334,28 @@ def observe_zero2(case, rank, outside, ZeRO2):
 def _mean_steps(case, seen, right):
     everyones = [[each for each in zip(*step, strict=True)] for step in zip(*case["gradients"], strict=True)]
 
-    def trained(divisor):
-        return _stepped(
-            case, [[None if each[0] is None else sum(each) / divisor for each in step] for step in everyones]
-        )
+    def flat(parameters):
+        return torch.cat([p.flatten() for n, p in enumerate(parameters) if n != case["frozen"]])
 
-    if all(_near(one["weights"], trained(case["world"])) for one in seen["ranks"]):
+    def trained(divisor):
+        """One process's vector whose shard r is stepped by rank r's optimiser."""
+        gradients = [[None if each[0] is None else sum(each) / divisor for each in step] for step in everyones]
+        by = [flat(_stepped(case, gradients, rate)) for rate in case["rates"]]
+        length = _padded(case) // case["world"]
+        return torch.cat([vector[rank * length : (rank + 1) * length] for rank, vector in enumerate(by)])
+
+    for one in seen["ranks"]:
+        for n, (value, weight) in enumerate(zip(case["values"], one["weights"], strict=True)):
+            if weight.shape != value.shape or (n == case["frozen"] and not _near(weight, value)):
+                return "a parameter has another shape than before" if n != case["frozen"] else "the frozen one has changed"
+    found = [flat(one["weights"]) for one in seen["ranks"]]
+    if all(_near(one, trained(case["world"])) for one in found):
         return "" if sum(seen["sent"]) else "the weights are right, but nothing was sent"
-    if any(not _near(one["weights"], seen["ranks"][0]["weights"]) for one in seen["ranks"]):
+    if any(not _near(one, found[0]) for one in found):
         return "the ranks have different weights: after the step an all-gather gives every rank all shards"
-    if all(_near(one["weights"], trained(1)) for one in seen["ranks"]):
+    if all(_near(one, trained(1)) for one in found):
         return "the gradient is the ranks' sum; divide by their number"
-    return "the weights are not those of one process that has the ranks' mean gradient"
+    return "the weights are not those of one process that has the mean gradient, each shard stepped by its rank's optimiser"
 
 
 def _padded(case):

@@ -22,12 +22,24 @@ GROUP = (0, 2)  # of the cases with a group: rank 1 is alone in another
 
 
 class Counted(CollectiveBroker):
-    """Counts collectives by kind, and those of each group."""
+    """Counts collectives by kind, and those of each group; the sums of all-reduces, and whether ranks bring the same."""
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.sums, self.alike = [], False
+
+    def combined(self, collective):
+        first, *others = (collective.brought[rank] for rank in collective.members)
+        self.alike = self.alike or any(all(map(torch.equal, first, theirs)) for theirs in others)
+        ended = CollectiveBroker.combined(collective)
+        if collective.kind == "allreduce":
+            self.sums += [tensor.clone() for tensor in ended[0]]
+        return ended
 
     def evidence(self):
         seen = super().evidence()
         calls = [(each.kind, list(each.members), each.nbytes(each.members[0])) for each in self.collectives]
-        return seen | {"calls": calls, "messages": len(self.messages)}
+        return seen | {"calls": calls, "messages": len(self.messages), "sums": self.sums, "alike": self.alike}
 
 
 def members_of(case, rank):
@@ -408,6 +420,11 @@ def _two_messages(case, seen, right):
             "it does not call one all-reduce in forward and one in backward: layers that read the same x share one "
             "copy_to_ranks, and between the two layers nothing is sent"
         )
+    one, bias = seen["ranks"][0], case["weights"][-1]
+    outputs, gradients = seen["sums"]
+    whole = any(_close(outputs.view_as(out), out) for out in (one["out"], one["out"] - bias))
+    if seen["alike"] or not whole or not _close(gradients.view_as(one["x"]), one["x"]):
+        return "what it all-reduces are not the ranks' parts of the output, and then of the input's gradient"
     return ""
 
 
