@@ -17,6 +17,9 @@ sys.path[:0] = [str(HERE), str(REPOSITORY)]
 from gather import gather  # noqa: E402
 from sphinx.cmd.build import main as sphinx  # noqa: E402
 
+UNUSED = ("mml-*.js", "tex-mml-*.js", "tex-svg*.js", "tex-chtml-full*.js", "node-main.js")  # MathJax's other builds
+LEFT_OUT = shutil.ignore_patterns(".buildinfo*", "objects.inv", "_sources", *UNUSED)
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 built, 1 Sphinx has warned or failed, 2 bad arguments. `site/` changes only if all went well."""
@@ -37,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         if sphinx(["-b", "html", "-c", str(HERE), *strict, "-d", str(Path(folder, "state")), str(pages), str(html)]):
             return 1
         shutil.rmtree(options.output, ignore_errors=True)
-        shutil.copytree(html, options.output, ignore=shutil.ignore_patterns(".buildinfo*", "objects.inv"))
+        shutil.copytree(html, options.output, ignore=LEFT_OUT)
     print(f"{options.output}/index.html")
     return 0
 

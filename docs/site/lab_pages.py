@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from course_lib.runs.release_copy import release_notebook
 __all__ = ["executed_notebooks", "lab_page"]
 
 FENCE = "`" * 6  # longer than any in a cell
+LATER_TITLE = re.compile(r"^# (?=Sitting )", re.MULTILINE)  # a page has one title
 
 
 def executed_notebooks(folder: Path | None, labs: Iterable[Path]) -> dict[str, Path]:
@@ -42,7 +44,7 @@ def lab_page(source: Path, executed: Path | None, folder: Path) -> str:
     parts = []
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
-        parts.append(text if cell["cell_type"] == "markdown" else _block("ipython3", text))
+        parts.append(LATER_TITLE.sub("## ", text) if cell["cell_type"] == "markdown" else _block("ipython3", text))
         for number, output in enumerate(outputs.get(cell["id"], [])):
             parts += _shown(output, folder / f"{source.stem}-{cell['id']}-{number}.png")
     return "\n\n".join(parts) + "\n"
