@@ -90,7 +90,8 @@ def _object(member: griffe.Object, name: str) -> list[str]:
         init = member.all_members.get("__init__") if "__init__" in member.members else None
         lines = [f".. py:class:: {name}{_signature(init, method=True) if init else ''}", ""]
         lines += _indented(_text(member.docstring))
-        for inner_name, inner in member.members.items():
+        inherited = {key: value.final_target for key, value in member.inherited_members.items()}
+        for inner_name, inner in (inherited | member.members).items():
             if not inner_name.startswith("_") and not inner.is_alias and f"   .. attribute:: {inner_name}" not in lines:
                 lines += ["", *_indented(_inner(inner, inner_name))]
     else:
