@@ -77,6 +77,10 @@ def executed(tmp_path_factory, repository):
     folder = tmp_path_factory.mktemp("executed") / "01_single_gpu"
     folder.mkdir()
     (folder / "01_single_gpu.ipynb").write_text(json.dumps(notebook))
+    (folder / "unfinished").mkdir()
+    (folder / "unfinished" / "01_single_gpu.ipynb").write_text(
+        json.dumps(notebook).replace("printed by the run", "half a run")
+    )
     return folder.parent
 
 
@@ -203,7 +207,7 @@ def test_outputs_of_an_executed_lab_are_shown_below_the_release_s_code(pages):
     text = "".join(page.text)
     assert "printed by the run" in text and "YOUR CODE HERE" in text
     assert "a figure of the run" in [alt for _, alt in page.pictures]
-    assert not re.search(r"(a warning|markup|traceback) of the run", text)
+    assert not re.search(r"(a warning|markup|traceback) of the run|half a run", text)
 
 
 def test_a_folder_without_executed_labs_is_one_clear_line(tmp_path, repository):

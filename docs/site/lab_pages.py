@@ -16,7 +16,7 @@ LATER_TITLE = re.compile(r"^# (?=Sitting )", re.MULTILINE)  # a page has one tit
 
 
 def executed_notebooks(folder: Path | None, labs: Iterable[Path]) -> dict[str, Path]:
-    """Name of a lab's notebook → its newest executed copy, at any depth below `folder`.
+    """Name of a lab's notebook → its newest copy that ran to its end, at any depth below `folder`.
 
     Raises
     ------
@@ -26,7 +26,7 @@ def executed_notebooks(folder: Path | None, labs: Iterable[Path]) -> dict[str, P
     if folder is None:
         return {}
     names = {lab.name for lab in labs}
-    copies = [path for path in folder.rglob("*.ipynb") if path.name in names]
+    copies = [path for path in folder.rglob("*.ipynb") if path.name in names and path.parent.name != "unfinished"]
     if not copies:
         raise FileNotFoundError(f"{folder}: no executed notebook of a lab; `lab run 01 -o {folder}/01` makes one")
     return {path.name: path for path in sorted(copies, key=lambda path: path.stat().st_mtime)}
