@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
+SITE   := $(VENV)/installed-docs
 WORKERS ?= 3
 CI_TESTS := (exhibits or (labs or thorough) and not quick) and not (slow or gpu or slurm or browser)
 
-.PHONY: help setup demo test test-ci test-all test-gpu results-gpu wheelhouse mutants jupyter authors hub hub-clean lint clean
+.PHONY: help setup demo docs test test-ci test-all test-gpu results-gpu wheelhouse mutants jupyter authors hub hub-clean lint clean
 
 help:
 	@echo "make demo      stage FashionMNIST, run labs 01 and 02, grade them, write the report"
@@ -16,6 +17,7 @@ help:
 	@echo "make test-gpu  the tests that need a CUDA GPU; refuses without one"
 	@echo "make results-gpu   speed on a GPU and every lab's gpu profile, into docs/results/gpu/; MINUTES=25 chooses what fits"
 	@echo "make wheelhouse    what a node without internet lacks, in wheelhouse/; PYTHON=3.12: that node's version"
+	@echo "make docs      the documentation as a site, site/index.html; EXECUTED=DIR adds the outputs of lab run's notebooks"
 	@echo "make mutants   break the library on purpose, one line at a time; a test must fail each time (one hour)"
 	@echo "make jupyter   JupyterLab on copies of the labs to fill in, in $(MY_LABS)/"
 	@echo "make authors   JupyterLab on the labs' sources, which contain the solutions"
@@ -33,6 +35,10 @@ $(STAMP): pyproject.toml autograde/pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[jupyter,mpi,sweep,test]' -e ./autograde
 	@touch $@
 
+$(SITE): $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
 demo: $(STAMP)
 	@$(BIN)/python demo.py
 
@@ -45,10 +51,10 @@ test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest -q $(SHARED)
 
-test-ci: $(STAMP)
+test-ci: $(SITE)
 	$(BIN)/python -m pytest -q $(SHARED) -m '$(CI_TESTS)'
 
-test-all: $(STAMP)
+test-all: $(SITE)
 	$(BIN)/ruff check .
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -q -m ''
@@ -72,6 +78,12 @@ wheelhouse:
 
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants/run.py
+
+# The folder EXECUTED holds what `lab run` wrote; the site shows its outputs below the release's code.
+EXECUTED ?=
+
+docs: $(SITE)
+	@$(BIN)/python docs/site/build.py $(if $(EXECUTED),--executed '$(EXECUTED)')
 
 # A student's copies; existing files stay. The terminals of JupyterLab find `lab` on the PATH.
 MY_LABS ?= my_labs
@@ -97,4 +109,4 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 
 clean:
-	rm -rf $(VENV) course runs build dist *.egg-info autograde/*.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) site course runs build dist *.egg-info autograde/*.egg-info .pytest_cache .ruff_cache

@@ -100,6 +100,7 @@ RULES = {
         "rehearsal/test_gpu_suite.py::test_the_suite_*",
         "rehearsal/test_planted_mistakes.py",
         "test_demo.py",
+        "test_docs_site.py",
     ),
 }
 

@@ -22,7 +22,7 @@ SERVER = 0
 
 
 class ParameterServerWorker:
-    """Sends gradients to the parameter server, rank 0, and takes the parameters from it.
+    """Sends gradients to the parameter server, rank 0, and takes the parameters from it::
 
         worker = ParameterServerWorker(model)          # from now on the model has the server's parameters
         for images, labels in batches:
