@@ -26,7 +26,7 @@ PUBLIC_NAMES = {
         " OverlappedDataParallel BucketedDataParallel NaiveDataParallel.finish_gradient_synchronization"
         " OverlappedDataParallel.finish_gradient_synchronization BucketedDataParallel.finish_gradient_synchronization"
         " ShardedOptimizer ShardedDataParallel ShardedDataParallel.finish_gradient_synchronization"
-        " ShardedDataParallel.full_state_dict ColumnParallelLinear RowParallelLinear Pipeline"
+        " ShardedDataParallel.gather_full_parameters ColumnParallelLinear RowParallelLinear Pipeline"
     ),
     "course_lib.metrics": "speedup efficiency",
     "assessment_print": "assessment_print",

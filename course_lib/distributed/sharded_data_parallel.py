@@ -13,12 +13,13 @@ import contextlib
 import math
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from course_lib.distributed.collectives.reduce_scatter import start_all_gather, start_reduce_scatter
 from course_lib.distributed.data_parallel.replicas import broadcast_tensors, check_same_model
@@ -38,6 +39,10 @@ class ShardedDataParallel(nn.Module):
         On its device, with its frozen parameters frozen. Its *blocks* are its children; of a ModuleList, ModuleDict or
         Sequential, its entries. Parameters that belong to no block, or to several (tied weights), are collected for the
         whole step.
+    compute_dtype : torch.dtype, optional
+        What parameters are collected in, and blocks compute in: `torch.bfloat16` halves the messages. Shards, gradients
+        after `finish_gradient_synchronization`, the optimiser's state and buffers keep their own dtype. Floating-point
+        inputs of blocks are cast; outputs are not. As in `torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=…)`.
     reshard_after_forward : bool
         Free a block's parameters after its forward, and collect them again in backward: stage 3, with 3·(N−1)/N·P numbers
         sent per rank and step. Otherwise they stay until backward: stage 2, with 2·(N−1)/N·P.
@@ -63,7 +68,14 @@ class ShardedDataParallel(nn.Module):
     (FSDP1), a block is one flat vector: fewer and simpler messages, but layer-wise optimisers do not work.
     """
 
-    def __init__(self, module: nn.Module, *, reshard_after_forward: bool = True, prefetch: bool = True) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        compute_dtype: torch.dtype | None = None,
+        *,
+        reshard_after_forward: bool = True,
+        prefetch: bool = True,
+    ) -> None:
         if not dist.is_initialized():
             raise RuntimeError(
                 "ShardedDataParallel needs a process group: build it in a worker that launch() runs, "
@@ -76,6 +88,7 @@ class ShardedDataParallel(nn.Module):
             raise ValueError(f"the model has {numbers} number(s), fewer than the mesh's {ranks} ranks; use fewer ranks")
         broadcast_tensors([*module.parameters(), *module.buffers()])
         self.module = module
+        self.compute_dtype = compute_dtype
         self.shards = nn.ParameterList()
         self._names = list(module.state_dict())
         self._prefetches = prefetch
@@ -89,6 +102,7 @@ class ShardedDataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._now = []
+        args, kwargs = tree_map(partial(_cast, dtype=self.compute_dtype), (args, kwargs))
         output = self.module(*args, **kwargs)
         self._order = [use.block for use in self._now]
         self._now = []
@@ -119,13 +133,19 @@ class ShardedDataParallel(nn.Module):
                 for use in uses:
                     use.block.remove()
 
+    def gather_full_parameters(self) -> dict[str, torch.Tensor]:
+        """The whole model's parameters by their names, on their device, on every rank. Every rank must call it.
+
+        Tied parameters are there under each of their names. The tensors are copies, in the shards' own dtype.
+        """
+        with self.whole_parameters():
+            places = [place for block in self._blocks for place in block.places()]
+            return {name: getattr(owner, attribute).detach().clone() for owner, attribute, name in places}
+
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """The whole model's state dict, on the CPU, on every rank. Every rank must call it."""
-        with self.whole_parameters():
-            found = dict(self.module.named_buffers(remove_duplicate=False))
-            for owner, attribute, name in (place for block in self._blocks for place in block.places()):
-                found[name] = getattr(owner, attribute)
-            return {name: found[name].detach().cpu().clone() for name in self._names}
+        found = dict(self.module.named_buffers(remove_duplicate=False)) | self.gather_full_parameters()
+        return {name: found[name].detach().to("cpu", copy=True) for name in self._names}
 
     def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **options: Any) -> Any:
         """Take what `state_dict` wrote on this rank, of as many ranks.
@@ -168,6 +188,15 @@ class ShardedDataParallel(nn.Module):
             vector.take_shard([state[places[0][2]] for places in vector.places])
         for name, buffer in buffers.items():
             buffer.copy_(state[name])
+
+
+def _cast(value: Any, dtype: torch.dtype | None) -> Any:
+    """A floating-point tensor in another dtype; everything else as it is."""
+    return (
+        value.to(dtype)
+        if dtype is not None and isinstance(value, torch.Tensor) and value.is_floating_point()
+        else value
+    )
 
 
 _Place = tuple[nn.Module, str, str]  # a module, its attribute, and the parameter's name in the whole model
@@ -228,7 +257,7 @@ class _Block:
         for owner, attribute, name in self.places():
             setattr(owner, attribute, _Freed(name))
 
-    def _before_forward(self, module: nn.Module, args: Any) -> None:
+    def _before_forward(self, module: nn.Module, args: Any) -> Any:
         wrapper = self._wrapper()
         use, self.prefetched = self.prefetched or _Use(self, wrapper), None
         wrapper._now.append(use)
@@ -236,6 +265,7 @@ class _Block:
         if wrapper._prefetches and place < len(wrapper._order) and wrapper._order[place].prefetched is None:
             wrapper._order[place].prefetched = _Use(wrapper._order[place], wrapper)
         use.install()
+        return tree_map(partial(_cast, dtype=wrapper.compute_dtype), args)
 
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         uses = self._wrapper()._now
@@ -286,11 +316,19 @@ class _Use:
 
     def __init__(self, block: _Block, wrapper: ShardedDataParallel | None) -> None:
         self.block, self.wrapper = block, wrapper
-        self.wholes = [torch.empty(vector.length * dist.get_world_size(), **_like(vector)) for vector in block.vectors]
+        self._dtype = wrapper and wrapper.compute_dtype
+        self.wholes = [
+            torch.empty(
+                vector.length * dist.get_world_size(),
+                dtype=_cast(vector.shard[:0], self._dtype).dtype,
+                device=vector.shard.device,
+            )
+            for vector in block.vectors
+        ]
         # Tensors of their own on the same memory: autograd counts a change of `wholes`, and these are changed again.
-        self._memory = [torch.empty(0, **_like(v)).set_(w) for v, w in zip(block.vectors, self.wholes, strict=True)]
+        self._memory = [torch.empty(0, dtype=w.dtype, device=w.device).set_(w) for w in self.wholes]
         self._bytes = [whole.untyped_storage().nbytes() for whole in self.wholes]
-        self._works: list[dist.Work] = []
+        self._works: list[tuple[dist.Work, torch.Tensor]] = []  # with what is sent, which must live as long
         self._missing = True
         self._trainable = sum(vector.shard.requires_grad for vector in block.vectors)
         self.start()
@@ -302,10 +340,11 @@ class _Use:
         self._missing = False
         for vector, memory, nbytes in zip(self.block.vectors, self._memory, self._bytes, strict=True):
             memory.untyped_storage().resize_(nbytes)
-            self._works.append(start_all_gather(memory, vector.shard.detach()))
+            sent = _cast(vector.shard.detach(), self._dtype)
+            self._works.append((start_all_gather(memory, sent), sent))
 
     def wait(self) -> None:
-        for work in self._works:
+        for work, _ in self._works:
             work.wait()
         self._works.clear()
 
@@ -369,7 +408,7 @@ class _Reduction:
         self._finish = start_reduce_scatter(self._gradient)
 
     def finish(self) -> None:
-        mean = self._finish() / dist.get_world_size()
+        mean = self._finish().to(self._shard.dtype) / dist.get_world_size()
         self._shard.grad = mean if self._shard.grad is None else self._shard.grad + mean
 
 
@@ -390,7 +429,3 @@ class _Freed:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> NoReturn:
         next(argument for argument in tree_leaves((args, kwargs)) if isinstance(argument, cls))._refuse()
-
-
-def _like(vector: _Vector) -> dict[str, Any]:
-    return {"dtype": vector.shard.dtype, "device": vector.shard.device}

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from gloo_ranks import error_of, on_ranks
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -353,3 +353,54 @@ def test_without_a_process_group_it_says_where_to_build_it():
         assert "build it in a worker that launch() runs" in error_of(
             lambda make=make: make(nn.Linear(2, 2)), kind=RuntimeError
         )
+
+
+def in_bfloat16():
+    """Losses, dtypes and gathered bytes of a training that computes in bfloat16; and PyTorch's own losses."""
+    found = {}
+    for how in ("ours", "PyTorch's", "float32"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.BatchNorm1d(16, affine=False), nn.Linear(16, 4))
+        if how == "PyTorch's":
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+            for layer in (model[0], model[3], model):
+                fully_shard(layer, mp_policy=policy)
+        else:
+            model = ShardedDataParallel(model, torch.bfloat16 if how == "ours" else None)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        losses = []
+        for step in range(8):
+            generator = torch.Generator().manual_seed(2 * step + dist.get_rank())
+            x, labels = torch.randn(6, 8, generator=generator), torch.randint(4, (6,), generator=generator)
+            optimizer.zero_grad()
+            with trace_messages() as trace:
+                output = model(x)
+            loss = F.cross_entropy(output.float(), labels)
+            loss.backward()
+            if how != "PyTorch's":
+                model.finish_gradient_synchronization()
+            optimizer.step()
+            losses.append(loss.item())
+        sent = sum(message.nbytes for message in trace.collectives if message.kind == "all_gather")
+        found[how] = {"losses": losses, "sent": sent, "output": output.dtype}
+        if how != "PyTorch's":
+            kept = [t for state in optimizer.state.values() for t in state.values() if t.dim()]
+            kept += [shard.grad for shard in model.parameters()] + [*model.parameters()]
+            found[how] |= {"kept": {t.dtype for t in kept}, "whole": model.gather_full_parameters()}
+    return found
+
+
+def test_blocks_compute_in_another_dtype_and_the_shards_keep_theirs():
+    first, second = on_ranks(in_bfloat16, 2)
+    for rank in (first, second):
+        assert rank["ours"]["losses"] == pytest.approx(rank["PyTorch's"]["losses"], abs=0.01)
+        assert rank["ours"]["losses"] != rank["float32"]["losses"]
+        assert rank["ours"]["output"] == rank["PyTorch's"]["output"] == torch.bfloat16
+        assert rank["ours"]["kept"] == {torch.float32}
+        assert rank["ours"]["sent"] * 2 == rank["float32"]["sent"] > 0
+    whole = first["ours"]["whole"]
+    assert {name: tuple(t.shape) for name, t in whole.items()} == {
+        "0.weight": (16, 8), "0.bias": (16,), "3.weight": (4, 16), "3.bias": (4,),
+    }  # fmt: skip
+    assert all(torch.equal(t, second["ours"]["whole"][name]) and t.dtype == torch.float32 for name, t in whole.items())
+    assert any((t != t.bfloat16()).any() for t in whole.values())  # gathered from the shards, not rounded on the way
