@@ -261,10 +261,7 @@ def test_what_needs_an_extra_says_so_first(monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     for work, words in (
         (lambda: run_lab("01"), "lab run needs papermill and submitit: pip install "),
-        (
-            lambda: sweep.callback("01", (), (), "laptop", 1, None, "local", (), None, False, False, True),
-            "lab sweep needs",
-        ),
+        (lambda: sweep.main(["01", "-g", "num_gpus=1", "--dry-run"], standalone_mode=False), "lab sweep needs"),
         (lambda: mpi_launch(print, 2), "mpi_launch needs mpi4py: pip install "),
     ):
         with pytest.raises(extras.MissingExtraError, match=words):
