@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,3 +124,26 @@ def two_labs(tmp_path, monkeypatch) -> Path:
     rubrics = write_rubrics(tmp_path / "rubrics")
     monkeypatch.setattr("autograde.reports.report.find_rubric", lambda lab: rubrics[lab])
     return tmp_path / "course: 1"
+
+
+@pytest.fixture
+def in_seconds():
+    """Call a function in a thread: its result or error. It has 20 seconds of processor time, however busy the machine is."""
+
+    def in_seconds(function, *args):
+        future = Future()
+
+        def call():
+            try:
+                future.set_result(function(*args))
+            except BaseException as error:
+                future.set_exception(error)
+
+        begun, end = time.process_time(), time.monotonic() + 600
+        threading.Thread(target=call, daemon=True).start()
+        while not future.done() and time.process_time() - begun < 20 and time.monotonic() < end:
+            wait([future], 0.1)
+        assert future.done(), f"{function.__name__} hangs"
+        return future.result()
+
+    return in_seconds

@@ -4,7 +4,6 @@ import base64
 import json
 import random
 import struct
-import threading
 import zlib
 
 import nbformat
@@ -33,7 +32,7 @@ def submission(tmp_path):
 
 
 @pytest.fixture
-def read(submission, capfd):
+def read(submission, in_seconds, capfd):
     """Write `content` (text, bytes or JSON), if any, and read it: within seconds, and without a word on stderr."""
 
     def read(content=None):
@@ -42,24 +41,13 @@ def read(submission, capfd):
             path.write_bytes(content)
         elif content is not None:
             path.write_text(content if isinstance(content, str) else json.dumps(content))
-        found = []
-
-        def attempt():
-            try:
-                found.append(read_notebook(submission, LAB))
-            except BaseException as error:
-                found.append(error)
-
-        thread = threading.Thread(target=attempt, daemon=True)
-        thread.start()
-        thread.join(20)
-        assert found, "reading hangs"
-        assert capfd.readouterr() == ("", "")
-        if isinstance(found[0], BaseException):
-            raise found[0]
-        nbformat.validate(found[0])
-        json.dumps(found[0], ensure_ascii=False).encode()  # it can be written
-        return found[0]
+        try:
+            found = in_seconds(read_notebook, submission, LAB)
+        finally:
+            assert capfd.readouterr() == ("", "")
+        nbformat.validate(found)
+        json.dumps(found, ensure_ascii=False).encode()  # it can be written
+        return found
 
     return read
 
