@@ -49,6 +49,18 @@ def test_the_sequential_program_has_no_process_group_and_ranks_agree():
     assert both[0] == both[1] and list(both[0]) == [4 * 1048, 2**18] and len(both[0][2**18]) == 4
 
 
+def test_the_fit_and_its_errors_are_numpys_polynomial_fit():
+    cells, batches = functions(), np.array([2.0, 4.0, 8.0, 16.0, 32.0])
+    seconds = (0.15 + 0.04 * batches) * [1.05, 0.93, 1.02, 0.99, 1.04]
+    x, covariance = cells["fit"](np.stack([np.ones(5), batches], 1), seconds)
+    slope_first, its_covariance = np.polyfit(batches, seconds, 1, w=1 / seconds, cov=True)
+    np.testing.assert_allclose(x, slope_first[::-1])
+    np.testing.assert_allclose(covariance, its_covariance[::-1, ::-1])
+    value, error = cells["predict"](np.array([1.0, 64.0]), x, covariance)
+    assert value == pytest.approx(np.polyval(slope_first, 64))
+    assert error == pytest.approx(math.sqrt(np.array([64.0, 1.0]) @ its_covariance @ np.array([64.0, 1.0])))
+
+
 def test_sizes_and_batches_take_turns():
     """What is slow for some seconds is slow for all of them; measured in blocks, it would bend the fitted line."""
     cells, readings = functions(repeats=3), itertools.count()
