@@ -1,11 +1,13 @@
 """Lab 11's own measurement: a model fitted on two ranks predicts a sum and a step that it has not seen."""
 
 import ast
+import itertools
 import json
 import math
 import statistics
 import sys
 import time
+from functools import partial
 
 import cloudpickle
 import numpy as np
@@ -29,8 +31,8 @@ def functions(**more):
     """The notebook's own functions for the measurement, with small parameters."""
     names = {
         "__name__": "scaling_cells", "accelerate_model": accelerate_model, "dist": dist, "flat_gradients": flat_gradients,
-        "json": json, "math": math, "models": models, "nn": nn, "np": np, "rank_device": rank_device, "time": time,
-        "torch": torch, "statistics": statistics, "synchronize": lambda: None, "seed": 0, "image_size": 32,
+        "json": json, "math": math, "models": models, "nn": nn, "np": np, "partial": partial, "rank_device": rank_device,
+        "time": time, "torch": torch, "statistics": statistics, "synchronize": lambda: None, "seed": 0, "image_size": 32,
         "warm_up_steps": 1, "repeats": 2, "most": 2, **more,
     }  # fmt: skip
     cells = cells_of("11_scaling_study")
@@ -45,6 +47,26 @@ def test_the_sequential_program_has_no_process_group_and_ranks_agree():
     both = launch(cells["time_sums"], 2, ([0.004, 0.25],), threads=1)
     assert list(alone) == [2] and len(alone[2]) == 2 and min(alone[2]) > 0
     assert both[0] == both[1] and list(both[0]) == [4 * 1048, 2**18] and len(both[0][2**18]) == 4
+
+
+def test_the_fit_and_its_errors_are_numpys_polynomial_fit():
+    cells, batches = functions(), np.array([2.0, 4.0, 8.0, 16.0, 32.0])
+    seconds = (0.15 + 0.04 * batches) * [1.05, 0.93, 1.02, 0.99, 1.04]
+    x, covariance = cells["fit"](np.stack([np.ones(5), batches], 1), seconds)
+    slope_first, its_covariance = np.polyfit(batches, seconds, 1, w=1 / seconds, cov=True)
+    np.testing.assert_allclose(x, slope_first[::-1])
+    np.testing.assert_allclose(covariance, its_covariance[::-1, ::-1])
+    value, error = cells["predict"](np.array([1.0, 64.0]), x, covariance)
+    assert value == pytest.approx(np.polyval(slope_first, 64))
+    assert error == pytest.approx(math.sqrt(np.array([64.0, 1.0]) @ its_covariance @ np.array([64.0, 1.0])))
+
+
+def test_sizes_and_batches_take_turns():
+    """What is slow for some seconds is slow for all of them; measured in blocks, it would bend the fitted line."""
+    cells, readings = functions(repeats=3), itertools.count()
+    cells["measure_step"] = lambda *given: [next(readings)] * given[-1]
+    assert cells["time_sums"]([0.25, 1.0]) == {2**18: [0, 0, 2, 2, 4, 4], 2**20: [1, 1, 3, 3, 5, 5]}
+    assert cells["time_steps"]("resnet50v2", [2, 3], True, 1, 2) == {2: [6, 8], 3: [7, 9]}
 
 
 def relative_spread(seconds):
