@@ -89,7 +89,8 @@ def test_the_source_validates_and_leaves_a_run(repository, shared, lab, warm_ser
     # it learns: guessing scores 0.1; of a text, always a space scores 0.17
     assert final > (0.2 if lab == "14_model_parallel" else 0.3)
     # The network in the folder is the one whose accuracy the curve ends with.
-    near = {"05_resnet_hw": 0.2}.get(lab, 0.0055 if lab in ON_TEST_IMAGES else 0.06)  # lab 05 validates on 51 images
+    # Labs 05 and 07 validate on 51 and 256 images: three standard errors of an accuracy are 0.2 and 0.1.
+    near = {"05_resnet_hw": 0.2, "07_sync_async_sgd": 0.1}.get(lab, 0.0055 if lab in ON_TEST_IMAGES else 0.06)
     assert accuracy_of(done.run / "model.safetensors", record) == pytest.approx(final, abs=near)
 
 
