@@ -28,6 +28,11 @@ UNREACHED = {
 }
 
 
+def is_skeleton(root, lab):
+    """Whether a lab is still what `lab new` wrote: it has one exercise, and its run reaches its small threshold."""
+    return "TODO" in (root / "labs" / lab / f"{lab}.ipynb").read_text()
+
+
 @pytest.fixture(scope="module")
 def root(repository, tmp_path_factory):
     """A course that holds the labs, their parameters those of the smoke profile."""
@@ -80,7 +85,7 @@ def test_the_source_validates_and_leaves_a_run(repository, shared, lab, warm_ser
     raised = [cell for cell in code if any(output.output_type == "error" for output in cell.outputs)]
     unexpected = [cell for cell in raised if cell.source not in [each["source"] for each in done.failed]]
     assert not unexpected, [(cell.id, output) for cell in unexpected for output in cell.outputs]
-    unreached = UNREACHED.get(lab, ["run"] if done.failed else [])
+    unreached = UNREACHED.get(lab, [] if is_skeleton(repository, lab) else ["run"])
     for failed, name in zip(done.failed, unreached, strict=True):  # every exercise passes
         assert f'check("lab{lab[:2]}.{name}", ' in failed["source"], failed
     ranks = Lab(lab, repository / "labs" / lab / f"{lab}.ipynb").parameters("smoke", {})["num_gpus"]
@@ -89,8 +94,8 @@ def test_the_source_validates_and_leaves_a_run(repository, shared, lab, warm_ser
     # it learns: guessing scores 0.1; of a text, always a space scores 0.17
     assert final > (0.2 if lab == "14_model_parallel" else 0.3)
     # The network in the folder is the one whose accuracy the curve ends with.
-    # Labs 05 and 07 validate on 51 and 256 images: three standard errors of an accuracy are 0.2 and 0.1.
-    near = {"05_resnet_hw": 0.2, "07_sync_async_sgd": 0.1}.get(lab, 0.0055 if lab in ON_TEST_IMAGES else 0.06)
+    same_images = lab in (*ON_TEST_IMAGES, "07_sync_async_sgd")
+    near = {"05_resnet_hw": 0.2}.get(lab, 0.0055 if same_images else 0.06)  # lab 05 validates on 51 images
     assert accuracy_of(done.run / "model.safetensors", record) == pytest.approx(final, abs=near)
 
 
@@ -104,6 +109,7 @@ def nbgrader(root, *arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("lab", LABS)
 def test_autograde_and_feedback(root, lab, nothing_staged):
+    skeleton = is_skeleton(root, lab)
     nbgrader(root, "generate_assignment", lab, "--force")
     for student, folder in (("ada", root / "labs" / lab), ("bob", root / "course" / "release" / lab)):
         shutil.copytree(folder, root / "course" / "submitted" / student / lab)
@@ -114,9 +120,9 @@ def test_autograde_and_feedback(root, lab, nothing_staged):
         for student, full in (("ada", True), ("bob", False)):
             grades = gradebook.find_submission(lab, student).notebooks[0].grades
             exercises = {grade.name: grade for grade in grades if grade.name.startswith("check-")}
-            assert len(exercises) == len(find_rubric(lab).exercises)
+            assert len(exercises) == len(find_rubric(lab).exercises) >= (1 if skeleton else 3)
             for name, grade in exercises.items():
                 assert grade.auto_score == (grade.max_score if full else 0), (student, name)
             # No run folder was handed in, and what the re-run left does not count for one.
             assert next(grade.auto_score for grade in grades if grade.name == "run-evidence") == 0
-            assert (root / "course" / "feedback" / student / lab / f"{lab}.html").stat().st_size > 20_000
+            assert (root / "course" / "feedback" / student / lab / f"{lab}.html").stat().st_size > (20_000 if skeleton else 50_000)
