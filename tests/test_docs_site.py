@@ -215,3 +215,11 @@ def test_a_folder_without_executed_labs_is_one_clear_line(tmp_path, repository):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "no executed notebook of a lab" in done.stderr and not (tmp_path / "site").exists()
+
+
+def test_a_folder_that_is_no_site_is_not_replaced(tmp_path, repository):
+    (tmp_path / "thesis.txt").write_text("mine")
+    command = [sys.executable, str(repository / "docs/site/build.py"), "-o", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "is no site" in done.stderr
+    assert (tmp_path / "thesis.txt").read_text() == "mine"

@@ -17,6 +17,7 @@ sys.path[:0] = [str(HERE), str(REPOSITORY)]
 from gather import gather  # noqa: E402
 from sphinx.cmd.build import main as sphinx  # noqa: E402
 
+MARK = "searchindex.js"  # what only a built site has
 UNUSED = ("mml-*.js", "tex-mml-*.js", "tex-svg*.js", "tex-chtml-full*.js", "node-main.js")  # MathJax's other builds
 LEFT_OUT = shutil.ignore_patterns(".buildinfo*", "objects.inv", "_sources", *UNUSED)
 
@@ -29,6 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--executed", type=Path, help="folder with executed notebooks of `lab run`, whose outputs are shown"
     )
     options = parser.parse_args(arguments)
+    if options.output.exists() and not (options.output / MARK).is_file():
+        print(f"docs: {options.output} is there and is no site; remove it or choose another folder", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory(prefix="docs-") as folder:
         pages, html = Path(folder, "pages"), Path(folder, "html")
         try:
@@ -39,8 +43,14 @@ def main(arguments: list[str] | None = None) -> int:
         strict = ["-W", "--keep-going", "-q"]
         if sphinx(["-b", "html", "-c", str(HERE), *strict, "-d", str(Path(folder, "state")), str(pages), str(html)]):
             return 1
-        shutil.rmtree(options.output, ignore_errors=True)
-        shutil.copytree(html, options.output, ignore=LEFT_OUT)
+        new = options.output.with_name(
+            options.output.name + ".new"
+        )  # beside it: a rename, and the old one is whole until then
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.copytree(html, new, ignore=LEFT_OUT)
+        if options.output.exists():
+            shutil.rmtree(options.output)
+        new.rename(options.output)
     print(f"{options.output}/index.html")
     return 0
 

@@ -54,7 +54,7 @@ def speed() -> Iterator[Finding]:
     found = str(measured) if notes else f"{measured}; {measured.expectation()}"
     if not measured.bfloat16:
         notes.append(
-            "it has no bfloat16: the labs train in float32, at about two thirds of the speed, and this is all right"
+            "it has no bfloat16: the labs train in float32, which takes longer, and this is all right"
         )
     yield fine("speed", found, "; ".join(notes))
 
