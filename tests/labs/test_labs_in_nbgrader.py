@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,10 +22,11 @@ from course_lib.runs.release_copy import release_notebook, set_up_cell
 
 BIN = Path(sys.executable).parent
 LABS = sorted(path.name for path in Path(__file__).parents[2].glob("labs/[0-9][0-9]_*"))
-# What so short a training, or none, does not get: the accuracy asked for, the runs of the homework's programs.
-UNREACHED = {
+# What nobody ran. So short a training may also miss the accuracy that "run" asks for: whether it does depends on the
+# processor's rounding (lab 11 ended at 57.7 % on one, below its 55 % on another).
+NOT_RUN = {
     "05_resnet_hw": ["resnet-cifar100", "resnet-tinyimagenet", "pretrained-cifar100"],
-    "07_sync_async_sgd": ["sync-sgd-cifar100", "async-sgd-cifar100", "run"],
+    "07_sync_async_sgd": ["sync-sgd-cifar100", "async-sgd-cifar100"],
 }
 
 
@@ -85,9 +87,10 @@ def test_the_source_validates_and_leaves_a_run(repository, shared, lab, warm_ser
     raised = [cell for cell in code if any(output.output_type == "error" for output in cell.outputs)]
     unexpected = [cell for cell in raised if cell.source not in [each["source"] for each in done.failed]]
     assert not unexpected, [(cell.id, output) for cell in unexpected for output in cell.outputs]
-    unreached = UNREACHED.get(lab, [] if is_skeleton(repository, lab) else ["run"])
-    for failed, name in zip(done.failed, unreached, strict=True):  # every exercise passes
-        assert f'check("lab{lab[:2]}.{name}", ' in failed["source"], failed
+    failed = [re.search(r'check\("lab\d\d\.([a-z0-9-]+)", ', cell["source"])[1] for cell in done.failed]
+    missed = [name for name in failed if name != "run"]
+    assert missed == NOT_RUN.get(lab, []), done.failed  # every exercise passes
+    assert not (is_skeleton(repository, lab) and failed), done.failed
     ranks = Lab(lab, repository / "labs" / lab / f"{lab}.ipynb").parameters("smoke", {})["num_gpus"]
     record, epochs = complete(done.run, lab, ranks)
     final = float(epochs[-1]["val_accuracy"])
