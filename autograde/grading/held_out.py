@@ -5,6 +5,9 @@ label. The class numbers that come out are scored here. Weights are read inside 
 safetensors, which hold only tensors. With the course's own network, no student code is in the process. If a rubric takes
 the network from the notebook (``network = "notebook:make_model"``) or from the program that trained it
 (``network = "program:build_network"``), student code computes the answer, from the pixels.
+
+Lab 14's network reads a text. It is tested on pieces of the held-out text, from new places. It is the course's own and
+causal, so it may have the characters that it is asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,9 +27,11 @@ from autograde.rubric.form import ModelEvidence, RunEvidence
 from autograde.sandbox.limits import Exceeded, Limits
 from autograde.sandbox.turns import in_turn
 from autograde.submission.run_folder import EvidenceError
+from course_lib.data.characters import load_characters
 from course_lib.runs.run_evidence.evidence import Evidence, HeldOut, RunFiles
 from course_lib.runs.run_evidence.quoting import quote
 from course_lib.runs.run_evidence.run_record import RunRecord
+from data_prep import novel
 from data_prep.errors import DataError
 from data_prep.staged import StagedDataset, read
 
@@ -44,6 +49,8 @@ def check_data(rules: ModelEvidence) -> None:
     """
     problems = []
     for name in [rules.held_out] if rules.held_out else rules.datasets:
+        if name == novel.NAME:  # ships with the course
+            return
         try:
             read(name)
             return
@@ -131,37 +138,22 @@ def try_weights(
     record = evidence.record
     if record.data_name not in rules.datasets:
         raise EvidenceError(f"the run's data set {quote(record.data_name)} is not one of {', '.join(rules.datasets)}")
-    try:
-        staged = read(rules.held_out or record.data_name)
-    except DataError as error:
-        raise EvidenceError(
-            f"the grader has no such data to test the weights on ({error}); ask your instructor"
-        ) from None
-    chosen = random.permutation(len(staged.arrays["test_labels"]))[: rules.images]
-    images = augment(staged.arrays["test_images"][chosen], random)
-    labels = np.asarray(staged.arrays["test_labels"][chosen])
     from_student = rules.network.startswith(("notebook:", "program:"))
     name = rules.network if from_student else rules.network.partition(":")[2]
     network = NETWORKS.get(name, Network(normalised=False))
     numbers = _numbers(network, record)
-    scale, shift = _normalisation(staged) if network.normalised else ([1 / 255], [0.0])
-    given = {
-        "weights": weights,
-        "network": name,
-        "numbers": numbers,
-        "channels": int(images.shape[-1]),
-        "classes": len(staged.classes),
-        "images": torch.from_numpy(images),
-        "scale": scale,
-        "shift": shift,
-        "batch": network.batch,
-    }
+    if network.text:
+        sample = _pieces_of_text(rules.images, numbers["context"], random)
+    else:
+        sample = _images(rules, record.data_name, network, random)
+    labels = sample.labels
+    given = {"weights": weights, "network": name, "numbers": numbers, "batch": network.batch, **sample.given}
 
     def predict(share: float) -> dict[str, Any]:
         bounds = replace(limits, seconds=share * limits.seconds)
         with warm.execute(bounds, data=data if from_student else {}) as execution:
             execution.cells(cells if from_student else [])
-            return execution.call(DRIVER, "predict", given)[0]
+            return execution.call(DRIVER, "predict_characters" if network.text else "predict", given)[0]
 
     try:
         reply = in_turn(predict)
@@ -179,8 +171,45 @@ def try_weights(
         if name.startswith("program:"):
             what = f"the network that {name.partition(':')[2]} of the submitted program makes"
         raise EvidenceError(f"model.safetensors does not fit {what}: {why}")
-    correct = int((predicted.numpy() == labels).sum())
-    return HeldOut(correct, len(labels), staged.name, staged.provenance, borrowed)
+    correct, unit = int((predicted.numpy() == labels).sum()), "characters" if network.text else "images"
+    return HeldOut(correct, labels.size, sample.data, sample.provenance, borrowed, unit)
+
+
+class _Sample(NamedTuple):
+    given: dict[str, Any]  # what the driver has
+    labels: np.ndarray
+    data: str
+    provenance: str
+
+
+def _images(rules: ModelEvidence, data: str, network: Network, random: np.random.Generator) -> _Sample:
+    try:
+        staged = read(rules.held_out or data)
+    except DataError as error:
+        raise EvidenceError(
+            f"the grader has no such data to test the weights on ({error}); ask your instructor"
+        ) from None
+    chosen = random.permutation(len(staged.arrays["test_labels"]))[: rules.images]
+    images = augment(staged.arrays["test_images"][chosen], random)
+    scale, shift = _normalisation(staged) if network.normalised else ([1 / 255], [0.0])
+    given = {
+        "channels": int(images.shape[-1]),
+        "classes": len(staged.classes),
+        "images": torch.from_numpy(images),
+        "scale": scale,
+        "shift": shift,
+    }
+    return _Sample(given, np.asarray(staged.arrays["test_labels"][chosen]), staged.name, staged.provenance)
+
+
+def _pieces_of_text(characters: int, context: int, random: np.random.Generator) -> _Sample:
+    """Pieces of the held-out text from places drawn anew, about so many characters in all."""
+    text = load_characters()
+    starts = random.integers(len(text.held_out) - context, size=(max(1, characters // context), 1))
+    pieces = text.held_out[torch.from_numpy(starts) + torch.arange(context + 1)]
+    given = {"channels": 0, "classes": len(text.alphabet), "codes": pieces[:, :-1].contiguous()}
+    about = text.describe()
+    return _Sample(given, pieces[:, 1:].numpy(), about["name"], about["provenance"])
 
 
 def _numbers(network: Network, record: RunRecord) -> dict[str, int]:

@@ -22,7 +22,8 @@ class Network:
     # The run's parameters that set its size, each a whole number: the default without a value in ``run.json``, the
     # smallest and the largest value
     numbers: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    batch: int = 250  # images per batch
+    batch: int = 250  # images, or pieces of the text, per batch
+    text: bool = False  # it reads pieces of lab 14's text and predicts each next character
 
 
 _WIDTH = {"width": (1, 1, 64)}
@@ -32,6 +33,11 @@ NETWORKS = {
     "homework_resnet": Network(batch=100),
     "small_cnn_or_resnet": Network(numbers={"depth": (0, 0, 110)}),
     "parallel_sgd_net": Network(),
+    "character_transformer": Network(
+        numbers={"width": (64, 8, 1024), "heads": (4, 1, 64), "layers": (4, 1, 32), "context": (64, 4, 1024)},
+        batch=20,
+        text=True,
+    ),
 }
 
 DRIVER = """
@@ -60,12 +66,18 @@ def parallel_sgd_net(channels, classes):
     return ParallelSGDNet(classes, channels)
 
 
+def character_transformer(channels, classes, **numbers):
+    from course_lib.models import CharacterTransformer
+    return CharacterTransformer(classes, **numbers)
+
+
 COURSE_LIB = {
     "wide_resnet": wide_resnet,
     "wide_resnet_standardised": wide_resnet,
     "homework_resnet": homework_resnet,
     "small_cnn_or_resnet": small_cnn_or_resnet,
     "parallel_sgd_net": parallel_sgd_net,
+    "character_transformer": character_transformer,
 }
 
 
@@ -105,4 +117,13 @@ def predict(student, given, outside):
     if given["network"].startswith("program:"):
         return {"predicted": torch.cat(predicted), "borrowed": borrowed(model)}
     return torch.cat(predicted)
+
+
+def predict_characters(student, given, outside):
+    from safetensors.torch import load
+    model = build(student, given["network"], given)
+    model.load_state_dict(load(given["weights"]))
+    model.eval()
+    with torch.no_grad():
+        return torch.cat([model(part).float().argmax(-1) for part in given["codes"].split(given["batch"])])
 """

@@ -106,7 +106,7 @@ def _refused(rules: RunEvidence, evidence: Evidence, clock: float | None) -> tup
         return (
             "forged",
             f"the learning curve ends at {claimed:.3f}, the submitted weights score {tried.accuracy:.3f} on "
-            f"{tried.images:,} held-out images: hand in the files of one run",
+            f"{tried.images:,} held-out {tried.unit}: hand in the files of one run",
         )
     return None
 

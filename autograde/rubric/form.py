@@ -66,7 +66,7 @@ class ModelEvidence(Struct, frozen=True, forbid_unknown_fields=True):
     network: Text
     # The sets that a run may use. The images are from the test split of the set in ``run.json``.
     datasets: tuple[str, ...]
-    images: Count  # the number of held-out images, in random choice and order
+    images: Count  # the number of held-out images, in random choice and order; of a text, of characters
     tolerance: Positive  # the largest difference between the accuracy on them and the learning curve's last one
     # A staged set of the same kind of images that students have never seen, whose test split is used instead
     held_out: str = ""

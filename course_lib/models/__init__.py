@@ -1,5 +1,6 @@
 """Networks."""
 
+from course_lib.models.character_transformer import CharacterTransformer
 from course_lib.models.cifar_resnet import cifar_resnet
 from course_lib.models.homework_resnet import HomeworkResNet
 from course_lib.models.parallel_sgd_net import ParallelSGDNet
@@ -12,6 +13,7 @@ from course_lib.models.wide_resnet import WideResNet
 __all__ = [
     "BasicBlock",
     "Bottleneck",
+    "CharacterTransformer",
     "HomeworkResNet",
     "ParallelSGDNet",
     "ResNetV2",

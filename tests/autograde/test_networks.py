@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime
 
+import nbformat
 import numpy as np
 import pytest
 import torch
@@ -11,10 +12,11 @@ from torch import nn
 import autograde.grading.held_out
 from autograde.grading.held_out import try_weights
 from autograde.grading.networks import NETWORKS
-from autograde.rubric.schema import ModelEvidence
+from autograde.rubric.schema import ModelEvidence, find_rubric
 from autograde.sandbox.limits import Limits
 from autograde.submission.run_folder import EvidenceError
 from course_lib.data.batches import Batches, Split, load
+from course_lib.data.characters import load_characters
 from course_lib.models import HomeworkResNet, ParallelSGDNet, SmallCNN, WideResNet, cifar_resnet
 from course_lib.runs.records import RunFolder
 from course_lib.runs.run_evidence.evidence import Evidence
@@ -103,7 +105,35 @@ def test_weights_predict_in_the_sandbox_what_they_predict_here(case, tried, tmp_
 
 
 def test_every_network_has_a_case():
-    assert {network for network, *_ in CASES.values()} == set(NETWORKS)
+    assert {network for network, *_ in CASES.values()} | {"character_transformer"} == set(NETWORKS)
+
+
+def test_weights_of_lab_14_predict_the_characters_that_the_notebook_s_own_network_predicts(tried, tmp_path, repository):
+    notebook = nbformat.read(repository / "labs" / "14_model_parallel" / "14_model_parallel.ipynb", as_version=4)
+    (cell,) = (cell for cell in notebook.cells if cell.id == "model")
+    names = {"torch": torch, "nn": nn, "F": nn.functional}
+    exec(cell.source.partition("def make_model")[0], names)
+    torch.manual_seed(0)
+    text, sizes = load_characters(), {"width": 32, "heads": 4, "layers": 2, "context": 16}
+    model = names["Transformer"](len(text.alphabet), *sizes.values())
+    adam = torch.optim.AdamW(model.parameters(), 3e-3)
+    for step in range(60):
+        pieces = text.train[torch.arange(64)[:, None] * 100 + step + torch.arange(17)]
+        loss = nn.functional.cross_entropy(model(pieces[:, :-1]).flatten(0, 1), pieces[:, 1:].flatten())
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    starts = np.random.default_rng(SEED).integers(len(text.held_out) - 16, size=(125, 1))
+    pieces = text.held_out[torch.from_numpy(starts) + torch.arange(17)]
+    expected = int((model(pieces[:, :-1]).argmax(-1) == pieces[:, 1:]).sum())
+    assert expected > 0.2 * 2000  # it has learned something; always a space is 17 %
+    weights = saved(model, tmp_path / "run")
+    found = tried("character_transformer", "austen-persuasion", weights, 2000, **sizes)
+    assert (found.correct, found.images, found.unit, found.provenance) == (expected, 2000, "characters", "copy")
+    assert tried("character_transformer", "austen-persuasion", weights, 2000, **sizes | {"heads": 8}).correct != expected
+    with pytest.raises(EvidenceError, match="does not fit the lab's network of width 32 and heads 4 and layers 3"):
+        tried("character_transformer", "austen-persuasion", weights, 2000, **sizes | {"layers": 3})
+    assert find_rubric("14").runs[0].model.network == "course_lib:character_transformer"
 
 
 @pytest.mark.parametrize("depth", [111, -1, 8.0, "8", True, None, 10**9])

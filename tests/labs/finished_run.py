@@ -84,21 +84,15 @@ def accuracy_of(weights, record):
 
 
 def _share_of_characters(tensors, parameters):
-    """The share of held-out characters that lab 14's network, whose classes are the notebook's, predicts right."""
-    from pathlib import Path
-
-    import nbformat
+    """The share of held-out characters that lab 14's network predicts right."""
     import torch
 
     from course_lib.data.characters import load_characters
+    from course_lib.models import CharacterTransformer
 
-    path = Path(__file__).resolve().parents[2] / "labs" / "14_model_parallel" / "14_model_parallel.ipynb"
-    (cell,) = (each for each in nbformat.read(path, as_version=4).cells if each.id == "model")
-    names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
-    exec(cell.source.partition("def make_model")[0], names)
     data, context = load_characters(), parameters["context"]
-    sizes = (parameters[name] for name in ("width", "heads", "layers", "context"))
-    model = names["Transformer"](len(data.alphabet), *sizes).eval()
+    sizes = {name: parameters[name] for name in ("width", "heads", "layers", "context")}
+    model = CharacterTransformer(len(data.alphabet), **sizes).eval()
     model.load_state_dict(tensors)
     whole = len(data.held_out) // (context + 1) * (context + 1)
     windows = data.held_out[:whole].view(-1, context + 1)

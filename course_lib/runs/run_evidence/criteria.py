@@ -313,7 +313,7 @@ def transcript(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
 def held_out_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """The submitted weights reach the threshold on held-out images, but for what so few images leave open."""
     held = evidence.held_out
-    score = f"{held.accuracy:.3f} ± {held.uncertainty:.3f} on {held.images:,} held-out images"
+    score = f"{held.accuracy:.3f} ± {held.uncertainty:.3f} on {held.images:,} held-out {held.unit}"
     passed = reaches(held.accuracy + held.uncertainty, settings["threshold"])
     return Finding(passed, f"the submitted weights score {score}, asked for {settings['threshold']:g}")
 

@@ -20,6 +20,8 @@ RunFiles = dict[str, "bytes | EvidenceError"]
 class HeldOut:
     """The score of submitted weights: `correct` of `images`, on the data set `data` of that provenance.
 
+    Of a text, `images` counts characters, and `unit` says so.
+
     `borrowed` names a part of the network that the student did not write, where the student's program makes it.
     """
 
@@ -28,6 +30,7 @@ class HeldOut:
     data: str
     provenance: str
     borrowed: str = ""
+    unit: str = "images"
 
     @property
     def accuracy(self) -> float:
