@@ -1,4 +1,4 @@
-"""Programs of the communicator's methods, for `ProcessComm` and the real mpirun."""
+"""Programs of the communicator's methods on three ranks, and what they return: from the real mpirun and from the grader."""
 
 import numpy as np
 import torch
@@ -79,3 +79,14 @@ def messages(comm):
 
 def both(comm):
     return collectives(comm), messages(comm)
+
+
+def expected(rank):
+    """What MPI's standard says that `both` returns on a rank of three."""
+    column = [[1.0], [2.0], [3.0]]
+    of_roots = {0: {"Gather": column, "reduce": 6}, 2: {"gather": [1, 2, 3], "Reduce": 6.0}}
+    return {
+        "bcast": {"w": 2}, "gather": None, "allgather": [1, 2, 3], "scatter": [1, 4, 9][rank], "reduce": None,
+        "allreduce": 6, "max": 3, "Allreduce": [6.0, 60.0], "Reduce": 0.0, "in place": 6.0, "Allgather": column,
+        "Gather": None, "Bcast": 1.0, "rank": (rank, 3, 3), **of_roots.get(rank, {}),
+    }, [[1, 11, ["early"], "late", [0.0, 1.0, 2.0], 2, 1, 0], [0, 10, "pong"], [None] * 3][rank]  # fmt: skip
