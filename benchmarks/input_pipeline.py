@@ -26,7 +26,6 @@ from torch.utils.data import DataLoader
 
 from course_lib.data.augment import AffineAndJitter, CropAndFlip
 from course_lib.data.batches import Batches, ImageData, PackedDataset, load, on_device
-from course_lib.data.data_stall import DataStallTimer
 from course_lib.models import HomeworkResNet, WideResNet
 from course_lib.system.torchvision_import import import_torchvision
 from course_lib.training.precision import accelerate_model
@@ -141,18 +140,26 @@ def shares(data: ImageData, repeats: int, steps: int, device: str) -> None:
 def waiting_percent(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable, steps: int, device: str
 ) -> float:
-    """Train for some steps; the share of the time that was spent waiting for input."""
-    timer = DataStallTimer(on_device(batches, device), device, CLOCK)
-    for step, (images, labels) in enumerate(timer):
+    """Train for some steps after a warm-up; the share of the time that was spent waiting for input."""
+    source, waited, began = iter(on_device(batches, device)), 0.0, 0.0
+    for step in range(steps + 1):
+        if step <= 1:
+            waited, began = 0.0, now(device)
+        asked = now(device)
+        images, labels = next(source)
+        waited += now(device) - asked
         loss = nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step == 0:
-            timer.reset()  # a warm-up
-        if step == steps:
-            break
-    return 100 * timer.share
+    return 100 * waited / (now(device) - began)
+
+
+def now(device: str) -> float:
+    """The clock, once the device has finished: a GPU works after the loop has moved on."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return CLOCK()
 
 
 def files_against_arrays(repeats: int, seconds: float, device: str) -> None:
