@@ -127,7 +127,7 @@ SAMPLE = {
     ),
     "hostile/test_hostile_corpus.py::test_exhibit": (
         # escape
-        "looks_for_secrets", "other_processes", "writes_where_it_must_not", "network", "exits_in_a_function",
+        "looks_for_secrets", "inherited_descriptors", "other_processes", "writes_where_it_must_not", "network", "exits_in_a_function",
         "kills_everything", "daemon_that_outlives", "run_is_a_link",
         # exhaustion
         "loop_that_ignores_signals", "memory_in_one_process", "prints_a_gigabyte",

@@ -39,56 +39,6 @@ def inside(warm):
     return inside
 
 
-def test_there_is_no_network_but_loopback(inside):
-    found = inside(
-        """
-        names = sorted(name for _, name in socket.if_nameindex())
-        failed = []
-        for address in given:
-            with socket.socket() as connection:
-                connection.settimeout(2)
-                try:
-                    connection.connect(tuple(address))
-                except OSError as error:
-                    failed.append(type(error).__name__ + str(error.errno))
-        return names, failed, open("/proc/net/route").read().splitlines()[1:], os.readlink("/proc/self/ns/net")
-        """,
-        [["1.1.1.1", 53], ["169.254.169.254", 80], ["10.0.0.1", 22]],
-    )
-    assert found[:3] == (["lo"], ["OSError101"] * 3, [])  # network is unreachable
-    assert found[3] != os.readlink("/proc/self/ns/net")  # though this machine has no other, either
-
-
-def test_there_are_no_processes_of_the_host_and_no_way_into_those_of_the_sandbox(inside):
-    found, done = inside(
-        """
-        import ctypes, signal
-        libc = ctypes.CDLL(None, use_errno=True)
-        found = {int(name): open(f"/proc/{name}/cmdline").read() for name in os.listdir("/proc") if name.isdigit()}
-        done = []
-        for process in {*found, 1, 2} - {os.getpid()}:
-            for name, flags in (("mem", os.O_RDWR), ("environ", os.O_RDONLY), ("root/etc/shadow", os.O_RDONLY)):
-                try:
-                    os.close(os.open(f"/proc/{process}/{name}", flags))
-                    done.append(name)
-                except OSError:
-                    pass
-            try:
-                os.kill(process, signal.SIGKILL)
-                done.append("kill")
-            except OSError:
-                pass
-            if libc.ptrace(16, process, 0, 0) == 0:
-                done.append("ptrace")
-        return found, done
-        """
-    )
-    # bubblewrap's own two, the fork that waits (outside the process namespace), this one.
-    assert len(found) <= 3 and os.getpid() not in found and done == []
-    for line in found.values():
-        assert "pytest" not in line and str(REPOSITORY / "labs") not in line and "grading_secret" not in line
-
-
 def test_of_the_repository_and_of_home_folders_only_the_public_packages_are_there(inside, tmp_path):
     (tmp_path / "submitted").mkdir()
     names = ("autograde", "labs", "tests", "course", ".git", "nbgrader_config.py", "docs", "pyproject.toml")
@@ -194,16 +144,6 @@ def test_the_process_is_nobody_and_cannot_become_more(inside):
     for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
         assert int(fields[name], 16) == 0, name
     assert (fields["NoNewPrivs"], fields["Seccomp"]) == ("1", "2")
-
-
-def test_no_descriptor_is_inherited_but_the_runner_s_own(inside):
-    found = inside(
-        "return sorted((int(n), os.readlink('/proc/self/fd/' + n)) for n in os.listdir('/proc/self/fd') if "
-        "os.path.lexists('/proc/self/fd/' + n))"
-    )
-    kinds = {number: target.partition(":")[0] for number, target in found}
-    assert kinds.pop(0) == "/dev/null" and kinds.pop(1) == kinds.pop(2) == "pipe"
-    assert list(kinds.values()) == ["socket"]
 
 
 # Numbers of x86-64 and of aarch64, and arguments. Namespaces, mounts, tracing, keyrings, memory that nobody counts, other
