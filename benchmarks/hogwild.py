@@ -15,7 +15,6 @@ from harness import alternate, conditions, parse_options, ratios, summary
 
 from course_lib.data.batches import Batches, load
 from course_lib.distributed.shared_memory.hogwild_sgd import SharedRun, train_hogwild, train_serial
-from course_lib.distributed.shared_memory.lost_updates import count_lost_increments
 from course_lib.models import SmallCNN
 from course_lib.training.sparse_logistic import (
     SparseRun,
@@ -96,10 +95,6 @@ def main() -> None:
     )  # fmt: skip
     processes, rounds = options.processes, options.rounds
     print(conditions(processes=processes, threads_per_process=1, rounds=rounds))
-    for locked in (False, True):
-        counted = count_lost_increments(processes, 100_000, locked=locked)
-        name = "locked" if locked else "lock-free"
-        print(f"counter, {name}: {counted.lost:,} of {counted.expected:,} increments lost")
     sparse = f"{options.samples:,} made-up samples, {options.words:,} words, {options.features:,} features"
     report(f"hashed logistic regression, sparse updates ({sparse})", sparse_problem(options, False), processes, rounds)
     report(f"the same by dense updates, one epoch ({sparse})", sparse_problem(options, True), processes, rounds)

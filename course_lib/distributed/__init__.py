@@ -33,12 +33,7 @@ from course_lib.distributed.sharded_data_parallel import ShardedDataParallel
 from course_lib.distributed.sharded_optimizer import ShardedOptimizer
 from course_lib.distributed.shared_memory.hogwild import barrier, hogwild, shard_indices
 from course_lib.distributed.shared_memory.hogwild_sgd import SharedRun, train_hogwild, train_serial
-from course_lib.distributed.shared_memory.lost_updates import (
-    LostIncrements,
-    LostUpdates,
-    count_lost_increments,
-    measure_lost_updates,
-)
+from course_lib.distributed.shared_memory.lost_updates import LostUpdates, measure_lost_updates
 from course_lib.distributed.shared_memory.tensors import share_memory
 from course_lib.distributed.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from course_lib.system.mpi_command import MPINotFoundError
@@ -49,7 +44,6 @@ __all__ = [
     "ColumnParallelLinear",
     "LaunchStoppedError",
     "LaunchTimeoutError",
-    "LostIncrements",
     "LostUpdates",
     "MPINotFoundError",
     "Message",
@@ -74,7 +68,6 @@ __all__ = [
     "best_matching",
     "check_agreement",
     "convert_sync_batchnorm",
-    "count_lost_increments",
     "default_backend",
     "hogwild",
     "launch",

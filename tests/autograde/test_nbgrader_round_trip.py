@@ -1,10 +1,8 @@
 """Stock nbgrader commands, mixed with ours, as an instructor would type them; and what their pages show."""
 
-import base64
 import html
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +24,6 @@ from fake_runs import (
     solved_notebook,
 )
 from jupyter_client.provisioning import KernelProvisionerFactory
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.validator import Validator
 
@@ -50,9 +47,6 @@ c.CourseDirectory.db_url = "sqlite:///course/gradebook.db"
 """
 FULL = CHECKS | {"run-evidence": RUN}
 LOST = {"check-train-step": 0}  # of one whose train_step raises
-PIXEL = base64.b64encode(
-    base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
-).decode()
 
 
 def nbgrader(course, *arguments, path=SYSTEM):
@@ -141,49 +135,10 @@ def short_course(new_lab_course):
     return new_lab_course
 
 
-ESSAY = """At $a < b$ the knee is $$9a/b$$ as **measured** ![plot](attachment.png)
-
-<script>alert('markdown')</script> <img src=x onerror=alert(1)> <iframe src="https://evil.example"></iframe>
-
-[mine](javascript:alert(2)) <a href="javascript:alert(3)" onclick="alert(4)">x</a> <style>body { display: none }</style>
-"""
-
-
-def hostile_notebook():
-    """Right on everything but train_step; markup wherever a student can put some."""
-    answers = {
-        "q-knee": ESSAY,
-        "ex-train-step": "def train_step(model, images, labels, optimizer, loss_fn):\n"
-        "    raise ValueError('<script>alert(5)</script>')  # <script>alert(6)</script>",
-    }
-    notebook = keep(solved_notebook(answers))
-    outputs = [
-        new_output("display_data", {"text/html": "<script>alert(7)</script>", "text/plain": "<b>plain</b>"}),
-        new_output("display_data", {"application/javascript": "alert(8)"}),
-        new_output("display_data", {"image/svg+xml": "<svg onload='alert(9)'></svg>"}),
-        new_output("display_data", {"image/png": PIXEL}),
-        new_output("stream", text="</pre><script>alert(10)</script>"),
-    ]
-    # The cell makes them again where nbgrader executes it.
-    source = (
-        "from IPython.display import HTML, Javascript, SVG, display\n"
-        "display(HTML('<script>alert(7)</script><b onclick=\"alert(11)\">x</b>'), Javascript('alert(8)'))\n"
-        'display(SVG(\'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(9)"></svg>\'))\n'
-        "print('</pre><script>alert(10)</script>')"
-    )
-    mine = new_code_cell(source, outputs=outputs, id="mine")
-    notebook.cells += [mine, new_markdown_cell("<script>alert(12)</script>", id="more")]
-    return notebook
-
-
-def assert_harmless(page):
-    """Scripts are formgrader's own, which carry the nonce; see tests/hostile/test_reading.py for the rest."""
-    assert page.count("<script") == page.count('<script nonce="N"')
-    assert not re.search(r"<[^>]*\s(onclick|onload|onerror|href|src)=[^>]*(alert|evil)", page)
-    assert "<iframe" not in page and "[a picture from elsewhere: attachment.png]" in page
-    # What a student may write stays: mathematics, emphasis, and the tags as text.
-    assert "$a &lt; b$" in page and "$$9a/b$$" in page and "<strong>measured</strong>" in page
-    assert "&lt;script&gt;alert('markdown')&lt;/script&gt;" in page
+def wrong_notebook():
+    """Right on everything but train_step, with one question answered."""
+    raises = "def train_step(model, images, labels, optimizer, loss_fn):\n    raise ValueError('<b>not yet</b>')"
+    return keep(solved_notebook({"q-knee": "At $9a/b$.", "ex-train-step": raises}))
 
 
 def test_generate_and_validate(fresh_course):
@@ -203,9 +158,9 @@ def test_generate_and_validate(fresh_course):
 def test_either_order_gives_the_same_scores_and_the_pages_tell_why(short_course, hand_in, graded_here, autograde_again):
     course = short_course
     hand_in("ada", keep(solved_notebook()))
-    folder = hand_in("bob", hostile_notebook())
+    folder = hand_in("bob", wrong_notebook())
     text = (HONEST_RUN / "assessment.out").read_text().splitlines()
-    text[1] = "<script>alert('x')</script> $$x$$ [a](javascript:b)"
+    text[1] = "no line of an epoch"
     (folder / "run" / "assessment.out").write_text("\n".join(text) + "\n")
     # In what a student runs, the cell that checks the run folder fails; bob's first cell, and ada's, end well.
     expected = {
@@ -216,12 +171,10 @@ def test_either_order_gives_the_same_scores_and_the_pages_tell_why(short_course,
     grade_lab("1", course)  # ours first: makes the assignment too
     assert {student: scores(course, student) for student in expected} == expected
     feedback_again(course)
-    assert_harmless(feedback(course, "bob"))
-    assert_harmless(formgrader(course, "bob"))
     for page in (feedback(course, "bob"), formgrader(course, "bob")):
         shown = html.unescape(page)
         assert "9 of 10 points" in shown and "assessment.out line 2" in shown
-        assert "your function raised: ValueError: '<script>alert(5)</script>'" in shown
+        assert "your function raised: ValueError: '<b>not yet</b>'" in shown
         assert "0 of 6 points" in shown and "10 of 10 points" in shown  # the loop is judged by itself
         assert shown.count("7 of 7 points") == list(CHECKS.values()).count(7)
     assert "10 of 10 points" in feedback(course, "ada") and "6 of 6 points" in feedback(course, "ada")
@@ -230,8 +183,6 @@ def test_either_order_gives_the_same_scores_and_the_pages_tell_why(short_course,
         autograde_again(course, student)
     assert {student: scores(course, student) for student in expected} == expected
     feedback_again(course)
-    assert_harmless(feedback(course, "bob"))  # now with what the cells printed when nbgrader executed them
-    assert_harmless(formgrader(course, "bob"))
     assert "9 of 10 points" in feedback(course, "bob")
 
     grade_lab("1", course, ["bob"], force=True)  # ours again, after
@@ -255,7 +206,7 @@ def test_either_order_gives_the_same_scores_and_the_pages_tell_why(short_course,
 def test_nbgrader_alone_gives_the_same_scores(short_course, hand_in, bench_of, autograde_again, monkeypatch):
     course = short_course
     monkeypatch.setattr(nbgrader_hooks, "_context", lambda lab, course, source: bench_of(course))
-    folder = hand_in("bob", hostile_notebook())
+    folder = hand_in("bob", wrong_notebook())
     (folder / "timestamp.txt").write_text("2026-11-20 22:30:00 UTC")
     (folder / "run" / "model.safetensors").unlink()
     succeeded(NbGraderAPI(config=nbgrader_settings(course)).generate_assignment(LAB))

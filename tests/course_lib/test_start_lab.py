@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import click
@@ -221,11 +220,3 @@ def test_the_cluster_section_names_files_that_a_student_has(all_labs, name):
     assert not [path for path in programs if f"{name}/run/" not in path and not (all_labs / path).is_file()]
     numbers = re.findall(r"(?:lab\.sbatch|lab sweep|lab run|NUMBER=) ?(\d\d)", section)
     assert set(numbers) <= {name[:2]}
-
-
-def test_the_copy_s_scripts_are_bash_with_the_scheduler_s_options_before_the_commands(all_labs):
-    for path in (all_labs / "deploy").glob("*/*.*b*"):
-        assert subprocess.run(["bash", "-n", path]).returncode == 0
-        lines = path.read_text().splitlines()
-        first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
-        assert not [line for line in lines[first:] if line.startswith(("#SBATCH", "#PBS"))], path

@@ -13,7 +13,6 @@ import sys
 import time
 import uuid
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from pathlib import Path
 from unittest import mock
 
@@ -28,7 +27,6 @@ import pytest
 from exhibits import CELLS, EXHIBITS, HONEST, LAB, Exhibit, Submission, World, lay_out
 
 from autograde.gradebook.scores import nbgrader_settings, open_gradebook
-from autograde.reports.reading.feedback import page_or_scores
 from autograde.rubric.verdict import Verdict, load_verdict, verdict_path
 from autograde.sandbox.bubblewrap import missing_sandbox
 
@@ -229,42 +227,7 @@ def test_nothing_is_left_running_or_lying_about(batch):
     assert lying == []
 
 
-# --- who reads it -----------------------------------------------------------------------------------------------------
-
-
-class Reader(HTMLParser):
-    """Finds markup of the exhibits that is markup."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self._element = ""
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        self._element = tag
-        for name, value in attributes:
-            value = (value or "").lower()
-            loaded = name in ("src", "action", "formaction", "srcdoc", "style", "data") and "hostile" in value
-            run = "hostile()" in value and (name.startswith("on") or value.strip().startswith("javascript"))
-            if loaded or run:
-                self.found.append(f"<{tag} {name}={value!r}>")
-
-    def handle_startendtag(self, tag, attributes):
-        self.handle_starttag(tag, attributes)
-        self._element = ""
-
-    def handle_endtag(self, tag):
-        self._element = ""
-
-    def handle_data(self, data):
-        if self._element in ("script", "style") and ("hostile" in data or "display: none }" in data):
-            self.found.append(f"<{self._element}>{data}")
-
-
-def test_the_reader_of_markup_finds_it():
-    assert len(Reader(injection.MARK).found) == 3
+# --- who reads it; test_reading has feedback and formgrader -----------------------------------------------------------
 
 
 def test_no_page_of_the_report_holds_their_markup(batch):
@@ -274,9 +237,8 @@ def test_no_page_of_the_report_holds_their_markup(batch):
     assert len(pages) > len(batch.exhibits)
     for page in pages:
         html = page.read_text(encoding="utf-8")
-        assert Reader(html).found == [], page
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", html), page
-        assert "<script" not in html
+        assert not re.search("<(script|img|iframe)", html), page
 
 
 def test_no_cell_of_the_table_is_a_formula(batch):
@@ -287,26 +249,3 @@ def test_no_cell_of_the_table_is_a_formula(batch):
     for row in rows:
         assert len(row) == len(rows[0])
         assert not any(re.match(r"[=+@\t\r]|-[^0-9]", cell) or "<" in cell for cell in row)
-
-
-@pytest.fixture(scope="session")
-def feedback(batch):
-    done = batch.command("nbgrader", "generate_feedback", LAB, "--student", "markup-*")
-    assert done.returncode == 0, done.stderr
-    return list((batch.world.course / "feedback").rglob("*.html"))
-
-
-def test_no_page_of_feedback_holds_their_markup(batch, feedback):
-    assert len(feedback) == sum(exhibit.student.startswith("markup-") for exhibit in batch.exhibits)
-    for page in feedback:
-        assert Reader(page.read_text(encoding="utf-8")).found == [], page
-
-
-def test_nor_does_a_page_of_formgrader(batch):
-    course = batch.world.course
-    for student in (each.student for each in batch.exhibits if each.student.startswith("markup-")):
-        names = {"notebook": LAB, "assignment": LAB, "student": student, "db_url": f"sqlite:///{course}/gradebook.db"}
-        resources = {"notebook_id": LAB, "index": 0, "total": 1, "base_url": "", "student": student, "nbgrader": names}
-        path = course / "autograded" / student / LAB / f"{LAB}.ipynb"
-        page, problem = page_or_scores("course_formgrade", str(path), resources, ["nbgrader.preprocessors.GetGrades"])
-        assert (Reader(page).found, problem) == ([], ""), student

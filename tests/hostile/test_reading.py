@@ -39,6 +39,7 @@ from autograde.sandbox.bubblewrap import missing_sandbox
 BINARIES = Path(sys.executable).parent
 BROKEN = "a-file-that-is-no-notebook"
 STUDENTS = ["ada", BROKEN, *(name.replace("_", "-") for name in READING)]
+SHOWS["ada"] = ("<em>Read</em>", "$a < b$")  # what a student may write stays
 
 
 def small(notebook):
@@ -65,7 +66,7 @@ class Course:
                 notebook = small(submission.notebook)
                 notebook.cells = [c for c in notebook.cells if "nbgrader" in c.metadata and c.id != "run-program"]
                 for name in ("q-knee", "q-first-epoch"):
-                    submission.cell(name).source = "*Read* me."
+                    submission.cell(name).source = "*Read* me: $a < b$."
                 verdict = failed_verdict(rubric, student, f"a reason that quotes {MARK}")
                 if change := READING.get(student.replace("-", "_")):
                     with mock.patch("nbformat.v4.nbbase.validate", lambda *_: None):  # some are no valid cells

@@ -10,14 +10,14 @@ import shutil
 import signal
 from pathlib import Path
 
-import nbformat
 import pytest
 from nbgrader.api import Gradebook
 from one_machine_slurm import finish, start_lab, wait_for
 
 from autograde.rubric.verdict import load_verdict, verdict_path
 from autograde.sandbox.bubblewrap import missing_sandbox
-from tests.autograde.fake_runs import HONEST_RUN, LAB, REPOSITORY, lab_path, released_notebook, solved_notebook
+from tests.autograde.fake_runs import AUTOMATIC, HONEST_RUN, LAB, hand_in_to, released_notebook, solved_notebook
+from tests.autograde.fake_runs import lay_out as lay_out_lab
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
@@ -29,18 +29,13 @@ ANSWERS = {CRASHES: {"ex-train-step": "import os\nos._exit(3)"}, LOOPS: {"ex-tra
 
 def lay_out(root: Path, students) -> Path:
     """A repository of lab 01 with these students' submissions; its course folder."""
-    (root / "labs" / LAB).mkdir(parents=True)
-    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
-    shutil.copy(lab_path(), root / "labs" / LAB)
+    course = lay_out_lab(root)
     for student in students:
-        folder = root / "course" / "submitted" / student / LAB
-        folder.mkdir(parents=True)
-        notebook = released_notebook() if student in BLANK else solved_notebook(ANSWERS.get(student))
-        nbformat.write(notebook, folder / f"{LAB}.ipynb")
-        if student not in BLANK:
-            shutil.copytree(HONEST_RUN, folder / "run")
-    (root / "course" / "grading_secret").write_text("0" * 64)  # the same hidden inputs in every course
-    return root / "course"
+        blank = student in BLANK
+        notebook = released_notebook() if blank else solved_notebook(ANSWERS.get(student))
+        hand_in_to(course, student, notebook, None if blank else HONEST_RUN)
+    (course / "grading_secret").write_text("0" * 64)  # the same hidden inputs in every course
+    return course
 
 
 def start(course: Path, *words: str, **environment: str):
@@ -92,9 +87,9 @@ def expected(tmp_path_factory):
     for student, verdict in verdicts.items():
         flags = [flag.kind for flag in verdict.flags]
         if student in (*HONEST, *BLANK):
-            assert (verdict.score, verdict.max_score) == (0 if student in BLANK else 40, 40), verdict.results
+            assert verdict.max_score == AUTOMATIC and verdict.score == (0 if student in BLANK else AUTOMATIC), student
         else:
-            assert 0 < verdict.score < 40 and {CRASHES: "crash", LOOPS: "limit"}[student] in flags
+            assert 0 < verdict.score < AUTOMATIC and {CRASHES: "crash", LOOPS: "limit"}[student] in flags
     whole = gradebook(course)
     return lambda students: {key: value for key, value in whole.items() if key[0] in students}
 

@@ -1,4 +1,4 @@
-"""Updates lost in races: counted on a shared counter, and measured in a training.
+"""Updates lost in races, measured in a training.
 
 To add to a shared number, a process reads it, adds, and writes it back. If two processes read before either writes, one
 of the two updates is lost.
@@ -6,49 +6,12 @@ of the two updates is lost.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
-from course_lib.distributed.shared_memory.hogwild import hogwild
-
-__all__ = ["LostIncrements", "LostUpdates", "count_lost_increments", "measure_lost_updates"]
-
-
-@dataclass(frozen=True)
-class LostIncrements:
-    """A counter after a race."""
-
-    expected: int  # increments made
-    counted: int  # the counter's value at the end
-
-    @property
-    def lost(self) -> int:
-        return self.expected - self.counted
-
-    @property
-    def fraction(self) -> float:
-        return self.lost / self.expected if self.expected else 0.0
-
-
-def count_lost_increments(processes: int = 2, increments: int = 100_000, *, locked: bool = False) -> LostIncrements:
-    """Increment one shared counter `increments` times in all, divided between the processes.
-
-    Read, add and write are three steps, microseconds apart, so that increments are lost often. The result says nothing
-    about HogWild. With `locked` nothing is lost.
-    """
-    counter = torch.zeros((), dtype=torch.int64)
-    hogwild(_increment, counter, processes, (increments, processes), locked=locked)
-    return LostIncrements(increments, int(counter))
-
-
-def _increment(counter: torch.Tensor, rank: int, lock: contextlib.AbstractContextManager, total: int, of: int) -> None:
-    for _ in range(rank, total, of):
-        with lock:
-            value = counter.item()
-            counter.fill_(value + 1)
+__all__ = ["LostUpdates", "measure_lost_updates"]
 
 
 @dataclass(frozen=True)
