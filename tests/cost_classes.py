@@ -127,7 +127,7 @@ SAMPLE = {
     ),
     "hostile/test_hostile_corpus.py::test_exhibit": (
         # escape
-        "looks_for_secrets", "inherited_descriptors", "other_processes", "writes_where_it_must_not", "network", "exits_in_a_function",
+        "looks_for_secrets", "inherited_descriptors", "other_processes", "network", "exits_in_a_function",
         "kills_everything", "daemon_that_outlives", "run_is_a_link",
         # exhaustion
         "loop_that_ignores_signals", "memory_in_one_process", "prints_a_gigabyte",
@@ -135,7 +135,7 @@ SAMPLE = {
         "patched_comparisons", "answers_before_the_question", "text_that_unpacks", "forged_curve",
         "weights_that_are_a_pickle",
         # injection
-        "markup_in_written_answers", "markup_in_the_record", "markup_in_an_exception",
+        "markup_in_the_record", "markup_in_an_exception",
         # library
         "library_is_read",
         # malformed

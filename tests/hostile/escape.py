@@ -107,58 +107,6 @@ for process in ("1", "2") if os.getuid() != 65534 else ():
 raise RuntimeError(f"seen {seen}, done {done}")
 """)
 
-hostile_code("forbidden_system_calls",
-    "Namespaces, mounts, keyrings, BPF, io_uring, tracing, memory that nobody counts, other users' identities.",
-    train_step=0, flags="crash", reason="allowed \\[\\]", source="""
-import ctypes, os, platform
-libc = ctypes.CDLL(None, use_errno=True)
-calls = {
-    "unshare": (272, 97, 0x10000000), "mount": (165, 40, b"none", b"/tmp", b"tmpfs", 0, 0), "setns": (308, 268, 1, 0),
-    "ptrace": (101, 117, 0, 0, 0, 0), "bpf": (321, 280, 0, 0, 0), "keyctl": (250, 219, 0, -3, 1),
-    "add_key": (248, 217, b"user", b"x", b"y", 1, -3), "io_uring_setup": (425, 425, 1, bytes(200)),
-    "memfd_create": (319, 279, b"x", 0), "shmget": (29, 194, 0, 4096, 0o1600), "semget": (64, 190, 0, 32000, 0o1600),
-    "msgget": (68, 186, 0, 0o1600), "vmsplice": (278, 75, 1, 0, 0, 0), "perf_event_open": (298, 241, bytes(128), 0, -1, -1, 0),
-    "userfaultfd": (323, 282, 0), "process_vm_readv": (310, 270, 1, 0, 0, 0, 0, 0), "setuid": (105, 146, 0),
-    "open_by_handle_at": (304, 265, -1, 0, 0), "pivot_root": (155, 41, b"/tmp", b"/tmp"), "reboot": (169, 142, 0, 0, 0, 0),
-    "clone": (56, 220, 0x10000011, 0, 0, 0, 0), "sethostname": (170, 161, b"x", 1), "settimeofday": (164, 170, bytes(16), 0),
-}
-column = platform.machine() == "aarch64"
-allowed = []
-for name, (*numbers, arguments) in ((n, (c[0], c[1], c[2:])) for n, c in calls.items()):
-    result = libc.syscall(ctypes.c_long(numbers[column]), *arguments)
-    if name == "clone" and result == 0:
-        os._exit(0)
-    if result >= 0:
-        allowed.append(name)
-raise RuntimeError(f"allowed {allowed}")
-""")
-
-
-@exhibit(train_step=0, flags="crash", reason="wrote \\[\\]")
-def writes_where_it_must_not(submission: Submission, world: World) -> str:
-    """Writes to the host's folders, the kernel's settings, core_pattern, control groups, the Python environment."""
-    return f"""
-import os, sys, torch, course_lib
-wrote = []
-folders = [{str(world.folder)!r}, {str(world.course)!r}, "/", "/usr", "/etc", "/root", "/dev", "/proc/sys/kernel", "/home",
-           "/sys/fs/cgroup", os.path.dirname(torch.__file__), os.path.dirname(course_lib.__file__), sys.prefix, "/data"]
-paths = [os.path.join(folder, "written-by-a-student") for folder in folders]
-paths += ["/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/vm/overcommit_memory",
-          "/proc/self/oom_score_adj.", "/proc/sysrq-trigger", "/proc/1/oom_score_adj", "/proc/1/comm", course_lib.__file__,
-          torch.__file__, "/etc/passwd", "/etc/ld.so.cache", sys.executable, "/sys/devices/system/cpu/cpu1/online"]
-for path in paths:
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT)
-        if path.startswith("/proc"):
-            os.write(file, b"|/tmp/x")
-        os.close(file)
-        wrote.append(path)
-    except OSError:
-        pass
-raise RuntimeError(f"wrote {{wrote}}")
-"""
-
-
 # --- network ----------------------------------------------------------------------------------------------------------
 
 
@@ -252,25 +200,10 @@ if os.fork() == 0:
 # --- names in the submission's folder ---------------------------------------------------------------------------------
 
 
-@exhibit(**NONE_OF_THEM, flags="missing", reason="is a symbolic link, which is not followed")
-def notebook_is_a_link(submission: Submission, world: World) -> None:
-    """The notebook is a link to a file of the host."""
-    submission.path.symlink_to("/etc/passwd")
-
-
 @exhibit(reason="is not a plain folder")
 def run_is_a_link(submission: Submission, world: World) -> None:
     """run/ is a link to an honest student's run folder."""
     (submission.folder / "run").symlink_to(world.course / "submitted" / "ada" / LAB / "run")
-
-
-@exhibit(reason="run/run.json is a symbolic link")
-def record_is_a_link(submission: Submission, world: World) -> None:
-    """run.json is a link to the gradebook, the curve one to the course's secret."""
-    run = submission.run()
-    for name, target in (("run.json", "gradebook.db"), ("learning_curve.csv", "grading_secret")):
-        (run / name).unlink()
-        (run / name).symlink_to(world.course / target)
 
 
 @exhibit(flags="missing", reason="run/model.safetensors is a symbolic link")

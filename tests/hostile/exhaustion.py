@@ -52,13 +52,6 @@ for _ in range(100_000):
         os._exit(0)
 """)
 
-hostile_code("threads", "Threads that sleep, without end.",
-    **UNKNOWN | {"train_step": 0}, flags="limit", reason="processes|threads|memory", slow=True, source="""
-import threading, time
-while True:
-    threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
-""")
-
 hostile_code("memory_in_one_process", "One process takes and fills memory until there is none.",
     train_step=0, flags="limit", reason="out of memory", answers="train-step", source="""
         def train_step(model, images, labels, optimizer, loss_fn):
@@ -94,14 +87,6 @@ hostile_code("fills_the_disk", "Writes until the disk is full, and lets the erro
 for number in range(1000):
     with open(f"/tmp/{number}", "wb") as file:
         file.write(bytes(100 << 20))
-""")
-
-hostile_code("files_without_number",
-    "Empty files without end: they take no disk, and a kilobyte of the kernel's memory each.",
-    train_step=0, flags="limit", reason="files|disk|memory", source="""
-import os
-for number in range(100_000_000):
-    os.close(os.open(f"/dev/shm/{number}", os.O_CREAT))
 """)
 
 hostile_code("prints_a_gigabyte", "A gigabyte to standard output and to standard error.",

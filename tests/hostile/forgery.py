@@ -214,35 +214,6 @@ hostile_code("waits_for_the_device",
                 pass
         """)
 
-hostile_code("message_of_an_exabyte", "Announces an answer of 2^60 bytes.",
-    train_step=0, reason="at most .* are read", flags="limit", runner=True,
-    source='find_the_runner().channel.sendall(struct.pack(">QQ", 1 << 60, 0))\ntime.sleep(5)')
-
-
-@exhibit(
-    train_step=0, reason="not in the format|something other than numbers|where it says", flags="escape", runner=True
-)
-def pickled_array(submission: Submission, world: World) -> str:
-    """Sends an .npy array of objects, whose pickle would make a file in a folder of the host."""
-    return f"""
-import io, numpy
-
-class Payload:
-    def __reduce__(self):
-        return os.mkdir, ({str(world.folder / "unpickled")!r},)
-
-file = io.BytesIO()
-numpy.save(file, numpy.array([Payload()], dtype=object), allow_pickle=True)
-say({{"$array": [0, len(file.getvalue())]}}, file.getvalue())
-time.sleep(5)
-"""
-
-
-hostile_code("one_blob_many_times",
-    "Sends 60 MB once and refers to them a hundred thousand times, which would be 6 TB in the grader's memory.",
-    train_step=0, reason="more than it holds bytes", flags="escape", runner=True,
-    source='say([{"$bytes": [0, 60_000_000]}] * 100_000, bytes(60_000_000))\ntime.sleep(5)')
-
 hostile_code("text_that_unpacks",
     "Sends 60 MB of empty lists, which are a gigabyte as objects, before anything is counted.",
     train_step=0, reason="at most .* are read", flags="limit", runner=True, source="""
@@ -254,17 +225,6 @@ time.sleep(5)
 hostile_code("empty_object",
     "Sends objects that the decoder might not have thought of: one without a key, headers that are no Python.",
     train_step=0, reason="not in the format", flags="escape", runner=True, source="say({})\ntime.sleep(5)")
-
-hostile_code("dribbled_bytes",
-    "Sends an answer one byte every fifth of a second, so that something always comes and it never ends.",
-    train_step=0, flags="limit", reason="timed out", slow=True, runner=True, source="""
-channel = find_the_runner().channel
-channel.sendall(struct.pack(">QQ", 1000, 0))
-while True:
-    channel.sendall(b" ")
-    time.sleep(0.2)
-""")
-
 
 # --- forged evidence of a run -----------------------------------------------------------------------------------------
 
@@ -321,27 +281,6 @@ def only_a_record(submission: Submission, world: World) -> None:
         (run / name).unlink()
 
 
-@exhibit(run=9, reason="accuracy is 0.951 in assessment.out")
-def forged_transcript(submission: Submission, world: World) -> None:
-    """A transcript of a better run than the learning curve tells of."""
-    path = submission.run() / "assessment.out"
-    path.write_text(path.read_text().replace("Validation Accuracy = 0.8", "Validation Accuracy = 0.9"))
-
-
-@exhibit(run=8, reason="run.json is of lab")
-def record_of_another_lab(submission: Submission, world: World) -> None:
-    """The run record of another lab."""
-    with submission.record() as record:
-        record["lab"] = "02_ddp"
-
-
-@exhibit(run=8, reason="the run used synthetic data")
-def synthetic_data(submission: Submission, world: World) -> None:
-    """Trained on made-up images, which are easier."""
-    with submission.record() as record:
-        record["data"]["provenance"] = "synthetic"
-
-
 @exhibit(flags="forged", reason="the submitted weights score 0.[01]")
 def weights_of_zeros(submission: Submission, world: World) -> None:
     """Weights of the right shapes, all zero."""
@@ -394,20 +333,3 @@ def network_of_width_64(submission: Submission, world: World) -> None:
     """A run record that asks the grader to build the widest network there is and to try it."""
     with submission.record() as record:
         record["parameters"]["width"] = 64
-
-
-@exhibit(reason="NaN is not a JSON number")
-def not_a_number_everywhere(submission: Submission, world: World) -> None:
-    """NaN and 1e999 in the record and the curve: comparisons with them are false, so a careless check passes."""
-    run = submission.run()
-    text = (run / "learning_curve.csv").read_text().splitlines()
-    (run / "learning_curve.csv").write_text("\n".join([text[0], text[1], "1,3,1,1,nan,nan,nan,nan"]) + "\n")
-    record = (run / "run.json").read_text()
-    (run / "run.json").write_text(record.replace('"target_accuracy": 0.86', '"target_accuracy": NaN'))
-
-
-@exhibit(run=0, flags="missing", reason="beyond 1e\\+12|beyond|a number that|digits|whole number")
-def numbers_without_end(submission: Submission, world: World) -> None:
-    """Numbers of thousands of digits in the run record."""
-    path = submission.run() / "run.json"
-    path.write_text(path.read_text().replace('"world_size": 1', '"world_size": ' + "9" * 9000))

@@ -19,25 +19,6 @@ LINK = "[press](javascript:hostile())"
 ANYTHING = f"{FORMULA}\n{MARK}{TERMINAL}{LINK}"
 
 
-@exhibit()
-def markup_in_written_answers(submission: Submission, world: World) -> None:
-    """HTML, scripts and script links in the answers in words, which feedback shows as Markdown."""
-    for name in ("q-knee", "q-first-epoch"):
-        submission.cell(name).source = (
-            f"{ANYTHING}\n\n<style>body {{ display: none }}</style>\n\n<svg onload=hostile()>\n\n"
-            '<form action="//192.0.2.1/hostile"><button>grade</button></form>\n\n$x<script>hostile()</script>$\n\n'
-            "`<script>hostile()</script>`\n\n    <script>hostile()</script>\n\n<!-- <script>hostile()</script> -->"
-        )
-
-
-@exhibit()
-def markup_in_added_cells(submission: Submission, world: World) -> None:
-    """The same in text, raw and code cells of one's own."""
-    for kind in ("markdown", "raw"):
-        submission.add(ANYTHING, kind)
-    submission.add("# " + MARK)
-
-
 @exhibit(train_step=0, flags="tampered crash", reason="SyntaxError")
 def markup_in_raw_answers(submission: Submission, world: World) -> None:
     """An answer turned into a raw cell that holds markup."""

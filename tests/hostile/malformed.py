@@ -12,9 +12,6 @@ from nbformat.v4 import new_code_cell, new_output
 hostile_text("not_json", "A file of another program.",
     **NONE_OF_THEM, flags="missing", reason="is not JSON", text="PK\x03\x04 a word processor's file")
 
-hostile_text("empty_file", "A notebook of no bytes.",
-    **NONE_OF_THEM, flags="missing", reason="is not JSON", text="")
-
 
 @exhibit(**NONE_OF_THEM, reason="no submission|is missing|hand in")
 def nothing_at_all(submission: Submission, world: World) -> None:
@@ -22,22 +19,10 @@ def nothing_at_all(submission: Submission, world: World) -> None:
     submission.save = lambda: None
 
 
-@exhibit(**NONE_OF_THEM, flags="missing", reason="is not UTF-8|is not JSON")
-def not_text(submission: Submission, world: World) -> None:
-    """A notebook of bytes that are no text."""
-    submission.path.write_bytes(b"\xff\xfe" + bytes(range(256)))
-
-
 @exhibit(**NONE_OF_THEM, flags="missing", reason="is not a plain file")
 def notebook_is_a_folder(submission: Submission, world: World) -> None:
     """A folder in the notebook's place."""
     submission.path.mkdir()
-
-
-@exhibit(**NONE_OF_THEM, flags="missing", reason="at most 100,000,000 are read")
-def notebook_of_100_megabytes(submission: Submission, world: World) -> None:
-    """A notebook with 100 MB in one cell."""
-    submission.add("#" * 100_000_000)
 
 
 @exhibit(flags="limit")
@@ -47,29 +32,9 @@ def outputs_of_25_megabytes(submission: Submission, world: World) -> None:
     submission.cell("ex-train-step").outputs = [plot] * 25
 
 
-hostile_text("escaped_quotes_without_end",
-    "30 MB of escaped quotes: each could be taken for the beginning of a string.",
-    **NONE_OF_THEM, flags="missing", reason="at most 20,000,000 are read without outputs",
-    text='{"cells": [' + '\\"' * 15_000_000)
-
-hostile_text("empty_lists_without_end", "30 MB of empty lists, which are gigabytes when they are parsed.",
-    **NONE_OF_THEM, flags="missing", reason="too many pieces",
-    text='{"nbformat": 4, "cells": [' + "[]," * 10_000_000 + "[]]}")
-
 hostile_text("nested_json", "JSON that is nested 100,000 deep.",
     **NONE_OF_THEM, flags="missing", reason="nested too deeply",
     text='{"nbformat": 4, "cells": ' + "[" * 100_000 + "]" * 100_000 + "}")
-
-
-@exhibit(**NONE_OF_THEM, flags="missing", reason="50,0.. cells|cells, at most")
-def cells_without_end(submission: Submission, world: World) -> None:
-    """A notebook of 50,000 cells."""
-    submission.notebook.cells += [new_code_cell("x = 1") for _ in range(50_000)]
-
-
-hostile_text("number_of_a_million_digits", "JSON numbers that take long to read.",
-    **NONE_OF_THEM, flags="missing", reason="number that is too long",
-    text='{"nbformat": 4, "nbformat_minor": ' + "9" * 1_000_000 + "}")
 
 
 @exhibit()
@@ -147,11 +112,6 @@ def two_thousand_long_cells(submission: Submission, world: World) -> None:
     """As many cells of one's own as are read, alike and long, so that whatever compares them has much to do."""
     for number in range(1_500):
         submission.add("# " + "alike and long " * 100 + str(number), at=5)
-
-hostile_text("cells_that_are_no_cells", "Lists, numbers and null where a cell, a source, an id or metadata should be.",
-    **NONE_OF_THEM, flags="missing", reason="cell 1 is no cell|no cell, but|has the type",
-    text=json.dumps({"nbformat": 4, "cells": [None, 7, [], {"cell_type": ["code"], "source": {"a": 1}}]}))
-
 
 @exhibit(**NONE_OF_THEM, flags="missing", reason="lacks this answer|not answered|NotImplementedError")
 def notebook_of_another_lab(submission: Submission, world: World) -> None:

@@ -2,36 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import shutil
-from pathlib import Path
 
 from exhibits import HONEST_RUN, LAB, Submission, World, exhibit
-
-
-def _times(folder: Path, change) -> None:
-    """Write other times into the learning curve; `change` makes a field of an epoch and its time."""
-    curve = folder / "learning_curve.csv"
-    head, zeros, *rows = curve.read_text().splitlines()
-    fields = [row.split(",") for row in rows]
-    rows = [",".join([row[0], change(int(row[0]), float(row[1])), *row[2:]]) for row in fields]
-    curve.write_text("\n".join([head, zeros, *rows]) + "\n")
-
-
-@exhibit(reason="run/program/ is not a plain folder")
-def program_folder_is_a_link(submission: Submission, world: World) -> None:
-    """The program's folder is a link to an honest student's."""
-    (submission.folder / "run").mkdir()
-    (submission.folder / "run" / "program").symlink_to(world.course / "submitted" / "ada" / LAB / "run" / "program")
-
-
-@exhibit(reason="run/program/ is not a plain folder")
-def program_folder_is_a_file(submission: Submission, world: World) -> None:
-    """The program's folder is a file, which holds a record."""
-    (submission.folder / "run").mkdir()
-    (submission.folder / "run" / "program").write_text(json.dumps({"program": "program"}))
 
 
 @exhibit(reason="run/program/ is not a plain folder")
@@ -96,28 +71,3 @@ def one_run_for_two(submission: Submission, world: World) -> None:
 def another_program(submission: Submission, world: World) -> None:
     """A run of another program, whose name is markup."""
     submission.program("<script>hostile()</script>")
-
-
-@exhibit(program=7, reason="time is 'nan', a finite number was expected")
-def times_that_are_no_numbers(submission: Submission, world: World) -> None:
-    """Not a number is neither more nor less than any budget, nor than the run's wall clock; the weights are honest."""
-    _times(submission.program(), lambda epoch, time: "nan")
-
-
-@exhibit(program=7, reason="cumulative time is .* in assessment.out")
-def times_made_shorter(submission: Submission, world: World) -> None:
-    """A thousandth of the time in the learning curve: the rest of the run is honest, and the transcript tells."""
-    _times(submission.program(), lambda epoch, time: f"{time / 1000:.6g}")
-
-
-@exhibit(program=7, reason="cumulative seconds can only grow")
-def last_time_made_shorter(submission: Submission, world: World) -> None:
-    """Only the last row's time, the one that is compared with the budget, is made shorter."""
-    _times(submission.program(), lambda epoch, time: "1" if epoch == 8 else f"{time:.6g}")
-
-
-@exhibit(program=7, reason="run.json has 1 s from started to ended")
-def trained_longer_than_it_ran(submission: Submission, world: World) -> None:
-    """A record of a run that began when it ended."""
-    with submission.record(submission.program()) as record:
-        record |= {"started": "2026-11-20T10:00:00+00:00", "ended": "2026-11-20T10:00:01+00:00"}
