@@ -49,6 +49,10 @@ def unpacked(name):
 _open_shipped = staged._open_shipped
 
 
+def unpacked_once():
+    return mock.patch.object(staged, "_open_shipped", lambda entry: unpacked(entry.name))
+
+
 @cache
 def libraries_stay():
     """A program collects garbage before it leaves its group: it need not look at what DistributedDataParallel imports."""
@@ -104,10 +108,7 @@ def groups_of_threads():
     multi_threaded_pg._install_threaded_pg()
     torch._C._distributed_c10d._set_thread_isolation_mode(True)
     try:
-        with (
-            mock.patch.object(message_broker, "time", clock),
-            mock.patch.object(staged, "_open_shipped", lambda entry: unpacked(entry.name)),
-        ):
+        with mock.patch.object(message_broker, "time", clock), unpacked_once():
             yield
     finally:
         torch._C._distributed_c10d._set_thread_isolation_mode(False)
