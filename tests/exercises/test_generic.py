@@ -30,7 +30,6 @@ from course_lib.exercises import Finding, answers_of, exercises_of, known_labs
 from course_lib.exercises.expected import computed, up_to_date
 from course_lib.exercises.judging import Raised, judge, observe_here
 from course_lib.exercises.labs.lab09 import own_process
-from course_lib.exercises.ranks import launched_ranks
 from course_lib.runs.run_evidence.course import full_name
 
 HERE = Path(__file__).resolve().parent
@@ -167,11 +166,6 @@ def visible(lab, name, functions):
     check(f"{lab}.{name}", functions if len(functions) > 1 else functions[0])
 
 
-def hanging_ranks_given_up(hang):
-    """Ranks that wait for ever do so in less time, too."""
-    return mock.patch.object(launched_ranks, "TIMEOUT", 4.0) if hang else contextlib.nullcontext()
-
-
 def barriers_given_up():
     """Processes of a wrong answer wait for those that never come in less time, too."""
     return mock.patch.object(own_process, "_observe", impatient.observe)
@@ -193,8 +187,7 @@ def loses(lab, name, functions, lost, words, seeds, look):
     assert all(finding.hint for finding in found[0].values() if not finding.passed)
     if not look:
         return
-    patience = (hanging_ranks_given_up(words in ("deadlock", "wait")), barriers_given_up())
-    with pytest.raises(CheckFailed) as refused, patience[0], patience[1]:
+    with pytest.raises(CheckFailed) as refused, barriers_given_up():
         visible(lab, name, functions)
     assert words.lower() in str(refused.value).lower()
 
