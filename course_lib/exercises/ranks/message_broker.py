@@ -35,8 +35,6 @@ class Message:
     nbytes : int
     round : int
         Steps that had to come before it, and itself: Lamport's clock, in which a rank sends one message a step.
-    number : int
-        In the order in which they were posted.
     """
 
     source: int
@@ -44,7 +42,6 @@ class Message:
     tag: int
     nbytes: int
     round: int
-    number: int
     taken: bool = False
 
 
@@ -95,7 +92,8 @@ class MessageBroker:
     def evidence(self) -> dict[str, Any]:
         """For an observation: ``(source, destination, bytes)`` of each message, their rounds, and whether all arrived."""
         messages = [(message.source, message.destination, message.nbytes) for message in self.messages]
-        return {"messages": messages, "rounds": self.rounds(), "taken": self.all_taken()}
+        rounds = max((message.round for message in self.messages), default=0)
+        return {"messages": messages, "rounds": rounds, "taken": all(message.taken for message in self.messages)}
 
     @property
     def answers(self) -> Mapping[str, Callable[..., Any]]:
@@ -106,14 +104,6 @@ class MessageBroker:
     def sent(self) -> list[int]:
         """Bytes that each rank sent."""
         return [sum(message.nbytes for message in self.messages if message.source == rank) for rank in range(self.size)]
-
-    def rounds(self) -> int:
-        """Steps that the whole took."""
-        return max((message.round for message in self.messages), default=0)
-
-    def all_taken(self) -> bool:
-        """Whether every message has been received."""
-        return all(message.taken for message in self.messages)
 
     def leave(self, rank: int, raised: Any = False) -> None:
         """A rank's function has returned, or raised."""
@@ -132,7 +122,7 @@ class MessageBroker:
         if len(self.messages) >= MOST or self._bytes > MOST_BYTES:
             return "far too many messages"
         self._clock[rank] += 1
-        message = Message(rank, destination, tag, nbytes, self._clock[rank], len(self.messages))
+        message = Message(rank, destination, tag, nbytes, self._clock[rank])
         self.messages.append(message)
         asking = next((one for one in self._asking if _fits(one, message)), None)
         if asking is None:
