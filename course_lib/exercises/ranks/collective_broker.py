@@ -181,7 +181,7 @@ class CollectiveBroker(MessageBroker):
             return self.fault or self._stopped() or None
         return collective.ended[collective.members.index(rank)]
 
-    def _place(self, name: str, number: int) -> str:
+    def _waited_for(self, name: str, number: int) -> str:
         """As `MessageBroker`'s; of a message without its other end, which a hidden check must not tell."""
         if name != "result":
             return "a send" if name == "taken" else "a receive"

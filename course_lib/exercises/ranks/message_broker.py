@@ -81,7 +81,7 @@ class MessageBroker:
         """What a rank is answered that asks ``outside(name, *args)``."""
         reply = self.answers[name](rank, *args)
         if name in WAITS and reply is WAITS[name]:
-            self._waits_in[rank] = self._place(name, *args)
+            self._waits_in[rank] = self._waited_for(name, *args)
             self._unanswered[rank] += 1
         else:
             self._unanswered[rank] = 0
@@ -191,8 +191,8 @@ class MessageBroker:
         self.fault = f"deadlock: {', '.join(filter(None, [*waiting, gone]))}"
         return self.fault
 
-    def _place(self, name: str, number: int) -> str:
-        """What a rank waits in that asks ``outside(name, number)``."""
+    def _waited_for(self, name: str, number: int) -> str:
+        """What a rank waits for that asks ``outside(name, number)``."""
         if name == "taken":
             return f"a send to rank {self.messages[number].destination}"
         source = next(source for each, source, *_ in self._asking if each == number)

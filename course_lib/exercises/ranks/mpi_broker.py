@@ -30,8 +30,8 @@ class MPIBroker(CollectiveBroker):
         super().__init__(size)
         self.buffered = False
 
-    def _place(self, name: str, number: int) -> str:
-        return {"taken": "comm.send", "collect": "comm.recv"}.get(name) or super()._place(name, number)
+    def _waited_for(self, name: str, number: int) -> str:
+        return {"taken": "comm.send", "collect": "comm.recv"}.get(name) or super()._waited_for(name, number)
 
     @property
     def answers(self) -> Mapping[str, Callable[..., Any]]:
