@@ -12,7 +12,8 @@ from autograde.checks import described
 from autograde.checks.described import observer_source
 from course_lib.checks import CheckFailed
 from course_lib.exercises import exercises_of
-from course_lib.exercises.ranks.collective_broker import NAMES, PATIENCE, CollectiveBroker
+from course_lib.exercises.ranks.collective_broker import NAMES, CollectiveBroker
+from course_lib.exercises.ranks.message_broker import PATIENCE
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 generic = importlib.import_module("test_generic")

@@ -1,10 +1,11 @@
 """Every described exercise: right answers earn everything, each mistake loses its parts, in both checks.
 
 Nothing of a mistake needs a sandbox: it is judged here, on one seed in `make test` and on 20 others in CI. Where a judgement is
-costly, CI has 3 seeds for a right answer, 1 for a wrong one, and `make test-all` 20; `make test` has the first mistake and wrong answer of an exercise on ranks, and
-none of those in a table's COSTLY. The cases of the visible check are always the same, so
-it is called once, beside the fewer seeds that judge the answer. `test_in_the_sandbox.py` judges one right and one wrong answer
-of each exercise there. `tables/labNN_answers.py` says what is lost.
+costly, CI has 3 seeds for a right answer, 1 for a wrong one, and `make test-all` 20; `make test` has the first mistake and wrong
+answer of an exercise on ranks, and none of those in a table's COSTLY. The cases of the visible check are always the same, so it
+is called once, beside the fewer seeds that judge the answer. On ranks it starts processes, which takes longest: there `make test`
+calls it for each solution, and for a wrong answer to a lab's first exercise on ranks; CI for the others.
+`test_in_the_sandbox.py` judges one right and one wrong answer of each exercise there. `tables/labNN_answers.py` says what is lost.
 """
 
 import contextlib
@@ -29,15 +30,15 @@ from course_lib.exercises import Finding, answers_of, exercises_of, known_labs
 from course_lib.exercises.expected import computed, up_to_date
 from course_lib.exercises.judging import Raised, judge, observe_here
 from course_lib.exercises.labs.lab09 import own_process
-from course_lib.exercises.ranks import launched_ranks
 from course_lib.runs.run_evidence.course import full_name
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "tables"), str(HERE.parent / "autograde")]
 impatient = importlib.import_module("impatient")
-judged_in_threads = importlib.import_module("threaded_ranks").judged_in_threads
+threaded_ranks = importlib.import_module("threaded_ranks")
 
 FEW = range(20, 21)  # none of CI's
+THREE = range(3)  # CI's for a right answer that is costly
 TABLES = {lab: importlib.import_module(f"{lab}_answers") for lab in known_labs()}
 EXERCISES = [(lab, name) for lab in known_labs() for name in exercises_of(lab)]
 LOST = {
@@ -53,17 +54,26 @@ RIGHT = [
 
 def costly(lab, name):
     """Whether one judgement takes long."""
-    return exercises_of(lab)[name].ranks > 1 or name in getattr(TABLES[lab], "COSTLY", ())
+    return on_ranks(lab, name) or name in getattr(TABLES[lab], "COSTLY", ())
 
 
-def with_seeds(names, rows, exercise_of=lambda lab, name, *_: (lab, name), soon=lambda *row: True, costly_in_ci=3):
+def on_ranks(lab, name):
+    return exercises_of(lab)[name].ranks > 1
+
+
+def shown_early(lab, name):
+    """Whether `make test` calls the visible check of a wrong answer."""
+    return name not in [each for each in exercises_of(lab) if on_ranks(lab, each)][1:]
+
+
+def with_seeds(names, rows, exercise_of=lambda lab, name, *_: (lab, name), soon=lambda *row: True, costly_in_ci=THREE):
     """Parametrize with rows, each of them with several numbers of seeds; `soon`: whether `make test` has the row."""
     params = []
     for row in rows:
         lab, name = exercise_of(*row)
         thorough, slow = pytest.mark.thorough, pytest.mark.slow
         classes = [(FEW, ())] * soon(*row) + (
-            [(range(costly_in_ci), thorough), (range(20), slow)] if costly(lab, name) else [(range(20), thorough)]
+            [(costly_in_ci, thorough), (range(20), slow)] if costly(lab, name) else [(range(20), thorough)]
         )
         for seeds, marks in classes:
             params.append(
@@ -93,8 +103,8 @@ def expected(lab, name, seed):
 def verdicts(lab, name, functions, seeds):
     """The findings of parts that earn points, for each seed."""
     exercise = exercises_of(lab)[name]
-    if exercise.ranks > 1:
-        yield from (judged_in_threads(lab, name, functions, seed) for seed in seeds)
+    if on_ranks(lab, name):
+        yield from (threaded_ranks.judged_in_threads(lab, name, functions, seed) for seed in seeds)
         return
     for seed in seeds:
         known = expected(lab, name, seed)
@@ -117,6 +127,11 @@ def verdicts(lab, name, functions, seeds):
 
 
 @cache
+def code(text):
+    return compile(text, "<string>", "exec")
+
+
+@cache
 def sources(lab):
     notebook = nbformat.read(HERE.parents[1] / "labs" / full_name(lab) / f"{full_name(lab)}.ipynb", as_version=4)
     return notebook.cells
@@ -131,11 +146,11 @@ def functions_of(lab, name, source=None):
             continue
         text = source if source is not None and cell.id == f"ex-{name}" else cell.source
         if "parameters" in cell.metadata.get("tags", []):
-            exec(text, namespace)
+            exec(code(text), namespace)
             namespace.update(rules.parameters)
         elif cell.id in rules.run or cell.id.startswith("ex-"):
-            with contextlib.redirect_stdout(io.StringIO()):
-                exec(text, namespace)
+            with contextlib.redirect_stdout(io.StringIO()), threaded_ranks.unpacked_once():
+                exec(code(text), namespace)
     return tuple(namespace[function] for function in exercises_of(lab)[name].functions)
 
 
@@ -146,14 +161,9 @@ def warm_ranks():
 
 
 def visible(lab, name, functions):
-    if exercises_of(lab)[name].ranks > 1:
+    if on_ranks(lab, name):
         warm_ranks()
     check(f"{lab}.{name}", functions if len(functions) > 1 else functions[0])
-
-
-def hanging_ranks_given_up(hang):
-    """Ranks that wait for ever do so in less time, too."""
-    return mock.patch.object(launched_ranks, "TIMEOUT", 4.0) if hang else contextlib.nullcontext()
 
 
 def barriers_given_up():
@@ -177,8 +187,7 @@ def loses(lab, name, functions, lost, words, seeds, look):
     assert all(finding.hint for finding in found[0].values() if not finding.passed)
     if not look:
         return
-    patience = (hanging_ranks_given_up(words in ("deadlock", "wait")), barriers_given_up())
-    with pytest.raises(CheckFailed) as refused, patience[0], patience[1]:
+    with pytest.raises(CheckFailed) as refused, barriers_given_up():
         visible(lab, name, functions)
     assert words.lower() in str(refused.value).lower()
 
@@ -199,17 +208,17 @@ def test_another_style_earns_everything(lab, name, which, seeds):
     functions = functions_of(lab, name, TABLES[lab].RIGHT[name][which])
     for findings in verdicts(lab, name, functions, seeds):
         assert all(finding.passed for finding in findings.values()), findings
-    if seeds == FEW:
+    if seeds == (THREE if on_ranks(lab, name) else FEW):
         visible(lab, name, functions)
 
 
 def early(lab, name, mistake):
     """Whether `make test` has a known mistake."""
     first = next(iter(answers_of(lab)[name].mistakes))
-    return not costly(lab, name) or (mistake == first and exercises_of(lab)[name].ranks > 1)
+    return not costly(lab, name) or (mistake == first and on_ranks(lab, name))
 
 
-@with_seeds("lab, name, mistake", LOST, soon=early, costly_in_ci=1)
+@with_seeds("lab, name, mistake", LOST, soon=early, costly_in_ci=range(1))
 def test_a_known_mistake_loses_its_parts_and_is_named(lab, name, mistake, seeds):
     answers = answers_of(lab)[name]
     known = answers.mistakes[mistake]
@@ -217,7 +226,7 @@ def test_a_known_mistake_loses_its_parts_and_is_named(lab, name, mistake, seeds)
         mine or right for mine, right in zip(known.functions, answers.reference or known.functions, strict=True)
     ]
     words = TABLES[lab].SAYS.get(mistake, known.diagnosis)
-    look = early(lab, name, mistake) == (seeds == FEW)
+    look = (early(lab, name, mistake) and shown_early(lab, name)) == (seeds == FEW)
     loses(lab, name, tuple(functions), LOST[lab, name, mistake], words, seeds, look=look)
 
 
@@ -230,13 +239,15 @@ def soon(lab, mistake):
     """Whether `make test` has the mistake, too."""
     name = TABLES[lab].WRONG[mistake][0]
     first = next(other for other, (about, *_) in TABLES[lab].WRONG.items() if about == name)
-    return not costly(lab, name) or (mistake == first and exercises_of(lab)[name].ranks > 1)
+    return not costly(lab, name) or (mistake == first and on_ranks(lab, name))
 
 
-@with_seeds("lab, mistake", WRONG, lambda lab, mistake: (lab, TABLES[lab].WRONG[mistake][0]), soon, costly_in_ci=1)
+@with_seeds(
+    "lab, mistake", WRONG, lambda lab, mistake: (lab, TABLES[lab].WRONG[mistake][0]), soon, costly_in_ci=range(1)
+)
 def test_another_mistake_loses_its_parts(lab, mistake, seeds):
     name, source, lost, words = TABLES[lab].WRONG[mistake]
-    look = soon(lab, mistake) == (seeds == FEW)
+    look = (soon(lab, mistake) and shown_early(lab, name)) == (seeds == FEW)
     loses(lab, name, functions_of(lab, name, source), lost, words, seeds, look=look)
 
 

@@ -1,17 +1,15 @@
 """An exercise on ranks that reach each other through the grader, judged without a sandbox: each rank is a thread.
 
 It is the hidden check, `described._judge`, with the source that a sandbox gets. PyTorch keeps process groups apart by thread
-for tests of its own. A deadlock is noticed by a clock that counts questions, so that a busy machine makes none.
+for tests of its own.
 """
 
 import gc
 import importlib
-import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -23,10 +21,9 @@ from autograde.checks import described
 from autograde.checks.registry import AnswerError
 from course_lib.exercises import Finding, exercises_of
 from course_lib.exercises.judging import plain
-from course_lib.exercises.ranks import broker_process_group, message_broker
+from course_lib.exercises.ranks import broker_process_group
 from data_prep import catalogue, staged
 
-TICK = 0.02  # seconds of the clock for each question
 SOON = 0.0005  # seconds between two questions, where no process is between them
 _RANK = threading.local()
 
@@ -47,6 +44,10 @@ def unpacked(name):
 
 
 _open_shipped = staged._open_shipped
+
+
+def unpacked_once():
+    return mock.patch.object(staged, "_open_shipped", lambda entry: unpacked(entry.name))
 
 
 @cache
@@ -100,14 +101,10 @@ def as_before(functions):
 @contextmanager
 def groups_of_threads():
     libraries_stay()
-    clock = SimpleNamespace(monotonic=map(TICK.__mul__, itertools.count()).__next__)
     multi_threaded_pg._install_threaded_pg()
     torch._C._distributed_c10d._set_thread_isolation_mode(True)
     try:
-        with (
-            mock.patch.object(message_broker, "time", clock),
-            mock.patch.object(staged, "_open_shipped", lambda entry: unpacked(entry.name)),
-        ):
+        with unpacked_once():
             yield
     finally:
         torch._C._distributed_c10d._set_thread_isolation_mode(False)

@@ -13,7 +13,7 @@ from course_lib.exercises.comparing import equal, finite, is_number
 from course_lib.exercises.description import Exercise, Part
 from course_lib.exercises.ranks.collective_broker import CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import collective_group
-from course_lib.exercises.ranks.watched_ranks import on_watched_ranks
+from course_lib.exercises.ranks.watched_ranks import watched
 from course_lib.metrics.student_t import t_limit
 
 __all__ = ["EXERCISES"]
@@ -369,9 +369,8 @@ gradient_norms = Exercise(("squared_norms",), _draw_gradients, observe_norms, {
     "gradient": Part("The averaged gradient is left in .grad", cases="ranks", judge=_left),
     "once": Part("One forward and one backward pass per rank", cases="ranks", judge=_once),
 }, "on 2 ranks, print both numbers and each rank's own |G_b|²: the big one is smaller, and every rank returns the same",
-    ranks=3, world=lambda case: len(case["tensors"]), share=_share_of_images,
-    watch=lambda case: CollectiveBroker(len(case["tensors"])), transport=on_watched_ranks,
-    seconds=40.0, show=lambda case, seen: case["about"])  # fmt: skip
+    share=_share_of_images,
+    **watched(3, lambda case: CollectiveBroker(len(case["tensors"])), lambda case: len(case["tensors"])))  # fmt: skip
 
 # --- noise_scale
 

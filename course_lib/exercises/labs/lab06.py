@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from urllib.parse import parse_qsl, urlsplit
 
 import torch
@@ -20,7 +19,6 @@ from course_lib.exercises.labs.lab02.training import replaced
 from course_lib.exercises.ranks.broker_process_group import message_group
 from course_lib.exercises.ranks.collective_broker import NAMES, CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import collective_group
-from course_lib.exercises.ranks.launched_ranks import on_launched_ranks
 from course_lib.exercises.ranks.message_broker import MessageBroker
 from course_lib.exercises.ranks.watched_ranks import watched
 
@@ -172,15 +170,9 @@ def _counted(case, seen):
     )
 
 
-_ON_RANKS = {
-    "ranks": 6,
-    "world": lambda case: len(case["tensors"]),
-    "share": _share,
-    "watch": lambda case: MessageBroker(len(case["tensors"]), case.get("buffered", False)),
-    "transport": on_launched_ranks,
-    "seconds": 40.0,
-    "show": _counted,
-}
+def _on_ranks(ranks, watch=lambda case: MessageBroker(len(case["tensors"]))):
+    return watched(ranks, watch, lambda case: len(case["tensors"])) | {"share": _share, "show": _counted}
+
 
 # --- swap, pass_around
 
@@ -224,13 +216,10 @@ def _draw_exchanges(random):
 
 def observe_exchange(case, rank, outside, swap, pass_around):
     outgoing, incoming, size = case["tensor"].clone(), torch.zeros_like(case["tensor"]), case["size"]
-    times, result = [], None
+    result = None
 
     def compute():
-        begin = time.monotonic()
-        if outside is not None:
-            outside("compute")
-        times.append((begin, time.monotonic()))
+        outside("compute")
         return 1000 + rank
 
     with message_group(rank, size, outside):
@@ -240,7 +229,7 @@ def observe_exchange(case, rank, outside, swap, pass_around):
             found = pass_around(outgoing, compute)
             if isinstance(found, tuple | list) and len(found) == 2:
                 incoming, result = found
-    return {"incoming": incoming, "outgoing": outgoing, "computed": times, "result": result}
+    return {"incoming": incoming, "outgoing": outgoing, "result": result}
 
 
 _NOT_THERE = "afterwards `incoming` does not hold the source's tensor: was the receive waited for?"
@@ -273,8 +262,7 @@ def _overlapped(case, seen, right):
         if fault != _NOT_THERE:
             return "it returns the next rank's tensor: send to the next rank, receive from the rank before"
         return "what pass_around returns first is not the tensor of the rank before: was the receive waited for?"
-    for rank, one in enumerate(seen["ranks"]):
-        events = seen["events"][rank] if "events" in seen else _order(seen["spans"][rank], one["computed"])
+    for events in seen["events"]:
         if events.count("compute") != 1:
             return "it should call compute() once"
         before = events[: events.index("compute")]
@@ -287,13 +275,6 @@ def _overlapped(case, seen, right):
     return ""
 
 
-def _order(spans, computed):
-    """A rank's events, as `Exchanges` names them, from its messages' times and those of compute()."""
-    begins = [(start, {"send": "post", "recv": "expect"}[kind]) for kind, start, _ in spans]
-    ends = [(end, {"send": "taken", "recv": "collect"}[kind]) for kind, _, end in spans if not math.isnan(end)]
-    return [name for _, name in sorted([*begins, *ends, *((begin, "compute") for begin, _ in computed)])]
-
-
 exchange = Exercise(("swap", "pass_around"), _draw_exchanges, observe_exchange, {
     "arrives": Part("", _NOT_THERE, cases="buffered", judge=_arrived),
     "values": Part("The source's tensor arrives", cases="buffered", needs="arrives", judge=_once),
@@ -304,7 +285,7 @@ exchange = Exercise(("swap", "pass_around"), _draw_exchanges, observe_exchange, 
                     "(received tensor, what compute() returned)", judge=_overlapped,
                     hint="write the order down: post both messages, compute, wait for both"),
 }, "swap two tensors of 1,000 numbers on two ranks, in launch, with timeout=5, and print both before and after",
-    guarded="blocking overlap", **_ON_RANKS | {"watch": lambda case: Exchanges(len(case["tensors"]), case["buffered"])})  # fmt: skip
+    guarded="blocking overlap", **_on_ranks(3, lambda case: Exchanges(len(case["tensors"]), case["buffered"])))  # fmt: skip
 
 # --- tree_broadcast
 
@@ -348,7 +329,7 @@ tree = Exercise(("tree_broadcast",), _draw_trees, observe_broadcast, {
     "messages": Part("Every rank but the root receives it once", cases="trees", needs="values", judge=_each_once),
     "rounds": Part("⌈log₂ N⌉ rounds", cases="trees", needs="values", judge=_few_rounds),
 }, "trace it on 7 ranks with src = 2 (trace_messages), and draw the messages with space_time",
-    **_ON_RANKS | {"ranks": 7})  # fmt: skip
+    **_on_ranks(7))  # fmt: skip
 
 # --- reduce_scatter, all_gather, ring_all_reduce
 
@@ -378,9 +359,8 @@ def _draw_rings(random):
 
 
 def observe_ring(case, rank, outside, reduce_scatter, all_gather, ring_all_reduce):
-    if outside is not None:  # what is wrong in an earlier exercise costs nothing in this one
-        for function in (reduce_scatter, all_gather, ring_all_reduce):
-            getattr(function, "__globals__", {})["swap"] = exchanged
+    for function in (reduce_scatter, all_gather, ring_all_reduce):  # what is wrong in an earlier exercise costs nothing
+        getattr(function, "__globals__", {})["swap"] = exchanged
     tensor, size = case["tensor"].clone(), case["size"]
     with message_group(rank, size, outside):
         if "halves" in case:
@@ -490,7 +470,7 @@ ring = Exercise(("reduce_scatter", "all_gather", "ring_all_reduce"), _draw_rings
     "neighbours": Part("Every rank sends to one neighbour only", cases="even", needs="values", judge=_one_neighbour,
                        hint="draw the messages of your ring on 4 ranks with space_time"),
 }, "on 3 ranks, start from 1, 10 and 100 in every place: print the tensor after each round",
-    guarded="digits even lengths", **_ON_RANKS)  # fmt: skip
+    guarded="digits even lengths", **_on_ranks(5))  # fmt: skip
 
 # --- six collectives and a seventh
 

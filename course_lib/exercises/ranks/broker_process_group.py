@@ -58,15 +58,21 @@ class RecvWork(Work):
 
 
 def moved(answer):
-    if answer == "stuck":
-        raise RuntimeError("deadlock: no message moves any more, the ranks wait for each other")
     if isinstance(answer, str):
         raise RuntimeError(answer)
     return answer
 
 
+def contiguous(tensors):
+    if not tensors[0].is_contiguous():
+        raise ValueError("Tensors must be contiguous")
+    return tensors[0]
+
+
 class BrokerProcessGroup(dist.ProcessGroup):
-    """Messages only: the collectives are what the student builds."""
+    """Messages only: the collectives are what the student builds. `members` are the ranks of a group that is not all of them."""
+
+    members = None
 
     def __init__(self, rank, size, outside):
         super().__init__(rank, size)
@@ -79,17 +85,24 @@ class BrokerProcessGroup(dist.ProcessGroup):
         return self.place[1]
 
     def send(self, tensors, destination, tag):
-        if not tensors[0].is_contiguous():
-            raise ValueError("Tensors must be contiguous")
-        return SendWork(moved(self.outside("post", destination, tag, tensors[0].detach())), self.outside)
+        destination = self.other("sends to", destination)
+        return SendWork(moved(self.outside("post", destination, tag, contiguous(tensors).detach())), self.outside)
 
     def recv(self, tensors, source, tag):
-        if not tensors[0].is_contiguous():
-            raise ValueError("Tensors must be contiguous")
-        return RecvWork(tensors[0], moved(self.outside("expect", source, tag)), self.outside)
+        source = self.other("receives from", source)
+        return RecvWork(contiguous(tensors), moved(self.outside("expect", source, tag)), self.outside)
 
     def recv_anysource(self, tensors, tag):
-        return self.recv(tensors, -1, tag)
+        return RecvWork(contiguous(tensors), moved(self.outside("expect", -1, tag)), self.outside)
+
+    def other(self, does, peer):
+        """The rank at a message's other end, counted among all ranks."""
+        rank, size = self.place
+        if peer == rank:
+            raise ValueError(f"rank {rank} {does} itself; the world size is {size}")
+        if not 0 <= peer < size:
+            raise ValueError(f"rank {rank} {does} rank {peer}, and the ranks are 0 to {size - 1}: count modulo {size}")
+        return self.members[peer] if self.members else peer
 
     def _refuse(self, *arguments, **options):
         raise RuntimeError("build it from send, recv, isend and irecv: the backend's collectives are not there")
@@ -111,7 +124,6 @@ def joined(given, outside, group=BrokerProcessGroup):
     hook = sys.excepthook
     dist.init_process_group("by_the_grader", store=dist.HashStore(), rank=given["rank"], world_size=given["size"])
     sys.excepthook = hook  # PyTorch's writes the rank before each line
-    outside("here")
 
 
 def alone():
@@ -126,14 +138,20 @@ def left():
 
 @contextlib.contextmanager
 def message_group(rank, size, outside):
-    """The process group of a rank: one that the grader delivers for, or the launch's, where there is no `outside`."""
-    if outside is None:
-        yield
-        return
+    """The process group of a rank while its answer is called."""
     alone()
-    joined({"rank": rank, "size": size}, outside)
+    with grader_group(rank, size, outside, BrokerProcessGroup):
+        yield
+
+
+@contextlib.contextmanager
+def grader_group(rank, size, outside, group):
+    """A process group of this kind, and the grader's notice of its end."""
+    joined({"rank": rank, "size": size}, outside, group)
+    raised = True
     try:
         yield
+        raised = False
     finally:
         left()
-        outside("left")
+        outside("left", raised)

@@ -1,12 +1,12 @@
 """Messages between ranks that share no network pass through here, in the grader: counted and delivered out of their reach.
 
 The ranks' half is `broker_process_group`, for MPI `mpi_comm`. The grader may play a rank itself: `post` and `collect`
-are then its own.
+are then its own. Ranks that wait for what never comes are stopped by the number of their questions: no clock says that a
+rank on a busy machine is late.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,9 @@ __all__ = ["ANY", "Message", "MessageBroker"]
 
 ANY = -1  # for a receive from the rank that sends first
 WILD = (-1, -2)  # MPI's any source and any tag, in Open MPI and MPICH; a tag below these is matched by itself alone
-STUCK = 10.0  # seconds without a message, although every rank is there and one waits
+PATIENCE = 40  # unanswered questions of every rank, after which nothing can move any more
+AFTER_AN_ERROR = 1500  # where a rank raised, its own error is the better report: the others wait for its end
+WAITS = {"taken": False, "collect": None, "result": None}  # the question of a rank that waits, and what it is answered
 MOST = 4_000  # messages
 MOST_BYTES = 1 << 26
 TAGS = range(-(1 << 31), 1 << 31)  # 32 bits, as in MPI and Gloo: a larger number would carry data that nobody counts
@@ -33,8 +35,6 @@ class Message:
     nbytes : int
     round : int
         Steps that had to come before it, and itself: Lamport's clock, in which a rank sends one message a step.
-    number : int
-        In the order in which they were posted.
     """
 
     source: int
@@ -42,7 +42,6 @@ class Message:
     tag: int
     nbytes: int
     round: int
-    number: int
     taken: bool = False
 
 
@@ -58,12 +57,12 @@ class MessageBroker:
     Attributes
     ----------
     messages : list of Message
-    stuck : bool
-        A rank waited for what nobody sends or takes.
+    fault : str
+        Why the ranks were stopped; empty while they were not.
     """
 
     def __init__(self, size: int, buffered: bool = False) -> None:
-        self.size, self.buffered, self.stuck = size, buffered, False
+        self.size, self.buffered, self.fault = size, buffered, ""
         self.messages: list[Message] = []
         self._waiting: list[tuple[Message, torch.Tensor]] = []  # posted and not yet asked for
         # Number, source, destination and tag of each receive without a message.
@@ -73,48 +72,44 @@ class MessageBroker:
         self._receivers: list[int] = []  # rank, by the number of the receive
         self._clock = [0] * size
         self._bytes = 0
-        self._here: set[int] = set()
+        self._unanswered = [0] * size  # questions of each rank since it last had an answer
+        self._waits_in = [""] * size
         self._left: set[int] = set()
-        self._moved = time.monotonic()
+        self._raised: set[int] = set()
 
     def answer(self, name: str, rank: int, *args: Any) -> Any:
         """What a rank is answered that asks ``outside(name, *args)``."""
-        return self.answers[name](rank, *args)
+        reply = self.answers[name](rank, *args)
+        if name in WAITS and reply is WAITS[name]:
+            self._waits_in[rank] = self._waited_for(name, *args)
+            self._unanswered[rank] += 1
+        else:
+            self._unanswered[rank] = 0
+            if name not in WAITS:
+                self._unanswered = [0] * self.size
+        return reply
 
     def evidence(self) -> dict[str, Any]:
         """For an observation: ``(source, destination, bytes)`` of each message, their rounds, and whether all arrived."""
         messages = [(message.source, message.destination, message.nbytes) for message in self.messages]
-        return {"messages": messages, "rounds": self.rounds(), "taken": self.all_taken()}
+        rounds = max((message.round for message in self.messages), default=0)
+        return {"messages": messages, "rounds": rounds, "taken": all(message.taken for message in self.messages)}
 
     @property
     def answers(self) -> Mapping[str, Callable[..., Any]]:
         """For `Ask.call`."""
-        return {
-            "here": self.arrive,
-            "left": self._left.add,
-            "post": self.post,
-            "taken": self._taken,
-            "expect": self.expect,
-            "collect": self.collect,
-            "source": self._source,
-        }
+        return {"left": self.leave, "post": self.post, "taken": self._taken, "expect": self.expect, "collect": self.collect,
+                "source": self._source}  # fmt: skip
 
     def sent(self) -> list[int]:
         """Bytes that each rank sent."""
         return [sum(message.nbytes for message in self.messages if message.source == rank) for rank in range(self.size)]
 
-    def rounds(self) -> int:
-        """Steps that the whole took."""
-        return max((message.round for message in self.messages), default=0)
-
-    def all_taken(self) -> bool:
-        """Whether every message has been received."""
-        return all(message.taken for message in self.messages)
-
-    def arrive(self, rank: int) -> None:
-        """A rank is there."""
-        self._here.add(rank)
-        self._moved = time.monotonic()
+    def leave(self, rank: int, raised: Any = False) -> None:
+        """A rank's function has returned, or raised."""
+        if raised is True:
+            self._raised.add(rank)
+        self._left.add(rank)
 
     def post(self, rank: int, destination: Any, tag: Any, tensor: Any) -> int | str:
         """A rank sends; the number of the message, or what is wrong with it."""
@@ -127,9 +122,8 @@ class MessageBroker:
         if len(self.messages) >= MOST or self._bytes > MOST_BYTES:
             return "far too many messages"
         self._clock[rank] += 1
-        message = Message(rank, destination, tag, nbytes, self._clock[rank], len(self.messages))
+        message = Message(rank, destination, tag, nbytes, self._clock[rank])
         self.messages.append(message)
-        self._moved = time.monotonic()
         asking = next((one for one in self._asking if _fits(one, message)), None)
         if asking is None:
             self._waiting.append((message, tensor))
@@ -159,12 +153,11 @@ class MessageBroker:
         """Once both ends are there the message moves, whether or not anybody waits for it already."""
         message.taken = True
         self._delivered[number] = (message, tensor)
-        self._moved = time.monotonic()
 
     def _taken(self, rank: int, number: Any) -> bool | str:
         if type(number) is not int or not 0 <= number < len(self.messages):
             return "there is no such message"
-        return self.buffered or self.messages[number].taken or self._stuck()
+        return self.buffered or self.messages[number].taken or self._stuck() or False
 
     def collect(self, rank: int, number: Any) -> torch.Tensor | str | None:
         """The message that came for a receive, once; None while there is none."""
@@ -175,20 +168,35 @@ class MessageBroker:
         message, tensor = self._delivered.pop(number)
         self._clock[rank] = max(self._clock[rank], message.round)
         self._sources[number] = message.source
-        self._moved = time.monotonic()
         return tensor
 
     def _source(self, rank: int, number: Any) -> int | str:
         return self._sources.get(number if type(number) is int else -1, "there is no such message")
 
-    def _stuck(self) -> bool | str:
-        """A rank that has not begun may still send; on a busy machine one begins long after another."""
-        everybody = self._here >= set(range(self.size))
-        alone = len(self._left) >= self.size - 1 > 0
-        if alone or (everybody and time.monotonic() - self._moved > STUCK):
-            self.stuck = True
-            return "stuck"
-        return False
+    def _stuck(self) -> str:
+        """What a rank is told that waits for a message which never comes; empty while it may come."""
+        stopped = self.fault or self._stopped()
+        return "deadlock: no message moves any more, the ranks wait for each other" if stopped else ""
+
+    def _stopped(self) -> str:
+        """Why the ranks wait for ever; empty while they may not. A rank that has not begun may still send."""
+        patience = AFTER_AN_ERROR if self._raised else PATIENCE
+        if any(rank not in self._left and self._unanswered[rank] < patience for rank in range(self.size)):
+            return ""
+        waiting = [
+            f"rank {rank} waits in {self._waits_in[rank]}" for rank in range(self.size) if rank not in self._left
+        ]
+        left = ", ".join(str(rank) for rank in sorted(self._left))
+        gone = f"rank {left} {'have' if ',' in left else 'has'} left the function" if left else ""
+        self.fault = f"deadlock: {', '.join(filter(None, [*waiting, gone]))}"
+        return self.fault
+
+    def _waited_for(self, name: str, number: int) -> str:
+        """What a rank waits for that asks ``outside(name, number)``."""
+        if name == "taken":
+            return f"a send to rank {self.messages[number].destination}"
+        source = next(source for each, source, *_ in self._asking if each == number)
+        return f"a receive from rank {source}" if source >= 0 else "a receive from any rank"
 
     def _problem(self, rank: int, peer_known: bool, tag: Any) -> str:
         """What is wrong with the address of a message or a receive; empty where nothing is."""

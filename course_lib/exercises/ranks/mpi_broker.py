@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from course_lib.exercises.ranks.collective_broker import REDUCE, Collective, CollectiveBroker
-from course_lib.exercises.ranks.message_broker import MessageBroker
 
 __all__ = ["MPIBroker"]
 
@@ -31,23 +30,15 @@ class MPIBroker(CollectiveBroker):
         super().__init__(size)
         self.buffered = False
 
-    def answer(self, name: str, rank: int, *args: Any) -> Any:
-        """What a rank is answered that asks ``outside(name, *args)``."""
-        reply = MessageBroker.answer(self, name, rank, *args)
-        waits = (name in ("result", "collect") and reply is None) or (name == "taken" and reply is False)
-        if name in ("taken", "collect"):
-            self._in[rank] = {"taken": "comm.send", "collect": "comm.recv"}[name] if waits else ""
-        self._unanswered[rank] = self._unanswered[rank] + 1 if waits else 0
-        if not waits and name not in ("result", "collect", "taken"):
-            self._unanswered = [0] * self.size
-        return reply
+    def _waited_for(self, name: str, number: int) -> str:
+        return {"taken": "comm.send", "collect": "comm.recv"}.get(name) or super()._waited_for(name, number)
 
     @property
     def answers(self) -> Mapping[str, Callable[..., Any]]:
         """For `Ask.call`."""
         known = super().answers
         return {
-            **{name: known[name] for name in ("here", "post", "taken", "expect", "collect", "source")},
+            **{name: known[name] for name in ("post", "taken", "expect", "collect", "source")},
             "join": self.join, "result": self.result, "left": self.leave,
         }  # fmt: skip
 

@@ -149,7 +149,6 @@ class BrokerComm(Communicator):
 @contextlib.contextmanager
 def mpi_comm(rank, size, outside):
     """The communicator of a rank while its answer is called."""
-    outside("here")
     raised = True
     try:
         yield BrokerComm(rank, size, outside)

@@ -18,7 +18,7 @@ from course_lib.live_view.check_failed import CheckFailed
 
 __all__ = ["PlayedServer", "PlayedWorkers", "on_played_ranks"]
 
-PATIENCE = 500  # unanswered questions about a receive, after which nothing can move any more
+PATIENCE = 500  # unanswered questions, after which nothing can move any more
 
 
 class _Played(MessageBroker):
@@ -27,19 +27,14 @@ class _Played(MessageBroker):
     def __init__(self, size: int, me: int) -> None:
         super().__init__(size, buffered=True)
         self.me = me
-        self._unanswered: dict[Any, int] = {}  # questions about each receive since something moved
 
     def answer(self, name: str, rank: int, *args: Any) -> Any:
-        reply = super().answer(name, self.me, *args)
-        if name == "collect" and reply is None:
-            self._unanswered[args[0]] = self._unanswered.get(args[0], 0) + 1
-        else:
-            self._unanswered.clear()
-        return reply
+        return super().answer(name, self.me, *args)
 
-    def _stuck(self) -> bool | str:
-        self.stuck = self.stuck or max(self._unanswered.values(), default=0) >= PATIENCE
-        return "stuck" if self.stuck else False
+    def _stopped(self) -> str:
+        if self._unanswered[self.me] >= PATIENCE:
+            self.fault = "it waits for a message that nobody sends"
+        return self.fault
 
 
 class PlayedServer(_Played):
@@ -131,7 +126,7 @@ def on_played_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable[
             exercise.share(case, 0), lambda name, *args: watch.answer(name, 0, *map(plain, args)), *functions
         )
     except RuntimeError:
-        if not watch.stuck:
+        if not watch.fault:
             raise
         raise CheckFailed(
             f"{case['about']}: deadlock. Your function waits for a message that nobody sends: its partners wait, too, or have "

@@ -1,4 +1,4 @@
-"""The visible check's ranks where collectives count: processes of `launch` that ask the exercise's watch in this process.
+"""The visible check's ranks: processes of `launch` that ask the exercise's watch in this process.
 
 So the visible check has the hidden check's evidence: the same watch, the same process group, and another transport.
 """
@@ -37,26 +37,26 @@ def on_watched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable
         The ranks wait for each other, or one raised.
     """
     ranks = exercise.world(case) if exercise.world is not None else exercise.ranks
-    watch = exercise.watch(case)
+    watch, on = exercise.watch(case), f"on {'1 rank' if ranks == 1 else f'{ranks} ranks'}"
 
     def raised(error: RankFailedError) -> str:
         for said, fault in _GROUP.items():
             if said in error.reason:
                 where = re.search(rf"line \d+, in ({'|'.join(exercise.functions)})\b", error.rank_traceback)
                 raise CheckFailed(
-                    f"on {ranks} ranks {fault}{f' ({where[0]})' if where else ''}. "
+                    f"{on} {fault}{f' ({where[0]})' if where else ''}. "
                     "Call dist.init_process_group() once, where dist.is_initialized() is False."
                 ) from None
-        return f"on {ranks} ranks {getattr(watch, 'fault', '') or 'your function raised'}."
+        return f"{on} {getattr(watch, 'fault', '') or 'your function raised'}."
 
-    hangs = f"on {ranks} ranks it hangs: one waits for something that never comes. Where each was tells which."
+    hangs = f"{on} it hangs: one waits for something that never comes. Where each was tells which."
     with shown_to_the_student(hangs, raised), _served(watch) as address:
         seen = launch_for_check(_observe, ranks, (exercise, case, functions, address), process_group=False)
     return {"ranks": seen, **watch.evidence()}
 
 
 def watched(ranks: int, watch: Callable[[Any], Watch], world: Callable[[Any], int] | None = None) -> dict[str, Any]:
-    """The fields of an `Exercise` on several ranks whose collectives the watch combines."""
+    """The fields of an `Exercise` on several ranks whose messages or collectives the watch moves and counts."""
     return {"ranks": ranks, "watch": watch, "world": world, "transport": on_watched_ranks, "seconds": 40.0}
 
 

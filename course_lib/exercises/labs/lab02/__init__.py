@@ -250,9 +250,9 @@ class Preparations(CollectiveBroker):
         if rank != 0:
             return True
         self._questions += 1
-        others = range(1, self.size)
-        waiting = {asking[2] for asking in self._asking} | self._left | {r for r in others if self._in[r]}
-        if waiting | set(self.begun) >= set(others) or self._questions > MOST_QUESTIONS:
+        joined = {r for each in self.collectives if each.ended is None for r in each.brought}
+        waiting = {asking[2] for asking in self._asking} | self._left | joined
+        if waiting | set(self.begun) >= set(range(1, self.size)) or self._questions > MOST_QUESTIONS:
             self._over = self._knows[0] = True
         return self._over
 

@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from course_lib.data import load
 from course_lib.exercises.comparing import equal, finite
 from course_lib.exercises.description import Exercise, Part
-from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, joined
+from course_lib.exercises.ranks.broker_process_group import joined
+from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup
 from course_lib.exercises.ranks.programs import (
     HERE,
     Killed,

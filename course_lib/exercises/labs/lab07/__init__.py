@@ -11,7 +11,6 @@ from course_lib.exercises.labs.lab07.server import BACKUP, SERVER, STALE_STEP, W
 from course_lib.exercises.ranks.broker_process_group import message_group
 from course_lib.exercises.ranks.collective_broker import CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import collective_group
-from course_lib.exercises.ranks.launched_ranks import on_launched_ranks
 from course_lib.exercises.ranks.message_broker import MessageBroker
 from course_lib.exercises.ranks.watched_ranks import watched
 
@@ -399,10 +398,9 @@ SYNC_SERVER = Exercise(("step_through_server",), _draw_steps, observe_steps, {
     "values": Part("Every rank has rank 0's new parameters", _NO_PARAMETERS, cases="ranks", judge=_everywhere),
     "bytes": Part("2(N − 1) times the gradient through rank 0", _NO_PARAMETERS, cases="ranks", needs="values",
                   judge=_star, hint="trace it on 3 ranks (trace_messages), and add up the bytes"),
-}, "on two ranks, one weight: gradients 1 and 3, learning rate 1. Both should subtract 2", _traffic, ranks=RANKS,
-    world=lambda case: RANKS, watch=lambda case: MessageBroker(RANKS),
+}, "on two ranks, one weight: gradients 1 and 3, learning rate 1. Both should subtract 2", _traffic,
     share=lambda case, rank: case | {"gradients": case["gradients"][rank], "size": RANKS, "about": ""},
-    transport=on_launched_ranks, seconds=40.0)  # fmt: skip
+    **watched(RANKS, lambda case: MessageBroker(RANKS)))  # fmt: skip
 
 EXERCISES = {
     "initial": INITIAL, "average": AVERAGE, "statistics": STATISTICS, "sync-server": SYNC_SERVER, "worker": WORKER,

@@ -14,7 +14,7 @@ from course_lib.exercises.comparing import equal
 from course_lib.exercises.description import Exercise, Part
 from course_lib.exercises.ranks.collective_broker import CollectiveBroker
 from course_lib.exercises.ranks.collective_process_group import collective_group
-from course_lib.exercises.ranks.watched_ranks import on_watched_ranks
+from course_lib.exercises.ranks.watched_ranks import watched
 
 __all__ = ["MEASURE"]
 
@@ -375,5 +375,4 @@ MEASURE = Exercise(("measure_step", "summarise"), _draw_benches, observe_measuri
     "slowest": Part("The slowest rank's seconds, on every rank", _LIST, cases="several", judge=_slowest),
     "barrier": Part("A barrier before each repeat", _LIST, cases="several", judge=_barrier),
     "summary": Part("Median and spread", "summarise should return (median, spread)", cases="single", judge=_summaries),
-}, _ON_PAPER, ranks=3, world=lambda case: case["ranks"], share=_known_to_the_program, watch=Bench,
-    transport=on_watched_ranks, seconds=40.0, show=_shown)  # fmt: skip
+}, _ON_PAPER, _shown, share=_known_to_the_program, **watched(3, Bench, lambda case: case["ranks"]))  # fmt: skip

@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.data import ImageData, Split
-from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup, joined
+from course_lib.exercises.ranks.broker_process_group import joined
+from course_lib.exercises.ranks.collective_process_group import CollectiveProcessGroup
 from course_lib.exercises.ranks.programs import (
     ENTERING,
     HERE,

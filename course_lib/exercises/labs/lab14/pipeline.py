@@ -10,8 +10,8 @@ from torch import nn
 from course_lib.exercises.comparing import equal, finite
 from course_lib.exercises.description import Exercise, Part
 from course_lib.exercises.ranks.broker_process_group import message_group
-from course_lib.exercises.ranks.launched_ranks import on_launched_ranks
 from course_lib.exercises.ranks.message_broker import MessageBroker
+from course_lib.exercises.ranks.watched_ranks import watched
 
 __all__ = ["ORDERS", "PIPELINE"]
 
@@ -198,6 +198,5 @@ PIPELINE = Exercise(("run_schedule",), _draw_pipelines, observe_pipeline, {
     "deadlock": Part("1F1B ends where sends wait for their receivers", "deadlock: in 1F1B a stage sends forward while the next one "
         "sends back, and both wait: isend, and wait for the request later", cases="blocking", needs="gradients", judge=_gradients),
 }, "two stages, one micro-batch, one number: print what each rank sends and receives",
-    _counted, guarded="1f1b blocking", share=_of_stage, ranks=STAGES, world=lambda case: case["stages"],
-    watch=lambda case: MessageBroker(case["stages"], case["buffered"]), transport=on_launched_ranks, seconds=40.0,
-)  # fmt: skip
+    _counted, guarded="1f1b blocking", share=_of_stage,
+    **watched(STAGES, lambda case: MessageBroker(case["stages"], case["buffered"]), lambda case: case["stages"]))  # fmt: skip

@@ -134,20 +134,16 @@ def _conjugate_kept(case, seen, right):
     return "dist.all_reduce overwrites its tensor, and yours is the caller's: clone it first"
 
 
-def _in_group(judges):
-    def judge(case, seen, right):
-        return next(filter(None, (each(case, seen, right) for each in judges)), "")
-
-    return judge
-
-
 _NO_TENSOR = "it should return a tensor of the shape of x, through which a gradient flows"
-_OTHER_GROUP = "with a group of ranks 0 and 2 it is not right: give group=group to dist.all_reduce"
+_OTHER_GROUP = "with a group of ranks 0 and 2 it is not right: "
+_TO_ALL_REDUCE = "give group=group to dist.all_reduce"
 
 
-def _grouped(*judges):
+def _grouped(remedy, *judges):
+    """A judge of the cases with a group, in which any fault has this remedy."""
+
     def judge(case, seen, right):
-        return _OTHER_GROUP if _in_group(judges)(case, seen, right) else ""
+        return _OTHER_GROUP + remedy if any(each(case, seen, right) for each in judges) else ""
 
     return judge
 
@@ -156,9 +152,10 @@ CONJUGATE = Exercise(("copy_to_ranks", "sum_over_ranks"), _draw_conjugate, obser
     "f": Part("copy_to_ranks: the tensor itself; the gradients are summed", _NO_TENSOR, cases="all", judge=_f),
     "g": Part("sum_over_ranks: the sum; the gradient as it is", _NO_TENSOR, cases="all", judge=_g),
     "kept": Part("What they are given stays as it was", _NO_TENSOR, cases="all", needs="f g", judge=_conjugate_kept),
-    "group": Part("Within a group of some ranks", _OTHER_GROUP, cases="group", needs="f g", judge=_grouped(_f, _g)),
+    "group": Part("Within a group of some ranks", _OTHER_GROUP + _TO_ALL_REDUCE, cases="group", needs="f g",
+        judge=_grouped(_TO_ALL_REDUCE, _f, _g)),
 }, "on two ranks, with x = 1 and 2 and y = 3·f(x) on rank 0, 5·f(x) on rank 1: x.grad is 8 on both",
-    lambda case, seen: case["about"], share=_own_tensors, guarded="all group", **_on_ranks())  # fmt: skip
+    share=_own_tensors, guarded="all group", **_on_ranks())  # fmt: skip
 
 # --- ColumnParallelLinear, RowParallelLinear
 
@@ -302,11 +299,10 @@ LAYERS = Exercise(("ColumnParallelLinear", "RowParallelLinear"), _draw_layers, o
     "row-bias": _part_of("Row-parallel: the bias once", cases="all", needs="row", judge=_row_bias),
     "own": _part_of("Each rank keeps its own part only", cases="all", needs="column row", judge=_own_numbers),
     "group": _part_of("Within a group of some ranks", cases="group", needs="column column-input row row-bias",
-        judge=lambda case, seen, right: "with a group of ranks 0 and 2 it is not right: the number and the place of the ranks "
-        "are dist.get_world_size(group) and dist.get_rank(group)"
-        if _in_group((_column, _column_input, _row, _row_bias))(case, seen, right) else ""),
+        judge=_grouped("the number and the place of the ranks are dist.get_world_size(group) and dist.get_rank(group)", _column,
+            _column_input, _row, _row_bias)),
 }, "with a layer of 2 inputs and 2 outputs on two ranks, print weight, output and x.grad on both, and on one process the whole layer's",
-    lambda case, seen: case["about"], guarded="all group", **_on_ranks())  # fmt: skip
+    guarded="all group", **_on_ranks())  # fmt: skip
 
 # --- ParallelMLP, ParallelAttention
 
@@ -442,7 +438,6 @@ BLOCKS = Exercise(("ParallelMLP", "ParallelAttention"), _draw_blocks, observe_bl
     "divided": _block("Each rank has its part of the weights", cases="mlp attention", needs="mlp attention", judge=_divided),
     "messages": _block("One all-reduce per direction", cases="mlp attention", needs="mlp attention", judge=_two_messages),
     "group": _block("Within a group of some ranks", cases="group", needs="mlp attention",
-        judge=lambda case, seen, right: "with a group of ranks 0 and 2 it is not right: give `group` to both layers, and count its ranks"
-        if _same_block(case, seen, right) else ""),
+        judge=_grouped("give `group` to both layers, and count its ranks", _same_block)),
 }, "compare with the whole module on one process: first the output, then x.grad, and with 2 heads on 2 ranks",
     _counted, guarded="mlp attention group", **_on_ranks())  # fmt: skip
