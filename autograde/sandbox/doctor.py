@@ -14,4 +14,6 @@ def sandbox() -> Iterator[Finding]:
     if why is None:
         yield fine("sandbox", "bubblewrap makes namespaces")
     else:
-        yield absent("sandbox", why.partition(";")[0], "lab grade does not run here; docs/administrator.md: containers, grading machines")
+        yield absent(
+            "sandbox", why.partition(";")[0], "lab grade refuses here: docs/administrator.md, Grading machines"
+        )
