@@ -59,7 +59,7 @@ def test_targets_are_there_and_end_as_an_account_without_rights(stages):
             chain = stages[name] + chain
             name = stages[name][0][1].split()[0]
         assert name == "${BASE}"
-        assert [arguments for word, arguments in chain if word == "USER"][-1] == "jovyan"
+        assert [arguments for word, arguments in chain if word == "USER"][-1] == "1000"
         assert chain[-1][0] == "CMD" and ast.literal_eval(chain[-1][1])
 
 
