@@ -1,5 +1,6 @@
 """The lists of packages agree, a student's is short, and the wheel holds what a student needs and no more."""
 
+import compileall
 import os
 import re
 import runpy
@@ -275,6 +276,14 @@ def student(wheel, tmp_path_factory):
 
     run.home = home
     return run
+
+
+def test_a_lab_with_programs_starts_where_pip_has_compiled_them(student):
+    copies = student.home / "site/course_lib/release_copies"
+    assert compileall.compile_dir(copies, quiet=2) and (copies / "05_resnet_hw/__pycache__").is_dir()
+    assert (started := student("start", "05", folder="compiled")).returncode == 0, started.stderr
+    lab = student.home / "compiled/05_resnet_hw"
+    assert (lab / "resnet_cifar100.py").is_file() and not (lab / "__pycache__").exists()
 
 
 NOTEBOOK = """
