@@ -95,7 +95,8 @@ def _put(source: Path, target: Path) -> None:
         whole = Path(scratch) / target.name
         whole.mkdir()
         for path in source.iterdir():
-            shutil.copyfile(path, whole / path.name)  # without the mode: an installed file may be read-only
+            if path.is_file():  # pip compiles an installed lab's programs into a folder beside them
+                shutil.copyfile(path, whole / path.name)  # without the mode: an installed file may be read-only
         whole.rename(target)
 
 
