@@ -49,6 +49,7 @@ RULES = {
         "autograde/test_cells_left_out.py",
         "autograde/test_cgroup.py::test_many_processes_together_*",
         "autograde/test_exports.py::test_nbgrader_s_file_is_that_of_stock_nbgrader",
+        "autograde/test_extensions.py::test_grace_days_go_to_*",
         "autograde/test_grade_command.py::test_a_missing_run_folder_*",
         "autograde/test_grade_command.py::test_no_sandbox_is_said_aloud_*",
         "autograde/test_gradebook_scores.py::test_a_late_submission_*",
@@ -106,6 +107,9 @@ RULES = {
 
 # Test → the ids of its cases that are quick.
 SAMPLE = {
+    "autograde/test_extensions.py::test_grace_days_go_to_late_submissions_in_the_order_of_due_dates": (
+        "not enough is kept", "partly", "after the extension",
+    ),
     "autograde/test_late_penalties.py::test_penalties_are_those_of_stock_nbgrader": ("zero",),
     "course_lib/test_collectives.py::test_values_bytes_and_rounds": ("1", "3", "4"),
     "course_lib/test_homework_run.py::test_a_call_that_is_missing_is_named_in_one_line": ("end_epoch",),

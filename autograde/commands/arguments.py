@@ -1,4 +1,4 @@
-"""What several commands take: the course folder, and a lab that has a rubric."""
+"""What several commands take: the course folder, a lab that has a rubric, and a student."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-__all__ = ["COURSE", "LAB"]
+__all__ = ["COURSE", "LAB", "STUDENT"]
 
 COURSE = click.option(
     "--course",
@@ -31,4 +31,19 @@ class _Lab(click.ParamType):
             self.fail(str(error), parameter, context)
 
 
+class _Student(click.ParamType):
+    """A student's id."""
+
+    name = "student"
+
+    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        from autograde.submission.student_id import is_student_id
+        from course_lib.runs.run_evidence.quoting import quote
+
+        if not is_student_id(value):
+            self.fail(f"{quote(value)} is not a student id (letters, digits, _.@-)", parameter, context)
+        return value
+
+
 LAB = _Lab()
+STUDENT = _Student()

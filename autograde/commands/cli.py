@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from autograde.commands.arguments import COURSE, LAB
+from autograde.commands.arguments import COURSE, LAB, STUDENT
 
 __all__ = ["grade", "report"]
 
@@ -18,16 +18,6 @@ UNSANDBOXED = (
     "WITHOUT A SANDBOX: students' code runs with your rights and reaches this account, the gradebook and the network. "
     "Every result is marked."
 )
-
-
-def _students(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    from autograde.submission.student_id import is_student_id
-    from course_lib.runs.run_evidence.quoting import quote
-
-    for value in values:
-        if not is_student_id(value):
-            raise click.BadParameter(f"{quote(value)} is not a student id (letters, digits, _.@-)")
-    return values
 
 
 def _slurm(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -42,7 +32,7 @@ def _slurm(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.command()
 @click.argument("lab", type=LAB, required=False)
 @COURSE
-@click.option("--student", "students", multiple=True, callback=_students, help="Only this student; may be repeated.")
+@click.option("--student", "students", multiple=True, type=STUDENT, help="Only this student; may be repeated.")
 @click.option(
     "--jobs", "-j", type=click.IntRange(1, 1000), help="Submissions graded at a time.  [default: one per core]"
 )

@@ -65,7 +65,7 @@ def export(
     from autograde.gradebook.scores import CourseError
     from autograde.reports.export.canvas import fill_canvas
     from autograde.reports.export.csv_file import ExportError
-    from autograde.reports.export.fill import Filled
+    from autograde.reports.export.fill import Filled, naming
     from autograde.reports.export.moodle import fill_moodle
     from autograde.reports.export.nbgrader_csv import nbgrader_csv
     from autograde.reports.export.scores import read_scores
@@ -94,6 +94,8 @@ def export(
     if waiting := len(scores.waiting):
         which = "left out" if final_only else "scores are not final (--final-only leaves them out)"
         filled.lines.append(f"{waiting} of {len(scores.students)} still need hand grading: {which}")
+    extended = [f"{each.student}: {each.extension}" for each in scores.students if each.submitted and each.extension]
+    filled.lines.extend(naming("with an extension", extended))
     for line in filled.lines:
         click.echo(line, err=True)
     click.echo(path)

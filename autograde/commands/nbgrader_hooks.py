@@ -17,6 +17,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from autograde.gradebook.autograded import show_verdict, submitted_at
+from autograde.gradebook.late_penalties import LatePenalties
 from autograde.gradebook.scores import record_verdict
 from autograde.grading.grading_context import GradingContext, course_secret, source_notebook
 from autograde.grading.one_submission import failed_verdict, grade_submission, submission_digest
@@ -60,7 +61,8 @@ class KeepVerdict(NbGraderPreprocessor):
         submission = Path(directories.format_path(directories.submitted_directory, student, rubric.lab))
         verdict = self._verdict(rubric, student, directories, submission)
         with Gradebook(resources["nbgrader"]["db_url"]) as gradebook:
-            record_verdict(gradebook, verdict, submitted_at(submission))
+            # The penalty is nbgrader's next step; before it the extension must be where nbgrader looks for it.
+            record_verdict(gradebook, verdict, submitted_at(submission), LatePenalties(self.config))
         self.log.info("%s: %g of %g points by the rubric", student, verdict.score, verdict.max_score)
         show_verdict(nb, verdict)
         return nb, resources

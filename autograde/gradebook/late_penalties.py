@@ -3,12 +3,14 @@
 Stock ``nbgrader autograde`` ends with the preprocessor `AssignLatePenalties`. It resets the penalty, asks the plugin
 where the submission is late, and clamps the answer to 0...score. The same preprocessor runs here, made from the same
 configuration, so that ``lab grade`` and ``nbgrader autograde`` cannot differ: a subclass counts, another plugin counts,
-and a course that takes the step out of ``Autograde.autograde_preprocessors`` has no penalties.
+and a course that takes the step out of ``Autograde.autograde_preprocessors`` has no penalties. Before it the student's
+extensions and grace days are written where nbgrader looks for them (`autograde.gradebook.extensions`).
 """
 
 from __future__ import annotations
 
 from nbformat.v4 import new_notebook
+from nbgrader.api import Gradebook
 from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import AssignLatePenalties
@@ -16,21 +18,14 @@ from traitlets import TraitError
 from traitlets.config import Config
 from traitlets.utils.importstring import import_item
 
+from autograde.gradebook.extensions import ExtensionError, Extensions
 from course_lib.runs.run_evidence.quoting import quote
 
-__all__ = ["LatePenalties", "LatePenaltyError", "how_late"]
+__all__ = ["LatePenalties", "LatePenaltyError"]
 
 
 class LatePenaltyError(Exception):
     """A penalty could not be computed. The message is one line with the plugin, the student and the error."""
-
-
-def how_late(seconds: float) -> str:
-    """A lateness in the largest unit of which it has at least two."""
-    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.0f} s"
 
 
 class LatePenalties:
@@ -41,11 +36,15 @@ class LatePenalties:
     config : Config
         nbgrader's configuration (see `autograde.gradebook.scores.nbgrader_settings`).
 
-    Raises `LatePenaltyError`: the configuration names a plugin that cannot be loaded.
+    Raises `LatePenaltyError`: the configuration names a plugin that cannot be loaded, or the extensions cannot be read.
     """
 
     def __init__(self, config: Config):
         self._db_url = CourseDirectory(config=config).db_url
+        try:
+            self._extensions = Extensions(config)
+        except ExtensionError as error:
+            raise LatePenaltyError(str(error)) from None
         converter = Autograde(config=config)
         try:
             steps = [import_item(step) if isinstance(step, str) else step for step in converter.autograde_preprocessors]
@@ -63,13 +62,29 @@ class LatePenalties:
             ) from None
 
     def assign(self, lab: str, student: str) -> None:
-        """Write one submission's penalty, or none, into the gradebook.
+        """Write one submission's penalty, or none, into the gradebook; and those of the student's extended submissions.
 
-        The submission and its scores must have been committed: nbgrader's step opens the database itself.
+        One submission may change how many grace days are left for the others. The submission and its scores must have
+        been committed: nbgrader's step opens the database itself.
 
-        Raises `LatePenaltyError`: the plugin failed. The gradebook is unchanged.
+        Raises `LatePenaltyError`: the plugin failed, or the extensions cannot be read. The penalty is unchanged.
         """
-        resources = {"nbgrader": {"notebook": lab, "assignment": lab, "student": student, "db_url": self._db_url}}
+        try:
+            with Gradebook(self._db_url) as gradebook:
+                labs = {lab, *self._extensions.settle(gradebook, student)}
+                graded = {
+                    each.assignment.name: [notebook.name for notebook in each.notebooks]
+                    for each in gradebook.student_submissions(student)
+                    if each.assignment.name in labs
+                }
+        except ExtensionError as error:
+            raise LatePenaltyError(f"{student}: {error}") from None
+        for each, notebooks in graded.items():
+            for notebook in notebooks:
+                self._assign(notebook, each, student)
+
+    def _assign(self, notebook: str, lab: str, student: str) -> None:
+        resources = {"nbgrader": {"notebook": notebook, "assignment": lab, "student": student, "db_url": self._db_url}}
         for step in self._steps:
             try:
                 step.preprocess(new_notebook(), resources)

@@ -38,6 +38,7 @@ from pathlib import Path
 from nbgrader.api import Comment, Grade, Gradebook, MissingEntry
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SAWarning
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
@@ -102,9 +103,16 @@ def source_path(course: Path, lab: str) -> Path:
     return Path(directories.format_path(directories.source_directory, ".", lab)).resolve() / f"{lab}.ipynb"
 
 
-def open_gradebook(config: Config) -> Gradebook:
-    """The course's gradebook; a context manager. Raises `CourseError` if the database cannot be opened."""
+def open_gradebook(config: Config, existing: bool = False) -> Gradebook:
+    """The course's gradebook; a context manager.
+
+    Raises `CourseError`: the database cannot be opened, or is to be an existing one and there is none.
+    """
     directories = CourseDirectory(config=config)
+    url = make_url(directories.db_url)
+    # SQLite would make the file.
+    if existing and url.get_backend_name() == "sqlite" and url.database and not Path(url.database).is_file():
+        raise CourseError(f"no gradebook {url.database}; grade first with `lab grade`")
     try:
         return Gradebook(directories.db_url, directories.course_id)
     except Exception as error:

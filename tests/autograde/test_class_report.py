@@ -98,7 +98,7 @@ def test_students_stand_in_order_of_their_ids(two_labs):
 )
 def test_what_remains_for_hand_grading_is_told(two_labs, monkeypatch, by_hand, total, told):
     points = SimpleNamespace(by_hand=by_hand, total=total)
-    monkeypatch.setattr(report, "_in_gradebook", lambda *_: (points, {}))
+    monkeypatch.setattr(report, "_in_gradebook", lambda *_: (points, {}, []))
     text = page_of(two_labs, verdict("ada")).text
     assert "automatic: 4 points of exercises and 6 of run evidence, 10 together." in text
     assert told in text

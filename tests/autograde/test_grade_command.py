@@ -15,6 +15,7 @@ from nbgrader.apps.api import NbGraderAPI
 from autograde.batch.grade_lab import grade_lab
 from autograde.commands.cli import UNSANDBOXED, grade, report
 from autograde.commands.export import export
+from autograde.commands.extend import extend
 from autograde.commands.progress import Progress
 from autograde.gradebook.scores import CourseError, nbgrader_settings
 from autograde.rubric.schema import find_rubric
@@ -32,7 +33,7 @@ def run(command, *arguments):
 
 def test_they_are_commands_of_lab():
     points = {point.name: point for point in entry_points(group="lab.commands")}
-    assert [points[name].load() for name in ("grade", "report", "export")] == [grade, report, export]
+    assert [points[name].load() for name in ("grade", "report", "export", "extend")] == [grade, report, export, extend]
 
 
 def test_grading_and_reporting(lab_course, hand_in, graded_here, tmp_path):

@@ -24,6 +24,7 @@ from nbgrader.coursedir import CourseDirectory
 from autograde.batch.grade_lab import grade_lab
 from autograde.commands.cli import report
 from autograde.commands.export import export
+from autograde.commands.extend import extend
 from autograde.gradebook.autograded import submitted_at
 from autograde.gradebook.late_penalties import LatePenalties
 from autograde.gradebook.scores import CourseError, nbgrader_settings, open_gradebook, record_verdict
@@ -39,9 +40,11 @@ LATENESS = {
     "half": "2026-11-20 23:30:00 CET",
     "days": "2026-11-22 22:00:00 UTC",
     "unknown": None,
-    "extended": "2026-11-22 22:00:00 UTC",  # by three days
+    "extended": "2026-11-22 22:00:00 UTC",  # by three days, before it is handed in
+    "short": "2026-11-22 22:00:00 UTC",  # extended by a day and a half, after it is graded
     "hour": "2026-11-20 23:00:00 UTC",  # extended by half an hour
 }
+GRANTED = {"extended": {"days": 3}, "short": {"hours": 36}, "hour": {"minutes": 30}}
 PLUGIN = """
 from nbgrader.plugins import BasePlugin
 
@@ -76,7 +79,7 @@ def penalties(course):
 
 
 def by_stock(course, tmp_path, steps=None):
-    """The same submissions with the same scores, given by hand, under nbgrader's own steps alone."""
+    """The same submissions with the same scores, given by hand, under nbgrader's own extensions and steps alone."""
     root = tmp_path / "stock"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()
@@ -92,7 +95,10 @@ def by_stock(course, tmp_path, steps=None):
             for grade in submission.notebooks[0].grades:
                 grade.manual_score = grade.score
             submission.notebooks[0].late_submission_penalty = 7.0  # to be reset
+            submission.extension = None
         gradebook.db.commit()
+        for student, time in GRANTED.items():
+            gradebook.grant_extension(LAB, student, **time)
     converter = Autograde(coursedir=CourseDirectory(config=config, assignment_id=LAB), config=config)
     converter.force = True
     converter.start()
@@ -119,6 +125,7 @@ def test_penalties_are_those_of_stock_nbgrader(course, tmp_path, method):
     config = nbgrader_settings(course)
     steps = config.Autograde.autograde_preprocessors[2:] if method == "subclass" else None
     due(course, DUE)
+    lab_extend(course, "extended", "1", "--days", "3")
 
     def grade(points):
         part = CriterionResult("run-evidence", "final", "final_accuracy", "Final", True, points, 20, "reached")
@@ -137,13 +144,14 @@ def test_penalties_are_those_of_stock_nbgrader(course, tmp_path, method):
 
     grade(20)
     with open_book(course) as gradebook:
-        gradebook.grant_extension(LAB, "extended", days=3)
         gradebook.grant_extension(LAB, "hour", minutes=30)
+    lab_extend(course, "short", "1", "--days", "1.5")
+    assert penalties(course)["short"][1] == {"zero": 20, "own": 20, "subclass": 10}[method]  # at once
     first = grade_and_compare(20)
     if method == "own":
-        assert first == dict.fromkeys(LATENESS) | {"second": 0, "days": 20, "hour": 4.5}
+        assert first == dict.fromkeys(LATENESS) | {"second": 0, "days": 20, "short": 20, "hour": 4.5}
     else:
-        late = {"second", "half", "days", "hour"}
+        late = {"second", "half", "days", "short", "hour"}
         assert first == dict.fromkeys(LATENESS) | dict.fromkeys(late, 20 if method == "zero" else 10)
     # Another score, by the grader and by hand; then another due date: nobody is late, everybody is.
     with open_book(course) as gradebook:
@@ -160,12 +168,13 @@ def test_penalties_are_those_of_stock_nbgrader(course, tmp_path, method):
 
 @pytest.fixture
 def late_class(lab_course, hand_in):
-    """Two days late: bob; in time: ada. Both have a run's points and no others."""
+    """Two days late: bob; in time: ada, who had three days more. Both have a run's points and no others."""
     for student, day in (("ada", 20), ("bob", 22)):
         folder = hand_in(student, released_notebook())
         (folder / "timestamp.txt").write_text(f"2026-11-{day} 22:00:00 UTC")
     due(lab_course, DUE)
     configure(lab_course, "zero")
+    lab_extend(lab_course, "ada", "1", "--days", "3")
     return lab_course
 
 
@@ -177,6 +186,8 @@ def test_a_penalty_reaches_gradebook_report_feedback_and_exports(late_class, gra
     assert NbGraderAPI(config=config).generate_feedback(LAB)["success"]
     pages = {name: (late_class / "feedback" / name / LAB / f"{LAB}.html").read_text() for name in ("ada", "bob")}
     assert "<td>Late submission penalty</td><td>-10</td>" in pages["bob"] and "Late submission" not in pages["ada"]
+    extended = "deadline was extended by 3 days, until 2026-11-23 22:00 UTC"
+    assert extended in pages["ada"] and "extended" not in pages["bob"]
 
     exported = export_scores(late_class, "nbgrader")
     assert [(row["student_id"], row["late_submission_penalty"], row["score"]) for row in exported] == [
@@ -196,13 +207,15 @@ def test_a_penalty_reaches_gradebook_report_feedback_and_exports(late_class, gra
     assert [row["Grade"] for row in filled] == ["10.00", "0.00"]
     assert "late by 2 days: a penalty of 10 points" in filled[1]["Feedback comments"]
     assert "late" not in filled[0]["Feedback comments"]
+    assert [extended in row["Feedback comments"] for row in filled] == [True, False]
 
     assert CliRunner().invoke(report, ["1", "--course", str(late_class)]).exit_code == 0
     page = Page(late_class / "reports" / f"{LAB}.html").text
-    assert "1 late, 1 with a penalty" in page and "2 days −10" in page
+    assert "1 late, 1 with a penalty, 1 with an extension" in page and "2 days −10" in page and "– 3 days" in page
     own = Page(late_class / "reports" / LAB / "bob.html").text
     assert "Late 2 days Penalty 10 points" in own
-    assert "Penalty" not in Page(late_class / "reports" / LAB / "ada.html").text
+    own = Page(late_class / "reports" / LAB / "ada.html").text
+    assert "Penalty" not in own and "Extension 3 days until 2026-11-23 22:00 UTC" in own
 
 
 def test_hand_grading_that_came_between_is_in_the_penalty_and_stays_done(late_class, graded_here):
@@ -249,5 +262,11 @@ def test_a_plugin_that_fails_loses_no_score(late_class, graded_here):
 def export_scores(course, target, *options):
     path = course / f"{target}.csv"
     done = CliRunner().invoke(export, ["1", "--to", target, "--course", str(course), "-o", str(path), *options])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 0 and "with an extension: 'ada: 3 days'" in done.output, done.output
     return list(csv.DictReader(path.open()))
+
+
+def lab_extend(course, *arguments):
+    done = CliRunner().invoke(extend, [*arguments, "--course", str(course)])
+    assert done.exit_code == 0, done.output
+    return done.output

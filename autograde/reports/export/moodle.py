@@ -21,7 +21,7 @@ import html
 from collections.abc import Mapping
 from pathlib import Path
 
-from autograde.gradebook.late_penalties import how_late
+from autograde.gradebook.extensions import how_late
 from autograde.reports.export.csv_file import CsvFile, ExportError, neutral
 from autograde.reports.export.fill import Filled, fill_scores, listed, naming, parse_number
 from autograde.reports.export.scores import Grades, LabScores, StudentScore
@@ -115,6 +115,8 @@ def _reasons(course: Path, score: StudentScore, lab: str) -> str | None:
     except ValueError:
         return None
     lines = [f"{_OURS}{verdict.score:g} of {verdict.max_score:g} points"]
+    if score.extension is not None:
+        lines.append(f"the deadline was extended by {score.extension}, until {score.extension.until}")
     if score.seconds_late:
         lines.append(f"late by {how_late(score.seconds_late)}: a penalty of {score.penalty:g} points")
     for line, remedy in (each for cell in verdict.cells for each in verdict.reasons(cell)):

@@ -8,9 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from nbgrader.api import MissingEntry
-from nbgrader.coursedir import CourseDirectory
-from sqlalchemy.engine import make_url
 
+from autograde.gradebook.extensions import Extension, ExtensionError, Extensions
 from autograde.gradebook.scores import CourseError, nbgrader_settings, open_gradebook
 
 __all__ = ["Grades", "LabScores", "StudentScore", "read_scores"]
@@ -30,6 +29,7 @@ class StudentScore:
     penalty: float = 0.0  # points that nbgrader takes off for lateness
     seconds_late: float = 0.0  # after the due date, with the student's extension; 0 where the lab has none
     needs_hand_grading: bool = False  # whether a cell waits for a person; the score is not final
+    extension: Extension | None = None
 
     @property
     def score(self) -> float:
@@ -92,34 +92,41 @@ def read_scores(course: Path, lab: str) -> LabScores:
     a number.
     """
     config = nbgrader_settings(course)
-    url = make_url(CourseDirectory(config=config).db_url)
-    # SQLite would make the file.
-    if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).is_file():
-        raise CourseError(f"no gradebook {url.database}; grade first with `lab grade {lab}`")
-    with open_gradebook(config) as gradebook:
+    with open_gradebook(config, existing=True) as gradebook:
+        database = gradebook.engine.url.database
         try:
             assignment = gradebook.find_assignment(lab)
         except MissingEntry:
-            raise CourseError(f"gradebook {url.database} does not know {lab}; run `lab grade {lab}` first") from None
+            raise CourseError(f"gradebook {database} does not know {lab}; run `lab grade {lab}` first") from None
+        try:
+            extensions = {
+                each.student: each for each in Extensions(config).all(gradebook) if each.lab == lab and each.due
+            }
+        except ExtensionError as error:
+            raise CourseError(str(error)) from None
         submissions = {submission.student_id: submission for submission in gradebook.assignment_submissions(lab)}
-        students = tuple(_student(student, submissions.get(student.id)) for student in gradebook.students)
+        students = tuple(
+            _student(student, submissions.get(student.id), extensions.get(student.id)) for student in gradebook.students
+        )
         scores = LabScores(lab, assignment.duedate, float(assignment.max_score), students)
     for student in students:
         if not (math.isfinite(student.raw) and math.isfinite(student.penalty)):
-            raise CourseError(f"gradebook {url.database}: the score of {student.student!a} in {lab} is not a number")
+            raise CourseError(f"gradebook {database}: the score of {student.student!a} in {lab} is not a number")
     return scores
 
 
-def _student(student, submission) -> StudentScore:
+def _student(student, submission, extension: Extension | None) -> StudentScore:
     person = (student.id, student.last_name, student.first_name, student.email)
     if submission is None:
-        return StudentScore(*person)
+        return StudentScore(*person, extension=extension)
     return StudentScore(
         *person,
         submitted=True,
         timestamp=submission.timestamp,
         raw=float(submission.score),
         penalty=float(submission.late_submission_penalty),
-        seconds_late=float(submission.total_seconds_late),
+        # nbgrader cannot add an extension to no due date.
+        seconds_late=float(submission.total_seconds_late) if submission.assignment.duedate else 0.0,
         needs_hand_grading=bool(submission.needs_manual_grade),
+        extension=extension,
     )

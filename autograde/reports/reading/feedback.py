@@ -16,6 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
+from autograde.gradebook.extensions import ExtensionError, Extensions
 from autograde.gradebook.scores import stored_comment
 from autograde.reports.reading.inert_html import POLICY
 from autograde.reports.reading.page import render
@@ -82,11 +83,24 @@ class FeedbackPages(HTMLExporter):
     def from_filename(self, filename: str, resources: dict | None = None, **_: Any) -> tuple[str, dict]:
         """The page; logs a line if it shows the scores alone."""
         wanted = self.__dict__.get("wanted", [])
+        resources["nbgrader"]["deadline"] = self._deadline(resources["nbgrader"])
         page, problem = page_or_scores("course_feedback", str(filename), resources, wanted)
         if problem:
             student = resources["nbgrader"]["student"]
             self.log.warning("%s: the page shows the scores without the notebook (%s)", student, problem)
         return page, {**resources, "output_extension": ".html", "outputs": {}, "metadata": {}}
+
+    def _deadline(self, names: dict[str, str]) -> str:
+        """A line about the student's extension of the deadline; empty where there is none."""
+        key = (names["student"], names["assignment"])
+        try:
+            with Gradebook(names["db_url"]) as gradebook:
+                extensions = Extensions(self.config).all(gradebook)
+        except ExtensionError as error:
+            self.log.warning("%s: the page does not show an extension (%s)", names["student"], error)
+            return ""
+        extended = (each for each in extensions if (each.student, each.lab) == key and each.due)
+        return next((f"The deadline was extended by {each}, until {each.until}." for each in extended), "")
 
 
 class ShowReasons(NbGraderPreprocessor):

@@ -103,17 +103,19 @@ def _results(rubric: Rubric, course: Path, jinja: Environment) -> tuple[ClassRes
         verdicts = flag_alike(verdicts, matches=compare_with_library(*read, library))
     except (CourseError, WithheldError) as error:
         unreadable = [*unreadable, f"submissions were not compared with each other: {error}"]
-    return ClassResults(rubric, verdicts, unreadable, *_in_gradebook(course, rubric)), page
+    points, scores, problems = _in_gradebook(course, rubric)
+    return ClassResults(rubric, verdicts, unreadable + problems, points, scores), page
 
 
-def _in_gradebook(course: Path, rubric: Rubric) -> tuple[LabPoints | None, dict[str, StudentScore]]:
-    """How the lab's points divide, and the late submissions by student."""
+def _in_gradebook(course: Path, rubric: Rubric) -> tuple[LabPoints | None, dict[str, StudentScore], list[str]]:
+    """How the lab's points divide, the scores by student, and a line if they cannot be read."""
     # A course whose gradebook is elsewhere still gets its pages, without the points that are given by hand.
+    points = None
     try:
         if not (course / "gradebook.db").exists():
-            return None, {}
+            return None, {}, []
         points = lab_points(nbgrader_settings(course), rubric)
         students = read_scores(course, rubric.lab).students if points else ()
-        return points, {each.student: each for each in students if each.seconds_late > 0}
-    except CourseError:
-        return None, {}
+        return points, {each.student: each for each in students}, []
+    except CourseError as error:
+        return points, {}, [f"lateness and extensions: {error}"]

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
+from autograde.gradebook.extensions import Extension
 from autograde.gradebook.scores import LabPoints
 from autograde.reports.export.scores import StudentScore
 from autograde.reports.report.curves import Chart, Points, class_chart, class_median, student_chart
@@ -95,8 +96,7 @@ def read_verdicts(lab: str, course: Path) -> tuple[list[Verdict], list[str]]:
 class ClassResults:
     """A class's verdicts on one lab.
 
-    `points` is how the whole lab's points divide, where the gradebook knows it; `in_gradebook` are those of its late
-    submissions, by student.
+    `points` is how the whole lab's points divide, where the gradebook knows it; `in_gradebook` are its scores, by student.
     """
 
     rubric: Rubric
@@ -108,6 +108,15 @@ class ClassResults:
     @cached_property
     def late(self) -> dict[str, StudentScore]:
         """The late submissions that have a verdict, by student."""
+        return {student: score for student, score in self._with_verdict.items() if score.seconds_late > 0}
+
+    @cached_property
+    def extensions(self) -> dict[str, Extension]:
+        """The extensions of those who have a verdict, by student."""
+        return {student: score.extension for student, score in self._with_verdict.items() if score.extension}
+
+    @cached_property
+    def _with_verdict(self) -> dict[str, StudentScore]:
         students = {verdict.student for verdict in self.verdicts}
         return {student: score for student, score in self.in_gradebook.items() if student in students}
 

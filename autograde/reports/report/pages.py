@@ -11,7 +11,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from autograde.gradebook.late_penalties import how_late
+from autograde.gradebook.extensions import how_late
 from autograde.reports.similarity.comparison import FLOOR, LENGTH, AnswerMatch, Similarity, cut
 from autograde.rubric.verdict import FLAGS
 from course_lib.runs.run_evidence.quoting import printable
