@@ -1,12 +1,16 @@
 """The figures show the numbers that they are given, in the course's look."""
 
 import math
+import re
+from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from nbconvert import HTMLExporter
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from course_lib import plots
 from course_lib.distributed.messages import owned_blocks
@@ -309,10 +313,15 @@ def test_the_parts_of_a_step_are_stacked():
 
 def test_a_figure_is_shown_with_its_alternative_text(monkeypatch):
     shown = []
-    monkeypatch.setattr("course_lib.plots.style.display", lambda figure, metadata: shown.append((figure, metadata)))
-    figure = plt.figure()
-    plots.show("a line that rises")
-    assert shown == [(figure, {"image/png": {"alt": "a line that rises"}})] and not plt.fignum_exists(figure.number)
+    monkeypatch.setattr("course_lib.plots.style.display", lambda data, raw, metadata: shown.append((data, metadata)))
+    figure, _ = plt.subplots()
+    plots.show('a line that rises, "x" < y')
+    [(data, metadata)] = shown
+    output = new_output("display_data", data, metadata=metadata)
+    page = HTMLExporter().from_notebook_node(new_notebook(cells=[new_code_cell("", outputs=[output])]))[0]
+    [picture] = ElementTree.fromstring(re.search("<img[^>]*>", page)[0].replace('">', '"/>')).iter("img")
+    assert picture.get("alt") == data["text/plain"] == 'a line that rises, "x" < y'
+    assert picture.get("src") == f"data:image/png;base64,{data['image/png']}" and not plt.fignum_exists(figure.number)
 
 
 def test_every_image_is_drawn_in_the_colour_of_its_rank():
