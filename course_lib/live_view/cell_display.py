@@ -1,7 +1,7 @@
 """One output below the cell for all its trainings, updated in place: a bar, learning curves, the transcript.
 
 Styles are inline and the curves are an image: both survive JupyterLab's sanitising of untrusted notebooks. The text has
-the page's colour and the image has no background, so that both are readable in light and dark themes.
+the page's colour, and the image is dark on white as every figure, so that both are readable in light and dark themes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 PRE = "margin:4px 0 0 0; padding:0; background:transparent; font-size:12px; line-height:1.4; white-space:pre-wrap;"
 EARLIER = 20  # lines of earlier trainings shown
-GREY = "#808080"  # readable on white and on black
+GREY = "#555555"  # on white
 FIRST = 4.0  # seconds until the first curves, unless the training ends before
 DRAWING = 60  # the pause between two drawings, in multiples of a drawing's time: 2 % of the time
 
@@ -112,8 +112,9 @@ def training_html(progress: Progress, curves: str = "") -> str:
     number = f"training {len(progress.earlier) + 1}: " if progress.earlier else ""
     parts = ['<div style="max-width:960px; margin-left:8px;">', preformatted([number + progress.bar()])]
     if curves:
+        said = f"learning curves: accuracy and loss of training and validation. {progress.bar()}"
         image = "data:image/svg+xml;base64," + base64.b64encode(curves.encode()).decode()
-        parts.append(f'<img alt="learning curves" width="700" style="max-width:100%;" src="{image}">')
+        parts.append(f'<img alt="{escape(said)}" width="700" style="max-width:100%;" src="{image}">')
     parts += [preformatted(lines) for lines in (progress.lines, _earlier(progress)) if lines]
     return "\n".join([*parts, "</div>"])
 
@@ -152,7 +153,7 @@ def draw_curves(records: Sequence[Mapping[str, float]], epochs: int) -> str:
             axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.1)
         drawing = io.StringIO()
-        figure.savefig(drawing, format="svg", transparent=True)
+        figure.savefig(drawing, format="svg", facecolor="white")
     return drawing.getvalue()
 
 

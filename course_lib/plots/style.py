@@ -5,10 +5,12 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from IPython.core.pylabtools import print_figure
 from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -38,10 +40,14 @@ def new_axes(title: str, xlabel: str, ylabel: str, size: tuple[float, float] | N
 def show(alternative_text: str) -> None:
     """Show the current figure in a notebook, with a text for readers who do not see it; it says what the figure shows.
 
-    The text is in the metadata of the output, where nbconvert and JupyterLab take a picture's alternative text from.
+    JupyterLab (4.6) and nbconvert's template `lab` (7.17) ignore the metadata ``alt`` of a picture. They prefer HTML, whose
+    ``img`` has the text. The picture itself is for feedback, the site and PDF, which take the text from the metadata.
     """
     figure = plt.gcf()
-    display(figure, metadata={"image/png": {"alt": alternative_text}})
+    picture = print_figure(figure, base64=True)
+    html = f'<img alt="{escape(alternative_text)}" src="data:image/png;base64,{picture}">'
+    bundle = {"text/html": html, "image/png": picture, "text/plain": alternative_text}
+    display(bundle, raw=True, metadata={"image/png": {"alt": alternative_text}})
     plt.close(figure)
 
 

@@ -3,6 +3,7 @@
 Everything that differs between sites comes from a TOML file, named by $COURSE_HUB_SITE (see site.example.toml).
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -141,7 +142,7 @@ c.JupyterHub.shutdown_on_logout = False
 c.Spawner.cmd = [str(environment / "bin" / "jupyterhub-singleuser")]
 c.Spawner.default_url = "/lab"
 c.Spawner.env_keep = ["LANG"]
-c.Spawner.environment = {**common, "JUPYTER_CONFIG_PATH": config_path}
+c.Spawner.environment = {**common, "JUPYTER_CONFIG_PATH": config_path, "COURSE_HUB_DEADLINES": json.dumps(course["deadlines"])}
 c.Spawner.mem_limit = f"{servers['memory_gib']}G"  # what JupyterLab's memory display shows
 c.Spawner.start_timeout = 120
 c.Spawner.http_timeout = 300  # a server starts beside what others train

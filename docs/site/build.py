@@ -14,6 +14,7 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(REPOSITORY)]
 
+from accessible import accessible  # noqa: E402
 from gather import gather  # noqa: E402
 from sphinx.cmd.build import main as sphinx  # noqa: E402
 
@@ -43,6 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
         strict = ["-W", "--keep-going", "-q"]
         if sphinx(["-b", "html", "-c", str(HERE), *strict, "-d", str(Path(folder, "state")), str(pages), str(html)]):
             return 1
+        for page in html.rglob("*.html"):
+            page.write_text(accessible(page.read_text(encoding="utf-8")), encoding="utf-8")
         new = options.output.with_name(
             options.output.name + ".new"
         )  # beside it: a rename, and the old one is whole until then

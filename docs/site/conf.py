@@ -21,6 +21,7 @@ python_maximum_signature_line_length = 88
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_copy_source = False  # what Sphinx reads is not published beside what it writes
 html_show_sourcelink = False
 html_show_copyright = False

@@ -1,16 +1,22 @@
 """The figures show the numbers that they are given, in the course's look."""
 
 import math
+import re
+from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.colors import to_rgb
+from nbconvert import HTMLExporter
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from course_lib import plots
 from course_lib.distributed.messages import owned_blocks
 from course_lib.distributed.parameter_server import staleness_of_order
+from course_lib.live_view.cell_display import GREY
 from course_lib.metrics.published_runs import PUBLISHED_RUNS
 from course_lib.plots import (
     asynchrony,
@@ -30,7 +36,7 @@ from course_lib.plots.curvature import (
     loss_curves,
     race,
 )
-from course_lib.plots.style import COLOURS, PALETTE
+from course_lib.plots.style import COLOURS, PALETTE, series_style
 from course_lib.runs.sweep.outcome.figures import _curves
 
 CURVE = pd.DataFrame({"epoch": [0, 1, 2], "time": [0.0, 3.0, 6.0], "val_accuracy": [0.0, 0.5, 0.6]})
@@ -309,10 +315,38 @@ def test_the_parts_of_a_step_are_stacked():
 
 def test_a_figure_is_shown_with_its_alternative_text(monkeypatch):
     shown = []
-    monkeypatch.setattr("course_lib.plots.style.display", lambda figure, metadata: shown.append((figure, metadata)))
-    figure = plt.figure()
-    plots.show("a line that rises")
-    assert shown == [(figure, {"image/png": {"alt": "a line that rises"}})] and not plt.fignum_exists(figure.number)
+    monkeypatch.setattr("course_lib.plots.style.display", lambda data, raw, metadata: shown.append((data, metadata)))
+    figure, _ = plt.subplots()
+    plots.show('a line that rises, "x" < y')
+    [(data, metadata)] = shown
+    output = new_output("display_data", data, metadata=metadata)
+    page = HTMLExporter().from_notebook_node(new_notebook(cells=[new_code_cell("", outputs=[output])]))[0]
+    [picture] = ElementTree.fromstring(re.search("<img[^>]*>", page)[0].replace('">', '"/>')).iter("img")
+    assert picture.get("alt") == data["text/plain"] == 'a line that rises, "x" < y'
+    assert picture.get("src") == f"data:image/png;base64,{data['image/png']}" and not plt.fignum_exists(figure.number)
+
+
+def contrast(colour, ground="#ffffff"):
+    """WCAG 2.1's ratio of the relative luminances."""
+
+    def luminance(one):
+        parts = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in to_rgb(one)]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+    dark, light = sorted((luminance(colour), luminance(ground)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_lines_have_wcag_s_contrast_and_differ_without_their_colours():
+    assert contrast("#000000") == pytest.approx(21) and contrast("#777777") == pytest.approx(4.48, abs=0.01)
+    with plt.style.context("course_lib.plots.course"):
+        cycle = plt.rcParams["axes.prop_cycle"].by_key()
+    assert cycle["color"] == PALETTE
+    assert min(map(contrast, PALETTE)) >= 3  # of graphics; text needs 4.5
+    assert min(contrast(colour) for colour in (COLOURS["reference"], GREY)) >= 4.5
+    assert len(set(cycle["linestyle"])) == len(PALETTE)
+    for key in ("marker", "linestyle"):
+        assert len({series_style(index)[key] for index in range(4)}) == 4
 
 
 def test_every_image_is_drawn_in_the_colour_of_its_rank():

@@ -99,6 +99,37 @@ def test_an_empty_home_gets_a_page_of_welcome_and_no_other_home(deploy, tmp_path
     assert not (tmp_path / "WELCOME.md").exists()
 
 
+def test_the_page_of_welcome_has_the_labs_and_the_deadlines_of_today(deploy, tmp_path, monkeypatch, configure):
+    deadlines = '[course.deadlines]\n01_a = "Friday, 18:00"\n02_b = "in June"\n'
+    monkeypatch.setenv("COURSE_HUB_DEADLINES", configure(deadlines).Spawner.environment["COURSE_HUB_DEADLINES"])
+    monkeypatch.setenv("COURSE_HUB_EXCHANGE", str(tmp_path / "exchange"))
+    monkeypatch.setenv("COURSE_HUB_COURSE", "c")
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    start = str(deploy / "config/students/jupyter_server_config.py")
+    runpy.run_path(start)
+    assert "| `01_a` | 01_a | later | Friday, 18:00 |" in (home / "WELCOME.md").read_text()
+    for lab, text in (("01_a", '{"cells": [{"source": ["# Lab 01 · A | b\\n", "text"]}]}'), ("03_c", "no notebook")):
+        folder = tmp_path / "exchange/c/outbound" / lab
+        folder.mkdir(parents=True)
+        (folder / f"{lab}.ipynb").write_text(text)
+    (home / "work").mkdir()
+    runpy.run_path(start)
+    rows = (home / "WELCOME.md").read_text().splitlines()[-3:]
+    assert rows == [
+        "| `01_a` | Lab 01 · A \\| b | now | Friday, 18:00 |",
+        "| `02_b` | 02_b | later | in June |",
+        "| `03_c` | 03_c | now | – |",
+    ]
+
+
+def test_a_deadline_of_several_lines_or_none_is_refused(configure):
+    for text in ("[course.deadlines]\n01_a = 5\n", '[course.deadlines]\n01_a = "a\\nb"\n'):
+        with pytest.raises(RuntimeError, match=r"\[course.deadlines\] 01_a is to be a lab's name"):
+            configure(text)
+
+
 def test_a_local_server_has_its_limits(configure):
     config = configure("[servers]\nmemory_gib = 3\nprocesses = 99\nat_most = 25\n[network]\nserver_ports = 21000\n")
     assert config.JupyterHub.spawner_class == "local_spawner.CourseSpawner"

@@ -91,6 +91,10 @@ def test_the_source_validates_and_leaves_a_run(repository, shared, lab, warm_ser
     missed = [name for name in failed if name != "run"]
     assert missed == NOT_RUN.get(lab, []), done.failed  # every exercise passes
     assert not (is_skeleton(repository, lab) and failed), done.failed
+    outputs = [output for cell in done.notebook.cells for output in cell.get("outputs", ())]
+    figures = [output for output in outputs if "image/png" in output.get("data", {})]
+    assert figures or is_skeleton(repository, lab)
+    assert [f for f in figures if not f.metadata["image/png"]["alt"] or "alt=" not in f.data["text/html"]] == []
     ranks = Lab(lab, repository / "labs" / lab / f"{lab}.ipynb").parameters("smoke", {})["num_gpus"]
     record, epochs = complete(done.run, lab, ranks)
     final = float(epochs[-1]["val_accuracy"])

@@ -87,4 +87,5 @@ def render(kind: str, notebook: NotebookNode, resources: dict[str, Any], preproc
     body, _, foot = rest.rpartition("<!--end of notebook-->")
     if nonce := resources.get("nonce"):
         head, foot = (re.sub(r"<script\b", f'<script nonce="{nonce}"', part) for part in (head, foot))
-    return head + clean_page(body) + foot
+    # A table's empty heading is none.
+    return head + clean_page(body).replace("<th></th>", "<td></td>") + foot

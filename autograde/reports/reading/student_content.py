@@ -33,6 +33,7 @@ OVERRUNS = 3  # cells that may take too long before the rest is shown as typed
 LONGEST = 60_000  # characters of a cell that are laid out
 LONGEST_SHOWN = 200_000  # characters of one text that are shown
 TEXT = 1_000_000  # characters of all texts
+LONGEST_ALTERNATIVE = 500  # characters of a picture's alternative text
 CELLS = 1_000  # cells that are not graded
 PICTURE_BYTES, PICTURE_PIXELS = 4 << 20, 20_000_000
 ALL_PICTURE_BYTES, ALL_PICTURE_PIXELS = 16 << 20, 100_000_000
@@ -103,7 +104,8 @@ class StudentContent:
             if mime in data:
                 address, problem = self._picture(mime, _text(data[mime]))
                 if not problem:
-                    named = {mime: {"alt": "a picture that the cell printed"}}
+                    said = self._cut(_text(data.get("text/plain"))[:LONGEST_ALTERNATIVE])  # of the course's own figures
+                    named = {mime: {"alt": said if said and said[0] != "<" else "a picture that the cell printed"}}
                     return new_output("display_data", {mime: address.partition(",")[2]}, metadata=named)
                 return new_output("display_data", {"text/plain": f"[{problem}]"})
         if "text/plain" in data:
