@@ -10,7 +10,8 @@ What is *not* there: this package, the labs' sources, the course folder, other s
 environment's variables, the host's processes and its network.
 
 If root starts the grader, the namespaces are root's. The student's code then runs as a separate unprivileged user
-(`FIRST_UID` + slot), so that the limit on processes counts. Otherwise it runs in a user namespace.
+(`FIRST_UID` + slot), so that the limit on processes counts. Otherwise it runs in a user namespace, where it has the
+keeper's own user id and may write into the keeper's memory. So the keeper has the same system-call filter.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from autograde.sandbox.inside.confine import filter_program
 
 if TYPE_CHECKING:
     from autograde.sandbox.gpus import Gpu
@@ -103,20 +106,25 @@ class Sandbox:
         arguments = self._arguments(data or {}, disk_bytes, replaced, hidden, gpu)
         options.write("".join(f"{option}\0" for option in arguments).encode())
         options.seek(0)
-        command = [bubblewrap, "--args", str(options.fileno()), "--info-fd", str(writer), "--", "/bin/cat"]
+        calls = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the options)
+        calls.write(filter_program(gpu=gpu is not None))
+        calls.seek(0)
+        command = [bubblewrap, "--args", str(options.fileno()), "--info-fd", str(writer)]
+        command += ["--seccomp", str(calls.fileno()), "--", "/bin/cat"]
         try:
             self._keeper = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=(writer, options.fileno()),
+                pass_fds=(writer, options.fileno(), calls.fileno()),
                 env={"PATH": "/usr/bin:/bin"},
                 cwd="/",
             )
         finally:
             os.close(writer)
             options.close()
+            calls.close()
         try:
             with os.fdopen(reader) as info:
                 text = info.read()

@@ -181,6 +181,18 @@ def test_what_training_has_no_use_for_is_refused(inside):
     assert inside(FORBIDDEN) == []
 
 
+def test_no_process_of_the_sandbox_is_without_the_filter(inside):
+    """Without root the student's code has the user id of all of them, and may write into their memory."""
+    body = """
+        found = {}
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            status = open(f"/proc/{process}/status").read()
+            found[open(f"/proc/{process}/comm").read().strip()] = status.split("Seccomp:")[1].split()[0]
+        return found
+    """
+    assert inside(body) == {"bwrap": "2", "cat": "2", "python": "2"}  # 2: a filter
+
+
 def test_what_a_lab_needs_is_not_refused(inside):
     found = inside(
         """

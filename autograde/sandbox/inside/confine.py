@@ -19,7 +19,7 @@ import signal
 import stat
 import struct
 
-__all__ = ["confine", "enter", "furnish", "part"]
+__all__ = ["confine", "enter", "filter_program", "furnish", "part"]
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -247,7 +247,11 @@ def _call(function: ctypes._CFuncPtr, *args: object) -> None:  # type: ignore[na
         raise OSError(number, f"{function.__name__}: {os.strerror(number)}")
 
 
-def _filter_system_calls(apart: bool, network: bool, gpu: bool) -> None:
+def filter_program(apart: bool = False, network: bool = True, gpu: bool = False) -> bytes:
+    """The system-call filter: an array of the kernel's ``struct sock_filter``, as bubblewrap's ``--seccomp`` takes it.
+
+    The parameters are those of `confine`. Raises `OSError`: no filter is written for this machine.
+    """
     machine = platform.machine()
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no system-call filter is written for {machine}")
@@ -291,8 +295,11 @@ def _filter_system_calls(apart: bool, network: bool, gpu: bool) -> None:
     routes_only = [jump_if_equal(NETLINK, 0, 2), load(32), jump_if_equal(0, len(known) + 1, len(known))]
     program += [jump_if_equal(socket, 0, len(known) + 6), load(16), *routes_only, *families, refuse, allow]
     program.append(allow)
+    return b"".join(program)
 
-    code = b"".join(program)
+
+def _filter_system_calls(apart: bool, network: bool, gpu: bool) -> None:
+    code = filter_program(apart, network, gpu)
     buffer = ctypes.create_string_buffer(code, len(code))
-    header = struct.pack("HP", len(program), ctypes.addressof(buffer))
+    header = struct.pack("HP", len(code) // 8, ctypes.addressof(buffer))
     _call(libc.prctl, PR_SET_SECCOMP, 2, header, 0, 0)
