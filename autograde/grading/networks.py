@@ -34,7 +34,8 @@ NETWORKS = {
     "small_cnn_or_resnet": Network(numbers={"depth": (0, 0, 110)}),
     "parallel_sgd_net": Network(),
     "character_transformer": Network(
-        numbers={"width": (64, 8, 1024), "heads": (4, 1, 64), "layers": (4, 1, 32), "context": (64, 4, 1024)},
+        # The notebook's bounds. A model that is too large for the sandbox meets the sandbox's limits.
+        numbers={"width": (64, 8, 16384), "heads": (4, 1, 256), "layers": (4, 1, 256), "context": (64, 4, 16384)},
         batch=20,
         text=True,
     ),

@@ -64,7 +64,7 @@ class RunSummary:
 
     `id` is the rubric's, empty for the notebook's own run; `weights` is the SHA-256 of the weights handed in.
     `curve` is a list of ``[epoch, seconds, validation accuracy]``, the row of zeros included where the file has it.
-    `held_out_accuracy` is the grader's own measurement of the submitted weights, `held_out_images` on how many images.
+    `held_out_accuracy` is the grader's own measurement of the submitted weights, `held_out_images` on how many images; of a text, characters.
     """
 
     id: str = ""

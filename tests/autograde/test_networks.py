@@ -18,6 +18,7 @@ from autograde.submission.run_folder import EvidenceError
 from course_lib.data.batches import Batches, Split, load
 from course_lib.data.characters import load_characters
 from course_lib.models import HomeworkResNet, ParallelSGDNet, SmallCNN, WideResNet, cifar_resnet
+from course_lib.runs.parameters import read_rules
 from course_lib.runs.records import RunFolder
 from course_lib.runs.run_evidence.evidence import Evidence
 from course_lib.runs.run_evidence.run_record import RunRecord
@@ -134,6 +135,9 @@ def test_weights_of_lab_14_predict_the_characters_that_the_notebook_s_own_networ
     with pytest.raises(EvidenceError, match="does not fit the lab's network of width 32 and heads 4 and layers 3"):
         tried("character_transformer", "austen-persuasion", weights, 2000, **sizes | {"layers": 3})
     assert find_rubric("14").runs[0].model.network == "course_lib:character_transformer"
+    rules = read_rules(next(cell.source for cell in notebook.cells if cell.id == "parameters"))
+    for name, (_, least, most) in NETWORKS["character_transformer"].numbers.items():
+        assert rules[name].text == f"[{least}, {most}]"  # whatever a student may choose
 
 
 @pytest.mark.parametrize("depth", [111, -1, 8.0, "8", True, None, 10**9])

@@ -35,7 +35,7 @@ def test_scores_reasons_remedies_and_conditions_are_there(two_labs):
         "What update is about update as ada did it How to look at it: look at update 0 of 3",
         "What final is about final as ada did it 4 of 4",
         "forged 0.14 apart copy same curve as eve",
-        "Claimed final accuracy 0.876 Held-out accuracy 0.862 on 2000 images",
+        "Claimed final accuracy 0.876 Held-out accuracy 0.862 on 2000 samples",
         "Held out − claimed −0.014",
         "Graded 2026-11-20 10:04 UTC, in 12.2 s",
         "Sandbox bubblewrap",
