@@ -143,7 +143,8 @@ def metadata_as_markup(notebook):
     """Markup where the notebook's format expects numbers and names."""
     script = f"<script>{RUN}</script>"
     size = {"width": f"1 onload={RUN}", "height": f"1>{script}", "alt": f'">{script}'}
-    output(notebook, {"image/png": picture("PNG"), "text/plain": "x"}, **{"image/png": size})
+    said = f'x" onerror="{RUN}">{script}'  # feedback's alternative text
+    output(notebook, {"image/png": picture("PNG"), "text/plain": said}, **{"image/png": size})
     for each in notebook.cells:
         each.metadata["tags"] = [f'x" onclick="{RUN}"><script>{RUN}</script>']
         each["id"] = f'x"><script>{RUN}</script>'
