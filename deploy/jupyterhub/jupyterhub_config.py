@@ -140,7 +140,6 @@ c.JupyterHub.allow_named_servers = False
 c.JupyterHub.active_server_limit = servers["at_most"]
 c.JupyterHub.shutdown_on_logout = False
 c.Spawner.cmd = [str(environment / "bin" / "jupyterhub-singleuser")]
-c.Spawner.default_url = "/lab"
 c.Spawner.env_keep = ["LANG"]
 c.Spawner.environment = {**common, "JUPYTER_CONFIG_PATH": config_path, "COURSE_HUB_DEADLINES": json.dumps(course["deadlines"])}
 c.Spawner.mem_limit = f"{servers['memory_gib']}G"  # what JupyterLab's memory display shows

@@ -56,6 +56,22 @@ class Person:
         for label in path[1:]:
             page.locator(".lm-Menu-item", has=page.locator(f'.lm-Menu-itemLabel:text-is("{label}")')).last.click()
 
+    def choose_command(self, label: str) -> None:
+        """Choose from the command palette, which is open, by keyboard."""
+        self.page.locator(".lm-CommandPalette-input:focus").wait_for()
+        self.page.keyboard.insert_text(label)
+        self.page.locator(".lm-CommandPalette-item.lm-mod-active", has_text=label).wait_for()
+        self.page.keyboard.press("Enter")
+
+    def tab_to(self, label: str) -> None:
+        """Press Tab until the button with this label has the focus."""
+        self.button(label).wait_for()
+        for _ in range(300):
+            self.page.keyboard.press("Tab")
+            if self.button(label).evaluate("button => button === document.activeElement"):
+                return
+        raise AssertionError(f"no Tab reaches the button {label}")
+
     def menu_labels(self, name: str, page=None) -> list[str]:
         """What a menu offers; empty where there is no such menu."""
         page = page or self.page

@@ -5,6 +5,8 @@ from pathlib import Path
 import nbformat
 import yaml
 
+from course_lib.runs.release_copy import set_up_cell
+
 LAB = "01_single_gpu"
 MARKERS = ("### BEGIN SOLUTION", "### END SOLUTION")
 
@@ -30,5 +32,7 @@ def number_of(checkout: Path, cell_id: str) -> int:
 
 
 def source(checkout: Path):
-    """The source notebook, of the checkout that the hub serves."""
-    return nbformat.read(checkout / "labs" / LAB / f"{LAB}.ipynb", as_version=4)
+    """The source notebook, of the checkout that the hub serves, with the cell in front that released copies have."""
+    notebook = nbformat.read(checkout / "labs" / LAB / f"{LAB}.ipynb", as_version=4)
+    notebook.cells.insert(0, nbformat.from_dict(set_up_cell(notebook)))
+    return notebook

@@ -39,6 +39,7 @@ def person(chromium, hub, pictures):
 
 def test_a_student_does_a_lab_and_hands_it_in(person, hub):
     student = person(hub.student_a)
+    student.page.locator(".jp-MarkdownViewer", has_text="Assignment List").wait_for()  # the page of welcome
     assert student.menu_labels("Nbgrader") == ["Assignment List"]
 
     student.assignment_list()
@@ -164,3 +165,39 @@ def test_the_second_student_sees_nothing_of_it(person, hub):
     other.picture("assignment-list")
     released = json.loads((hub.state / f"exchange/distributed-training/outbound/{LAB}/{LAB}.ipynb").read_text())
     assert "BEGIN SOLUTION" not in json.dumps(released) and "Model answer" not in json.dumps(released)
+
+
+def test_the_second_student_hands_in_by_keyboard_alone(person, hub):
+    student = person(hub.student_b)
+    student.page.keyboard.press("Control+Shift+C")
+    student.choose_command("Assignment List")
+    student.tab_to("Fetch")
+    student.page.keyboard.press("Enter")
+    student.button("Submit").wait_for()
+
+    student.page.keyboard.press("Control+Shift+C")
+    student.choose_command("Open from Path")
+    student.page.keyboard.insert_text(f"{LAB}/{LAB}.ipynb")
+    student.page.keyboard.press("Enter")
+    student.wait_for_notebook()
+    number, text = list(answers(hub.checkout).items())[1]  # the first exercise; before it come the parameters
+    for _ in range(number):
+        student.page.keyboard.press("ArrowDown")
+    student.page.keyboard.press("Enter")
+    student.page.keyboard.press("Control+a")
+    student.page.keyboard.insert_text(text)
+    student.page.keyboard.press("Shift+Enter")
+    student.cell(number).locator(".jp-InputPrompt", has_text="]:").first.wait_for()
+    student.page.keyboard.press("Control+s")
+    student.page.wait_for_selector(".lm-TabBar-tab.lm-mod-current.jp-mod-dirty", state="detached")
+    student.picture("keyboard-notebook")
+
+    student.page.keyboard.press("Control+Shift+C")
+    student.choose_command("Assignment List")
+    student.tab_to("Submit")
+    student.page.keyboard.press("Enter")
+    student.button("Fetch Feedback").wait_for()
+    student.picture("keyboard-submitted")
+    inbound = hub.state / "exchange/distributed-training/inbound"
+    [handed_in] = [one for one in inbound.iterdir() if one.owner() == hub.student_b]
+    assert text.splitlines()[0] in json.loads((handed_in / f"{LAB}.ipynb").read_text())["cells"][number]["source"]

@@ -92,10 +92,16 @@ def test_an_empty_home_gets_a_page_of_welcome_and_no_other_home(deploy, tmp_path
     monkeypatch.setenv("HOME", str(tmp_path))
     start = deploy / "config/students/jupyter_server_config.py"
     (tmp_path / ".bashrc").touch()
-    runpy.run_path(str(start))
+
+    def first_page():
+        settings = Config()
+        runpy.run_path(str(start), {"get_config": lambda: settings})
+        return settings.ServerApp.get("default_url")
+
+    assert first_page() == "/lab/tree/WELCOME.md"
     assert "Assignment List" in (tmp_path / "WELCOME.md").read_text()
     (tmp_path / "WELCOME.md").rename(tmp_path / "work.md")
-    runpy.run_path(str(start))
+    assert first_page() is None
     assert not (tmp_path / "WELCOME.md").exists()
 
 
@@ -108,14 +114,14 @@ def test_the_page_of_welcome_has_the_labs_and_the_deadlines_of_today(deploy, tmp
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     start = str(deploy / "config/students/jupyter_server_config.py")
-    runpy.run_path(start)
+    runpy.run_path(start, {"get_config": Config})
     assert "| `01_a` | 01_a | later | Friday, 18:00 |" in (home / "WELCOME.md").read_text()
     for lab, text in (("01_a", '{"cells": [{"source": ["# Lab 01 · A | b\\n", "text"]}]}'), ("03_c", "no notebook")):
         folder = tmp_path / "exchange/c/outbound" / lab
         folder.mkdir(parents=True)
         (folder / f"{lab}.ipynb").write_text(text)
     (home / "work").mkdir()
-    runpy.run_path(start)
+    runpy.run_path(start, {"get_config": Config})
     rows = (home / "WELCOME.md").read_text().splitlines()[-3:]
     assert rows == [
         "| `01_a` | Lab 01 · A \\| b | now | Friday, 18:00 |",

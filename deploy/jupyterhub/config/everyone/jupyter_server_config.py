@@ -6,6 +6,7 @@ import shutil
 import tempfile
 
 c = get_config()  # noqa: F821  (jupyter_server provides it)
+c.ServerApp.default_url = "/lab"
 # Kernels hold memory and GPUs after their tab is closed. A kernel that computes is not idle.
 minutes = int(os.environ.get("COURSE_HUB_IDLE_MINUTES", "60"))
 c.MappingKernelManager.cull_idle_timeout = 60 * minutes

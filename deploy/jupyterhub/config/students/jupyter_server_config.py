@@ -1,6 +1,7 @@
 """Jupyter Server's settings for a student's server: a page in the home says where the labs are, and until when.
 
-An empty home gets it. At each start the page, if it is still there, has the labs that are released by then.
+An empty home gets it. At each start the page, if it is still there, has the labs that are released by then, and
+JupyterLab opens with it.
 """
 
 import contextlib
@@ -33,3 +34,4 @@ with contextlib.suppress(OSError, ValueError):  # a full or read-only home must 
     if all(name.startswith(".") for name in os.listdir(Path.home())) or page.is_file():
         page.with_name(".welcome").write_text(welcome())
         page.with_name(".welcome").replace(page)
+        get_config().ServerApp.default_url = f"/lab/tree/{page.name}"  # noqa: F821  (jupyter_server provides it)
