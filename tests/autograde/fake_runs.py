@@ -162,6 +162,7 @@ def open_book(course: Path) -> Gradebook:
 
 def lay_out(root: Path, notebook: nbformat.NotebookNode | None = None) -> Path:
     """A repository of one lab, the real one unless another notebook is given; its course folder."""
+    root.mkdir(parents=True, exist_ok=True)
     shutil.copy(REPOSITORY / "nbgrader_config.py", root)
     source = root / "labs" / LAB
     source.mkdir(parents=True)

@@ -33,10 +33,11 @@ def job(slurm, tmp_path):
     def run(script, *words, options=(), cwd=tmp_path, **variables):
         output = tmp_path / f"{script}.out"
         given = {"PYTHON": sys.executable, "LAB": COMMAND, "RANKS_PER_NODE": "2"} | variables
+        # The job's own limit is shorter than that of sbatch: Slurm ends it, and its output says where it was.
         done = subprocess.run(
-            ["sbatch", "--wait", f"--chdir={cwd}", f"--output={output}", "--cpus-per-task=2", "--time=10",
+            ["sbatch", "--wait", f"--chdir={cwd}", f"--output={output}", "--cpus-per-task=2", "--time=30",
              *options, REPOSITORY / "deploy" / "slurm" / script, *words],
-            env=os.environ | given, capture_output=True, text=True, timeout=300,
+            env=os.environ | given, capture_output=True, text=True, timeout=2000,
         )  # fmt: skip
         return done.returncode, output.read_text() if output.exists() else done.stderr
 

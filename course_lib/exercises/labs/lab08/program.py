@@ -2,13 +2,18 @@
 
 The stand-ins do the work over the grader's communicator. The grader repeats the whole training in one process. Only a
 program that starts all ranks from rank 0's network, trains each on its share and averages has those weights at the end.
+
+The clocks are pretended, one of each kind for each rank. Loading, training, averaging, forward passes and messages take
+seconds that were drawn; nothing else does. So the right seconds are known, and contain nothing but the training.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import sys
 import time
+import timeit
 
 import numpy as np
 import torch
@@ -30,33 +35,94 @@ DATASET = "fashion-mnist-small"
 PIXELS, CLASSES = 49, 10
 
 
+LOADING = 1000.0  # seconds: longer than everything else together
+PROCESSOR = 0.6  # of the wall clock's seconds, a process computes
+
+
 class Program(Noted, MPIBroker):
-    """What the stand-ins say, in order, by rank."""
+    """What the stand-ins say, in order, by rank; the ranks' clocks, and what `train_local` took by them."""
 
     def __init__(self, case):
         super().__init__(RANKS)
+        self.seconds, self.clocks = case["seconds"], list(case["clocks"])
+        self.began, self.took = [0.0] * RANKS, [[] for _ in range(RANKS)]
+
+    @property
+    def answers(self):
+        return {**super().answers, "clock": self.clock, "forward": self.forward}
+
+    def clock(self, rank, kind):
+        return self.clocks[rank] * (PROCESSOR if kind == "process" else 1)
+
+    def forward(self, rank):
+        self.clocks[rank] += self.seconds["forward"]
+
+    def called(self, rank, name, facts):
+        super().called(rank, name, facts)
+        if name == "train":
+            self.began[rank] = self.clocks[rank]
+            epochs = self.seconds["training"][rank]
+            self.clocks[rank] += epochs[len(self.took[rank]) % len(epochs)]
+        elif name == "trained":
+            self.took[rank].append(self.clocks[rank] - self.began[rank])
+        else:
+            self.clocks[rank] += LOADING if name == "loaded" else self.seconds["other"]
 
     def evidence(self):
-        return {"said": self.calls, "names": [each.kind for each in self.collectives]}
+        return {"said": self.calls, "names": [each.kind for each in self.collectives], "took": self.took}
 
 
 def _draw_programs(random):
     batch_size = int(random.integers(7, 12))
     # One rank's share has one batch more than the other's, and one averaging, unless both take as many images.
     samples = 2 * batch_size * int(random.choice([5, 7])) - 1
+    fast, slow = random.uniform(20, 40, 2), random.uniform(50, 90, 2)  # each rank is the slowest of one epoch
     return {
         "program": [
             {
                 "samples": samples, "epochs": 2, "batch_size": batch_size, "lr": float(random.uniform(0.05, 0.15)),
                 "every": 2, "seed": int(random.integers(1, 10_000)),
                 "weights": [torch.from_numpy(random.normal(0, 0.3, PIXELS * CLASSES + CLASSES)).float() for _ in range(RANKS)],
+                "clocks": [float(s) for s in random.uniform(1e3, 1e4, RANKS)],
+                "seconds": {
+                    "training": [[float(fast[0]), float(slow[0])], [float(slow[1]), float(fast[1])]],
+                    "forward": float(random.uniform(0.2, 0.5)), "other": float(random.uniform(2, 5)),
+                },
                 "about": f"2 ranks, {samples} images, batches of {batch_size}, 2 epochs",
             }
         ]
     }  # fmt: skip
 
 
+def _known_to_a_rank(case, rank):
+    return {name: value for name, value in case.items() if name not in ("clocks", "seconds")} | {
+        "weights": case["weights"][rank]
+    }
+
+
 # --- what is sent beside the student's code
+
+CLOCKS = {"wall": ("perf_counter", "monotonic", "time"), "process": ("process_time", "thread_time")}
+
+
+def clock(kind, real, unit=1):
+    """A clock of the grader's on a rank, and the real one for everything else in this process."""
+
+    def read():
+        outside = getattr(HERE, "outside", None)
+        return real() if outside is None else type(unit)(outside("clock", kind) * unit)
+
+    return read
+
+
+def pretended_clocks():
+    """For `pretended`: a stand-in for each clock that a program may read."""
+    places = [(time, name, kind, 1.0) for kind, names in CLOCKS.items() for name in names]
+    places += [(time, f"{name}_ns", kind, 10**9) for _, name, kind, _ in places]
+    places += [(timeit, "default_timer", "wall", 1.0)]
+    if "mpi4py.MPI" in sys.modules:
+        places += [(sys.modules["mpi4py.MPI"], "Wtime", "wall", 1.0)]
+    return [(module, name, clock(kind, getattr(module, name), unit)) for module, name, kind, unit in places]
 
 
 def drawn_from():
@@ -72,10 +138,17 @@ def linear_network(weights):
 
 
 def stand_in_network(*given):
-    return linear_network(HERE.weights)
+    model = linear_network(HERE.weights)
+    model.register_forward_pre_hook(forward_takes_time)
+    return model
+
+
+def forward_takes_time(*given):
+    HERE.outside("forward")
 
 
 def stand_in_load(name, *given, **named):
+    ask_grader("loaded")
     return small_set(name, named.get("train_samples", 0))
 
 
@@ -97,6 +170,7 @@ def stand_in_broadcast_state(comm, model):
     buffer = weights_of(model).numpy().copy()
     comm.Bcast(buffer, root=0)
     nn.utils.vector_to_parameters(torch.from_numpy(buffer), model.parameters())
+    ask_grader("broadcast")
 
 
 def stand_in_average_models(comm, model, samples):
@@ -105,13 +179,14 @@ def stand_in_average_models(comm, model, samples):
     comm.Allreduce(mine, total)
     with torch.no_grad():
         nn.utils.vector_to_parameters(torch.from_numpy(total[:-1] / total[-1]), model.parameters())
+    ask_grader("averaged")
 
 
 def stand_in_train_local(comm, model, batches, lr, epochs, average, every):
     epochs = [int(epoch) for epoch in epochs]
     ask_grader("train", epochs=epochs, lr=float(lr), every=int(every), batches=len(batches), size=int(batches.batch_size),
         order=int(batches.seed), shuffled=bool(batches.shuffle), seed=drawn_from())  # fmt: skip
-    start, clock = time.perf_counter(), time.process_time()
+    start = time.process_time()
     steps, last = 0, len(epochs) * len(batches)
     model.train()
     for epoch in epochs:
@@ -125,8 +200,8 @@ def stand_in_train_local(comm, model, batches, lr, epochs, average, every):
             steps += 1
             if steps == last or (every and steps % every == 0):
                 average(model)
-    ask_grader("trained", seconds=time.perf_counter() - start)
-    return time.process_time() - clock, 0.0
+    ask_grader("trained")
+    return time.process_time() - start, 0.0
 
 
 def stand_in_reduce_results(comm, loss_sum, correct, images, seconds):
@@ -154,16 +229,18 @@ class Run:
 
 def observe_program(case, rank, outside, main):
     HERE.outside, HERE.weights, HERE.run, HERE.seed = outside, case["weights"], Run(), None
+    clocks = pretended_clocks()
+    imported = [(getattr(module, name), read) for module, name, read in clocks]
     names = give_stand_ins(main, [
         stand_in_load, stand_in_partition, stand_in_broadcast_state, stand_in_average_models, stand_in_train_local,
         stand_in_reduce_results, stand_in_report,
-    ])  # fmt: skip
+    ], imported)  # fmt: skip
     names["ParallelSGDNet"] = stand_in_network
     args = argparse.Namespace(
         dataset=DATASET, train_samples=case["samples"], epochs=case["epochs"], batch_size=case["batch_size"],
         base_lr=case["lr"], average_every=case["every"], seed=case["seed"],
     )  # fmt: skip
-    with pretended(), mpi_comm(rank, RANKS, outside) as comm:
+    with pretended(*clocks), mpi_comm(rank, RANKS, outside) as comm:
         returned = main(comm, args, HERE.run)
     ended = None
     if isinstance(returned, dict) and all(isinstance(each, torch.Tensor) for each in returned.values()):
@@ -204,13 +281,22 @@ def _simulated(case):
     return ends
 
 
-def _epochs_of(said, epochs):
-    """(seconds of train_local, seconds that were reduced with the test results) of each epoch."""
-    took = [facts["seconds"] for facts in named(said, "trained")]
-    reduced = [facts["seconds"] for facts in named(said, "reduced")]
-    if len(took) != epochs or len(reduced) != 2 * epochs:
-        raise ValueError
-    return list(zip(took, reduced[1::2], strict=True))
+def _timing(case, seen):
+    """Why the seconds that a rank gives to reduce_results are wrong; "" where they are right."""
+    for said, took in zip(seen["said"], seen["took"], strict=True):
+        given = [finite(facts["seconds"]) for facts in named(said, "reduced")]
+        if len(took) != case["epochs"] or len(given) != 2 * case["epochs"]:
+            return "each rank calls train_local once and reduce_results twice in an epoch"
+        for seconds, right in zip(given[1::2], took, strict=True):
+            if equal(seconds, right * PROCESSOR):
+                return "the seconds are processor time, which leaves out waiting: take time.perf_counter()"
+            if seconds > right + LOADING / 2:
+                return "the seconds contain the loading of the data: read the clock just before train_local"
+            if seconds > right and not equal(seconds, right):
+                return "the seconds contain the evaluation: read the clock again just after train_local"
+            if not equal(seconds, right):
+                return "the seconds are not those that train_local took: time.perf_counter() before and after it"
+    return ""
 
 
 _NO_STATE = "should return the model's state dict on every rank"
@@ -311,14 +397,12 @@ def _reported(case, seen, right):
         return "rank 0 does not report every epoch once, counted from 0"
     if not all(facts["run"] is True for facts in reports):
         return "report is not given the run"
-    each = [_epochs_of(said, case["epochs"]) for said in seen["said"]]
     time, images = 0.0, case["samples"] // RANKS // case["batch_size"] * case["batch_size"] * RANKS
-    for facts, ranks in zip(reports, zip(*each, strict=True), strict=True):
-        if any(not took <= seconds < 10 * took + 5 for took, seconds in ranks):
-            return "the seconds are not those that train_local took: time.perf_counter() before and after it"
-        time += max(seconds for _, seconds in ranks)
+    for facts, took in zip(reports, zip(*seen["took"], strict=True), strict=True):
+        time += max(took)  # of the ranks, in this epoch
         if not equal(finite(facts["time"]), time):
-            return "the reported time is not the sum of the epochs' seconds so far, of the slowest rank"
+            summed = "the reported time is not the sum of the epochs' seconds so far, of the slowest rank"
+            return _timing(case, seen) or summed
         if facts["images"] != images:
             return "the reported images are not those of the epoch: size ranks, each with len(batches) full batches"
     saved = named(seen["said"][0], "saved")
@@ -334,4 +418,4 @@ PROGRAM = Exercise(("main",), _draw_programs, observe_program, {
     "report": Part("Rank 0 alone reports and saves", _NO_STATE, cases="program", needs="training", judge=_reported,
                    hint="print the arguments of report"),
 }, "write down which of your functions each rank calls, in which order, and what it returns", "{about}",
-    share=lambda case, rank: case | {"weights": case["weights"][rank]}, **on_mpi(RANKS, Program))  # fmt: skip
+    share=_known_to_a_rank, **on_mpi(RANKS, Program))  # fmt: skip
