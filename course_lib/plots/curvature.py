@@ -178,7 +178,7 @@ def cost_of_a_step(rows: Mapping[str, Mapping[str, float]], title: str) -> Axes:
     axes = new_axes(title, "milliseconds per step", "", (7.6, 0.9 + 0.45 * len(rows)))
     # One colour per cause: the gradient, K-FAC's factors and its inverses, messages.
     looks = {"forward": ("reference", ""), "backward": ("reference", "//"), "factors": ("measured", ""), "inverses": ("other", ""),
-             "messages": ("third", ""), "update": ("reference", "..")}  # fmt: skip
+             "messages": ("third", ""), "update": ("reference", "xxx")}  # fmt: skip
     left = dict.fromkeys(rows, 0.0)
     for part in next(iter(rows.values())):
         colour, hatch = looks.get(part, ("reference", "xx"))
@@ -188,7 +188,7 @@ def cost_of_a_step(rows: Mapping[str, Mapping[str, float]], title: str) -> Axes:
         left = {label: left[label] + row[part] for label, row in rows.items()}
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(fontsize=8, handleheight=1.4, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return axes
 
 

@@ -1,6 +1,6 @@
 """The figures of lab 11: what more ranks bring, what a step is made of, and what the fitted model predicts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -65,8 +65,9 @@ def efficiencies(series: Mapping[str, Mapping[int, float]], title: str) -> Axes:
 
 @in_course_style
 def fitted_sums(
-    measured: Mapping[int, float], held_out: int, line: Mapping[int, tuple[float, float]], title: str
-) -> Axes:
+    measured: Mapping[int, float], held_out: int, between: Collection[int],
+    line: Mapping[int, tuple[float, float]], title: str,
+) -> Axes:  # fmt: skip
     """Seconds of an all-reduce against its bytes, both logarithmic, and the fitted line with two standard errors.
 
     Parameters
@@ -74,6 +75,8 @@ def fitted_sums(
     measured : mapping of bytes to seconds
     held_out : int
         The bytes of the open mark.
+    between : collection of int
+        The bytes of the crosses: neither fitted nor predicted.
     line : mapping of bytes to (seconds, standard error)
     """
     axes = new_axes(title, "all-reduce (MiB)", "milliseconds")
@@ -83,12 +86,13 @@ def fitted_sums(
     axes.fill_between(
         sizes, np.maximum(value - 2 * error, value / 100), value + 2 * error, color=COLOURS["other"], alpha=0.2
     )
-    for name, kept, face in (
-        ("fitted", [n for n in measured if n != held_out], COLOURS["measured"]),
-        ("held out", [held_out], "white"),
+    for name, kept, mark, face in (
+        ("fitted", [n for n in measured if n != held_out and n not in between], "o", COLOURS["measured"]),
+        ("held out", [held_out], "o", "white"),
+        ("not fitted", list(between), "x", None),
     ):
         axes.plot(
-            [n / 2**20 for n in kept], [1000 * measured[n] for n in kept], "o", color=COLOURS["measured"],
+            [n / 2**20 for n in kept], [1000 * measured[n] for n in kept], mark, color=COLOURS["measured"],
             markerfacecolor=face, markersize=8, label=f"measured, {name}",
         )  # fmt: skip
     axes.set_xscale("log")

@@ -154,12 +154,14 @@ def test_efficiencies_are_lines_over_the_batch():
 def test_the_fit_is_drawn_with_its_errors_and_the_held_out_point_is_open():
     mib = 2**20
     line = {mib: (1e-3, 1e-4), 4 * mib: (4e-3, 2e-4)}
-    axes = scaling_study.fitted_sums({mib: 1.1e-3, 2 * mib: 2.5e-3, 4 * mib: 4.1e-3}, 2 * mib, line, "t")
-    fit, fitted, held_out = axes.lines
+    measured = {mib: 1.1e-3, 2 * mib: 2.5e-3, 3 * mib: 3.3e-3, 4 * mib: 4.1e-3}
+    axes = scaling_study.fitted_sums(measured, 2 * mib, [3 * mib], line, "t")
+    fit, fitted, held_out, between = axes.lines
     assert list(fit.get_ydata()) == pytest.approx([1, 4]) and list(fit.get_xdata()) == [1, 4]
     assert bands(axes)[0][:, 1].min() == pytest.approx(0.8) and bands(axes)[0][:, 1].max() == pytest.approx(4.4)
     assert list(fitted.get_ydata()) == pytest.approx([1.1, 4.1]) and fitted.get_markerfacecolor() != "white"
     assert list(held_out.get_ydata()) == pytest.approx([2.5]) and held_out.get_markerfacecolor() == "white"
+    assert list(between.get_ydata()) == pytest.approx([3.3]) and between.get_marker() == "x"
 
 
 def test_strong_scaling_divides_the_images_and_weak_does_not():
