@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from nbgrader.api import Comment, Grade, Gradebook, MissingEntry
+from nbgrader.api import Comment, Grade, Gradebook, GradeCell, MissingEntry, Notebook, TaskCell
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
 from sqlalchemy.engine import make_url
@@ -51,6 +51,7 @@ __all__ = [
     "CourseError",
     "LabPoints",
     "ensure_assignment",
+    "hand_graded_cells",
     "lab_points",
     "nbgrader_settings",
     "open_gradebook",
@@ -181,7 +182,7 @@ def lab_points(config: Config, rubric: Rubric) -> LabPoints | None:
             notebook = gradebook.find_notebook(rubric.lab, rubric.lab)
         except MissingEntry:
             return None
-        answers = {cell.name for cell in notebook.solution_cells}
+        hand_graded = {cell.name for cell in hand_graded_cells(notebook)}
         checked = {exercise.cell for exercise in rubric.exercises}
         runs = {run.cell for run in rubric.runs}
         evidence = exercises = others = by_hand = 0.0
@@ -190,11 +191,18 @@ def lab_points(config: Config, rubric: Rubric) -> LabPoints | None:
                 evidence += cell.max_score
             elif cell.name in checked:
                 exercises += cell.max_score
-            elif cell in notebook.task_cells or cell.name in answers or cell.cell_type != "code":
+            elif cell.name in hand_graded:
                 by_hand += cell.max_score
             else:
                 others += cell.max_score
         return LabPoints(evidence, exercises, others, by_hand)
+
+
+def hand_graded_cells(notebook: Notebook) -> list[GradeCell | TaskCell]:
+    """The cells of a lab's notebook in the gradebook that a person scores: answers and tasks."""
+    answers = {cell.name for cell in notebook.solution_cells}
+    grade_cells = [cell for cell in notebook.grade_cells if cell.name in answers or cell.cell_type != "code"]
+    return [*grade_cells, *notebook.task_cells]
 
 
 def record_verdict(
@@ -216,7 +224,8 @@ def record_verdict(
     penalties : LatePenalties, optional
         The step that assigns the penalty for lateness; without it the penalty stays as it is.
     kept : bool
-        The verdict was written before: cells that a person has graded since are not marked for review.
+        The verdict was written before: cells that a person has graded since are not marked for review, unless their
+        automatic score is another one now.
 
     Raises
     ------
@@ -239,9 +248,12 @@ def record_verdict(
     }
     for cell, results in verdict.cells.items():
         grade = gradebook.find_grade(cell, lab, lab, student)
-        grade.auto_score = sum(result.points for result in results)
+        score = sum(result.points for result in results)
         # As nbgrader does it: after a new automatic score, a person's own needs review.
-        grade.needs_manual_grade = grade.manual_score is not None and cell not in finished
+        grade.needs_manual_grade = grade.manual_score is not None and (
+            cell not in finished or grade.auto_score != score
+        )
+        grade.auto_score = score
         comment = _comment(gradebook, grade)
         if comment is None:
             comment = Comment(cell_id=grade.cell_id, notebook=grade.notebook)
