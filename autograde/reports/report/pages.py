@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from autograde.gradebook.extensions import how_late
 from autograde.reports.similarity.comparison import FLOOR, LENGTH, AnswerMatch, Similarity, cut
@@ -21,15 +21,19 @@ __all__ = ["environment", "remove_stale", "similarity_page"]
 HERE = Path(__file__).parent
 _BREAKS = re.compile(r"[\t\r\n]+")
 LONGEST = 2000  # characters of one text that are shown
+LONGEST_TEXT = 20_000  # of an answer in words
 LONGEST_LINE = 300  # characters of a line of code that are shown
 # Marks a page as ours to remove: a folder given with -o may hold other pages.
 STUDENT_PAGE = '<meta name="generator" content="lab report: a student\'s page">'
 
 
-def environment() -> Environment:
-    """The templates' environment: everything is escaped, unknown names are errors, unprintable characters are shown."""
+def environment(*folders: Path) -> Environment:
+    """The templates' environment: everything is escaped, unknown names are errors, unprintable characters are shown.
+
+    `folders` hold more templates, which may extend those here.
+    """
     jinja = Environment(
-        loader=FileSystemLoader(HERE),
+        loader=FileSystemLoader([HERE, *folders]),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_shown,
@@ -37,7 +41,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     jinja.filters |= {"points": "{:g}".format, "share": "{:.3f}".format, "duration": _duration}
-    jinja.filters |= {"how_late": how_late, "address": quote}
+    jinja.filters |= {"how_late": how_late, "address": quote, "as_typed": _as_typed}
     jinja.globals |= {
         "css": Markup((HERE / "page.css").read_text(encoding="utf-8")),
         "student_page": Markup(STUDENT_PAGE),
@@ -94,6 +98,15 @@ def remove_stale(folder: Path, keep: Set[str]) -> None:
 def _shown(value: Any) -> Any:
     # Markup is the templates' own. A lone surrogate cannot be written to a file, and must not prevent the report.
     return printable(_BREAKS.sub(" ", value), LONGEST) if type(value) is str else value
+
+
+def _as_typed(text: str) -> Markup:
+    """A text of many lines, escaped, for a place that keeps white space; `_shown` would make it one line."""
+    shown = text[:LONGEST_TEXT] + (
+        f"\n… and {len(text) - LONGEST_TEXT:,} more characters" if len(text) > LONGEST_TEXT else ""
+    )
+    lines = shown.expandtabs(4).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return Markup("\n").join(escape(printable(line, len(line))) for line in lines)
 
 
 def _duration(seconds: float) -> str:
