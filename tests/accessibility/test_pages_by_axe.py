@@ -14,7 +14,7 @@ from PIL import Image
 
 from autograde.reports.reading.page import render
 from autograde.reports.report import write_report
-from autograde.reports.report.pages import environment, similarity_page
+from autograde.reports.report.pages import Compared, environment, similarity_page
 from autograde.reports.similarity.comparison import AnswerMatch, Fragment, Pair, Similarity
 from autograde.rubric.verdict import Flag, RunSummary
 
@@ -65,7 +65,7 @@ def test_similar_submissions(found, tmp_path):
     result = Similarity(12, 12, 0.1, 0.5, (Pair("ada", "bob", 0.9, 50.0, (match,)),))
     code = {"ex-train-step": "a = 1\nb = 2\nc = 3"}
     page = tmp_path / "similar.html"
-    page.write_text(similarity_page(environment(), result, {"ada": code, "bob": code}))
+    page.write_text(similarity_page(environment(), Compared(result, {"ada": code, "bob": code})))
     assert found(page) == {}
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import nbformat
 import pytest
 from fake_class import RUN, verdict
-from fake_runs import LAB, hand_in_to, open_book, released_notebook, solved_notebook
+from fake_runs import LAB, hand_in_to, open_book, solved_notebook
 from nbgrader.apps.api import NbGraderAPI
 
 from autograde.batch.grade_lab import grade_lab

@@ -47,7 +47,7 @@ def test_a_copy_of_an_odd_answer_is_flagged_on_both_and_shown_and_the_usual_solu
         handed_in(student)
     handed_in("copier", ODD.replace("guessed", "out").replace("bag", "weights"))
     handed_in("odd", ODD)
-    result = compare(*read_answers(LAB, handed_in.course, [*students, "copier", "odd", "absent"]))
+    result = compare(*read_answers(LAB, handed_in.course, [*students, "copier", "odd", "absent"])[0])
     assert [(pair.left, pair.right) for pair in result.flagged] == [("copier", "odd")]
     verdicts = [Verdict(LAB, "t", name, "2026-01-01", (), (RunSummary(),)) for name in ("copier", "odd", "s00")]
     flags = {
@@ -65,7 +65,7 @@ def test_the_library_s_text_under_other_names_is_flagged_and_the_usual_and_the_o
     handed_in("ada")
     handed_in("odd", ODD)
     handed_in("paster", PASTED)
-    read = read_answers(LAB, handed_in.course, ["ada", "odd", "paster"])
+    read, _ = read_answers(LAB, handed_in.course, ["ada", "odd", "paster"])
     matches = compare_with_library(*read, original_sources(find_rubric(LAB).execution.withheld))
     assert [(match.student, match.grade_id, match.module) for match in matches] == [
         ("paster", "ex-train-step", "course_lib/training/loop.py")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,11 +13,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from autograde.gradebook.extensions import how_late
-from autograde.reports.similarity.comparison import FLOOR, LENGTH, AnswerMatch, Similarity, cut
+from autograde.reports.similarity.blind_spots import EVERYWHERE
+from autograde.reports.similarity.comparison import FLOOR, LENGTH, AnswerMatch, Pair, Similarity, cut
 from autograde.rubric.verdict import FLAGS
 from course_lib.runs.run_evidence.quoting import printable
 
-__all__ = ["environment", "remove_stale", "similarity_page"]
+__all__ = ["Compared", "environment", "remove_stale", "similarity_page"]
 
 HERE = Path(__file__).parent
 _BREAKS = re.compile(r"[\t\r\n]+")
@@ -50,14 +52,28 @@ def environment(*folders: Path) -> Environment:
     return jinja
 
 
-def similarity_page(jinja: Environment, similarity: Similarity, answers: Mapping[str, Mapping[str, str]]) -> str:
-    """The page that shows the flagged pairs side by side, with the lines that match marked.
+@dataclass(frozen=True)
+class Compared:
+    """One comparison for the page of similar submissions.
 
-    Parameters
-    ----------
-    answers : mapping
-        Student → grade_id → source: the texts that `similarity` is of.
+    `answers` is student → grade_id → source, the texts that `similarity` is of; `blind` has a line for each thing that it
+    could not see.
     """
+
+    similarity: Similarity
+    answers: Mapping[str, Mapping[str, str]]
+    blind: Sequence[str] = ()
+    in_words: bool = False
+
+
+def similarity_page(jinja: Environment, *compared: Compared) -> str:
+    """The page that shows the flagged pairs of each comparison side by side, with the lines that match marked."""
+    parts = [(each, _pairs(each.similarity, each.answers)) for each in compared]
+    template = jinja.get_template("similarity.html")
+    return template.render(parts=parts, floor=FLOOR, length=LENGTH, everywhere=EVERYWHERE)
+
+
+def _pairs(similarity: Similarity, answers: Mapping[str, Mapping[str, str]]) -> list[tuple[Pair, list]]:
     pairs = []
     for pair in similarity.flagged:
         matches = []
@@ -66,8 +82,7 @@ def similarity_page(jinja: Environment, similarity: Similarity, answers: Mapping
             lines = (_lines(answers.get(student, {}).get(match.grade_id, ""), match, side) for student, side in sides)
             matches.append((match, list(zip((pair.left, pair.right), lines, strict=True))))
         pairs.append((pair, matches))
-    template = jinja.get_template("similarity.html")
-    return template.render(similarity=similarity, floor=FLOOR, length=LENGTH, pairs=pairs)
+    return pairs
 
 
 def _lines(source: str, match: AnswerMatch, side: str) -> list[dict[str, Any]]:
