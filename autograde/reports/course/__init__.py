@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -16,7 +16,7 @@ from autograde.reports.report.pages import environment
 from autograde.rubric.schema import RUBRICS, rubric_names
 from course_lib.system.atomic import write_atomically
 
-__all__ = ["CourseResults", "Row", "read_course", "write_course_page"]
+__all__ = ["CourseResults", "Row", "course_page", "read_course", "write_course_page"]
 
 
 @dataclass(frozen=True)
@@ -118,16 +118,19 @@ def write_course_page(course: Path, out: Path, now: datetime | None = None) -> P
     Raises `CourseError` as `read_course`, and where the page cannot be written.
     """
     results = read_course(course, now)
-    page = environment(Path(__file__).parent).get_template("course.html")
-    html = page.render(
-        course=results, written=results.now.strftime("%d %B %Y, %H:%M UTC"), pages=_pages(out, results.labs)
-    )
+    html = course_page(results, _pages(out, results.labs))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, html)
     except OSError as error:
         raise CourseError(f"{out} cannot be written ({error.strerror}); choose another place with -o FILE") from None
     return out
+
+
+def course_page(results: CourseResults, pages: Set[str] = frozenset()) -> str:
+    """The page as HTML; `pages` are the addresses of the reports that it may link to."""
+    template = environment(Path(__file__).parent).get_template("course.html")
+    return template.render(course=results, written=results.now.strftime("%d %B %Y, %H:%M UTC"), pages=pages)
 
 
 def _pages(out: Path, labs: Sequence[LabScores]) -> set[str]:
