@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import nbformat
 import pytest
-from fake_class import RUN, verdict
+from fake_class import RUN, UPDATE, verdict
 from fake_runs import LAB, hand_in_to, open_book, solved_notebook
 from nbgrader.apps.api import NbGraderAPI
 
@@ -123,12 +123,16 @@ def test_only_points_leave_the_criteria_the_same(tmp_path, edits, same):
     assert (before.criteria_digest == after.criteria_digest) is same
 
 
-def test_shared_weights_need_a_real_grading(two_labs, tmp_path):
+def test_points_are_counted_by_part_and_shared_weights_need_a_real_grading(two_labs, tmp_path):
     rubric = find_rubric(LAB, tmp_path / "rubrics")
     today = {"submission": "s", "grader": "g", "rubric": rubric.digest, "criteria": rubric.criteria_digest}
     old = {**today, "rubric": "other"}
     kept = verdict("ada", digests=old)
     assert verdict_today(kept, today, rubric).digests == today
+    # `fake_class` gives 3 points for UPDATE and 1 for RETURNS of 10; here it is the other way round.
+    (other,) = (replace(each, points={"update": 1.0, "returns": 3.0}) for each in rubric.exercises)
+    counted = verdict_today(verdict("ada", [UPDATE], digests=old), today, replace(rubric, exercises=(other,)))
+    assert (counted.score, counted.max_score) == (9, 10) and counted.results[0].points == 0
     assert verdict_today(replace(kept, digests=today), today, rubric).results is not None
     twice = tuple(replace(RUN, id=name, weights="same") for name in ("a", "b"))
     assert verdict_today(replace(kept, runs=twice), today, rubric) is None

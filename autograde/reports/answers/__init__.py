@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """One question: its text (the cell before the answer's), the source's model answer, and everybody's answers."""
+    """One question: its text (from the last heading of the cell before), the model answer, and everybody's answers."""
 
     name: str
     max_points: float
@@ -74,5 +75,6 @@ def questions_of(lab: str, course: Path, source: Path, marks: Sequence[HandMark]
             blank = text.strip() == starter.get(name, "").strip()
             answers.append(Answer(mark, "" if blank else text, problems.get(mark.student, "")))
         asked = before.source if before is not None and before.cell_type == "markdown" and not grade_id(before) else ""
+        asked = re.split(r"^#+ .*\n", asked, flags=re.MULTILINE)[-1].strip()
         questions.append(Question(name, own[0].max_points, asked, cell.source, tuple(answers)))
     return questions
