@@ -80,7 +80,13 @@ def test_all_answers_and_the_course(found, tmp_path):
     marked = HandMark("ada", "q-why", 5, None, 2.5, "half\n- and b?", waits=False)
     answers = (Answer(marked, "Near 200.\nSee b."), Answer(HandMark("bob", "q-why", 5), "cold"))
     questions = [
-        Question("q-why", 5, "Why?", "*Key*\n\n" + 200 * "Because.\n", (*answers, Answer(HandMark("eve", "q-why", 5, 0.0), "")))
+        Question(
+            "q-why",
+            5,
+            "Why?",
+            "*Key*\n\n" + 200 * "Because.\n",
+            (*answers, Answer(HandMark("eve", "q-why", 5, 0.0), "")),
+        )
     ]
     (tmp_path / "answers.html").write_text(answers_page(rubrics[LAB], questions, "answers.csv"))
     late = StudentScore("ada", "L", "A", None, True, raw=8, penalty=2, seconds_late=9e4, unread=1, unread_points=5)

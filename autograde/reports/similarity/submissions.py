@@ -46,6 +46,9 @@ def read_answers(lab: str, course: Path, students: Sequence[str]) -> tuple[Class
     starter = starter_answers(source)
     in_code = {grade_id(cell) for cell in source.cells if cell.cell_type == "code" and grade_id(cell) in starter}
     reference = {grade_id(cell): cell.source for cell in source.cells if grade_id(cell) in starter}
+    # Who quotes the question or the lab's text in an answer has copied from nobody.
+    text = "\n\n".join(cell.source for cell in source.cells if cell.cell_type == "markdown")
+    reference |= {name: f"{reference[name]}\n\n{text}" for name in starter.keys() - in_code}
     answers = {}
     for student in students:
         try:
