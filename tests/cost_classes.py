@@ -62,6 +62,7 @@ RULES = {
         "autograde/test_late_penalties.py::test_a_penalty_reaches_*",
         "autograde/test_late_penalties.py::test_hand_grading_that_came_between_*",
         "autograde/test_late_penalties.py::test_penalties_are_those_of_stock_nbgrader",
+        "autograde/test_other_points.py::test_other_points_are_*",
         "autograde/test_rerun.py",
         "autograde/test_worker.py::test_a_warm_interpreter_that_was_ended_*",
         "course_lib/test_backend_support.py::test_wrong_values_refusals_and_deaths_*",

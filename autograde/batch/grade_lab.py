@@ -2,7 +2,8 @@
 
 The verdicts in the course folder are the state of a batch. A batch that is killed at any moment is therefore resumed by
 running it again: a verdict whose submission, rubric and grader are unchanged is reused. It is only written into the
-gradebook again, which changes nothing there.
+gradebook again, which changes nothing there. Where the rubric has other points and nothing else has changed, the points
+are counted again from the verdict's parts, and nothing is executed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from types import MappingProxyType
 from autograde.batch.pool import GradingResult, run_local
 from autograde.batch.slurm import run_slurm
 from autograde.batch.worker import GradingJob
-from autograde.gradebook.autograded import submitted_at
+from autograde.gradebook.autograded import submitted_at, write_autograded
 from autograde.gradebook.late_penalties import LatePenalties, LatePenaltyError
 from autograde.gradebook.scores import (
     CourseError,
@@ -29,6 +30,7 @@ from autograde.gradebook.scores import (
 from autograde.grading.grading_context import GradingContext, course_secret, source_notebook
 from autograde.grading.held_out import check_data
 from autograde.grading.one_submission import failed_verdict, submission_digest
+from autograde.grading.other_points import autograded_with_points, verdict_today
 from autograde.grading.rubric_check import rubric_problems
 from autograde.grading.same_weights import flag_copies
 from autograde.rubric.schema import RUBRICS, Rubric, find_rubric
@@ -110,7 +112,7 @@ def grade_lab(
     skipped : callable
         Called with a line for each name that was left out, and for each invalid time stamp.
     log : callable
-        Called with each line about the jobs, with the executor ``slurm``.
+        Called with each line about the jobs, with the executor ``slurm``, and with one if points were counted again.
 
     Returns the verdicts in order of the students' ids.
 
@@ -157,7 +159,7 @@ def grade_lab(
             return run_slurm(job, students, workers, timeout, slurm, log)
         return run_local(job, students, workers, timeout)
 
-    known = {} if force else _still_good(job, wanted)
+    known = {} if force else _still_good(job, wanted, log)
     to_do = [student for student in wanted if student not in known]
     begun(len(to_do), len(wanted))
     verdicts: dict[str, Verdict] = {}
@@ -210,21 +212,43 @@ def _check_gradable(rubric: Rubric, source: Path, submissions: list[Path]) -> No
             raise CourseError(f"rubric {rubric.lab}, {run.name}: {error}") from None
 
 
-def _still_good(job: GradingJob, students: list[str]) -> dict[str, Verdict]:
-    """Saved verdicts that another grading would only repeat."""
+def _still_good(job: GradingJob, students: list[str], log: Callable[[str], None]) -> dict[str, Verdict]:
+    """Saved verdicts that another grading would only repeat, each with today's points."""
     rubric = find_rubric(job.lab, job.rubrics)
     context = GradingContext(rubric, source_notebook(job.source), course_secret(job.course), None)
     sandbox = "bubblewrap" if job.sandboxed else "none"
-    good = {}
+    good, counted_again = {}, 0
     for student in students:
         try:
-            verdict = load_verdict(verdict_path(job.course, student, job.lab))
+            saved = load_verdict(verdict_path(job.course, student, job.lab))
         except ValueError:
             continue
+        if saved.student != student or saved.sandbox != sandbox:
+            continue
         digests = {"submission": submission_digest(job.submission(student), rubric), **context.digests}
-        if verdict.student == student and verdict.sandbox == sandbox and digests.items() <= verdict.digests.items():
-            good[student] = verdict
+        verdict = verdict_today(saved, digests, rubric)
+        if verdict is None or (verdict is not saved and not _written(job, verdict, context)):
+            continue
+        good[student] = verdict
+        counted_again += verdict is not saved
+    if counted_again:
+        log(f"{job.lab}: the rubric has other points; {counted_again} verdicts counted again, nothing executed")
     return good
+
+
+def _written(job: GradingJob, verdict: Verdict, context: GradingContext) -> bool:
+    """Write a verdict with other points as a worker writes a new one; False if its notebook is not there."""
+    submission = job.submission(verdict.student)
+    path = job.course / "autograded" / verdict.student / job.lab / f"{job.lab}.ipynb"
+    notebook = autograded_with_points(path, context.source)
+    if notebook is None:
+        return False
+    try:
+        write_autograded(job.course, verdict, notebook, submission)
+        verdict.save(job.course)  # last, as in `autograde.batch.worker.grade_one`
+    except OSError as error:
+        raise CourseError(f"{path.parent} cannot be written ({error.strerror}); make {job.course} writable") from None
+    return True
 
 
 def _results(

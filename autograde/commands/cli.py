@@ -153,20 +153,26 @@ def _check_rubrics(labs: list[str], course: Path, rubrics: Path) -> None:
 
 
 @click.command()
-@click.argument("labs", nargs=-1, required=True, metavar="LAB...", type=LAB)
+@click.argument("labs", nargs=-1, metavar="[LAB]...", type=LAB)
 @COURSE
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="The class's page.")
 def report(labs: tuple[str, ...], course: Path, output: Path | None) -> None:
     """Write HTML pages: one for the class, one per student with every reason, one of similar answers.
 
+    Without LAB: one page of the whole course, with every student's final score in every lab, those in trouble first.
+
     Without -o they go to COURSE/reports/. The students' pages are beside the class's.
     """
     from autograde.gradebook.scores import CourseError
+    from autograde.reports.course import write_course_page
     from autograde.reports.report import ReportError, write_report
     from autograde.rubric.schema import RubricError
 
     name = labs[0] if len(labs) == 1 else "labs_" + "_".join(lab.split("_")[0] for lab in labs)
     try:
+        if not labs:
+            click.echo(write_course_page(course, output or course / "reports" / "course.html"))
+            return
         path = write_report(list(labs), course, output or course / "reports" / f"{name}.html")
     except (CourseError, ReportError, RubricError) as error:
         raise click.ClickException(str(error)) from None

@@ -21,6 +21,7 @@ from autograde.gradebook.late_penalties import LatePenalties
 from autograde.gradebook.scores import record_verdict
 from autograde.grading.grading_context import GradingContext, course_secret, source_notebook
 from autograde.grading.one_submission import failed_verdict, grade_submission, submission_digest
+from autograde.grading.other_points import verdict_today
 from autograde.reports.reading.feedback import rubric_of
 from autograde.rubric.schema import Rubric, find_rubric
 from autograde.rubric.verdict import Verdict, load_verdict, verdict_path
@@ -74,8 +75,8 @@ class KeepVerdict(NbGraderPreprocessor):
             context = _context(rubric.lab, course, Path(source) / f"{rubric.lab}.ipynb")
             saved = _saved(course, student, rubric)
             digests = {"submission": submission_digest(submission, rubric), **context.digests}
-            if saved is not None and digests.items() <= saved.digests.items():
-                return saved
+            if saved is not None and (kept := verdict_today(saved, digests, rubric)) is not None:
+                return kept
             verdict = grade_submission(context, submission, student).verdict
         except Exception as error:
             verdict = failed_verdict(rubric, student, f"the submission could not be graded ({type(error).__name__})")

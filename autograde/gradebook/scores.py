@@ -30,12 +30,22 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Set
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from nbgrader.api import Comment, Grade, Gradebook, MissingEntry
+from nbgrader.api import (
+    BaseCell,
+    Comment,
+    Grade,
+    Gradebook,
+    GradeCell,
+    MissingEntry,
+    Notebook,
+    SubmittedNotebook,
+    TaskCell,
+)
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
 from sqlalchemy.engine import make_url
@@ -51,6 +61,7 @@ __all__ = [
     "CourseError",
     "LabPoints",
     "ensure_assignment",
+    "hand_graded_cells",
     "lab_points",
     "nbgrader_settings",
     "open_gradebook",
@@ -181,7 +192,7 @@ def lab_points(config: Config, rubric: Rubric) -> LabPoints | None:
             notebook = gradebook.find_notebook(rubric.lab, rubric.lab)
         except MissingEntry:
             return None
-        answers = {cell.name for cell in notebook.solution_cells}
+        hand_graded = {cell.name for cell in hand_graded_cells(notebook)}
         checked = {exercise.cell for exercise in rubric.exercises}
         runs = {run.cell for run in rubric.runs}
         evidence = exercises = others = by_hand = 0.0
@@ -190,11 +201,18 @@ def lab_points(config: Config, rubric: Rubric) -> LabPoints | None:
                 evidence += cell.max_score
             elif cell.name in checked:
                 exercises += cell.max_score
-            elif cell in notebook.task_cells or cell.name in answers or cell.cell_type != "code":
+            elif cell.name in hand_graded:
                 by_hand += cell.max_score
             else:
                 others += cell.max_score
         return LabPoints(evidence, exercises, others, by_hand)
+
+
+def hand_graded_cells(notebook: Notebook) -> list[GradeCell | TaskCell]:
+    """The cells of a lab's notebook in the gradebook that a person scores: answers and tasks."""
+    answers = {cell.name for cell in notebook.solution_cells}
+    grade_cells = [cell for cell in notebook.grade_cells if cell.name in answers or cell.cell_type != "code"]
+    return [*grade_cells, *notebook.task_cells]
 
 
 def record_verdict(
@@ -216,7 +234,8 @@ def record_verdict(
     penalties : LatePenalties, optional
         The step that assigns the penalty for lateness; without it the penalty stays as it is.
     kept : bool
-        The verdict was written before: cells that a person has graded since are not marked for review.
+        The verdict was written before: cells that a person has graded since are not marked for review, unless their
+        automatic score is another one now.
 
     Raises
     ------
@@ -232,59 +251,54 @@ def record_verdict(
         gradebook.update_or_create_student(student)
         fields = {} if timestamp is None else {"timestamp": timestamp}
         gradebook.update_or_create_submission(lab, student, **fields)
+    notebook = gradebook.find_submission_notebook(lab, lab, student)
+    grades, comments = _by_cell(gradebook, Grade, notebook), _by_cell(gradebook, Comment, notebook)
     finished = {
-        grade.name
-        for grade in gradebook.find_submission_notebook(lab, lab, student).grades
+        name
+        for name, grade in grades.items()
         if kept and grade.manual_score is not None and not grade.needs_manual_grade
     }
     for cell, results in verdict.cells.items():
-        grade = gradebook.find_grade(cell, lab, lab, student)
-        grade.auto_score = sum(result.points for result in results)
+        if cell not in grades:
+            raise MissingEntry(f"No such grade: {lab}/{lab}/{cell} for {student}")
+        grade, score = grades[cell], sum(result.points for result in results)
         # As nbgrader does it: after a new automatic score, a person's own needs review.
-        grade.needs_manual_grade = grade.manual_score is not None and cell not in finished
-        comment = _comment(gradebook, grade)
-        if comment is None:
-            comment = Comment(cell_id=grade.cell_id, notebook=grade.notebook)
-            gradebook.db.add(comment)
-        comment.auto_comment = verdict.comment(cell)
-    _record_written_answers(gradebook, verdict, finished)
+        grade.needs_manual_grade = grade.manual_score is not None and (
+            cell not in finished or grade.auto_score != score
+        )
+        grade.auto_score = score
+        if cell not in comments:  # to nbgrader a test cell has none
+            comments[cell] = Comment(cell_id=grade.cell_id, notebook=notebook)
+            gradebook.db.add(comments[cell])
+        comments[cell].auto_comment = verdict.comment(cell)
+    for cell in {cell.name for cell in notebook.notebook.solution_cells} & grades.keys() - verdict.cells.keys():
+        grade, blank = grades[cell], cell in verdict.unanswered
+        grade.auto_score = 0.0 if blank else None
+        grade.needs_manual_grade = (not blank or grade.manual_score is not None) and cell not in finished
+        if cell in comments:
+            comments[cell].auto_comment = "No response." if blank else None
     gradebook.db.commit()
     if penalties is not None:
         penalties.assign(lab, student)
 
 
-def _record_written_answers(gradebook: Gradebook, verdict: Verdict, finished: Set[str]) -> None:
-    lab, student = verdict.lab, verdict.student
-    notebook = gradebook.find_submission_notebook(lab, lab, student)
-    answers = {cell.name for cell in gradebook.find_notebook(lab, lab).solution_cells}
-    for grade in notebook.grades:
-        if grade.name in verdict.cells or grade.name not in answers:
-            continue
-        blank = grade.name in verdict.unanswered
-        grade.auto_score = 0.0 if blank else None
-        grade.needs_manual_grade = (not blank or grade.manual_score is not None) and grade.name not in finished
-        comment = _comment(gradebook, grade)
-        if comment is not None:
-            comment.auto_comment = "No response." if blank else None
+def _by_cell(gradebook: Gradebook, kind: type, notebook: SubmittedNotebook) -> dict[str, Any]:
+    """A submitted notebook's grades or comments by the names of their cells, in one query.
+
+    nbgrader keeps an answer cell in two rows of one name: its score belongs to one, its comment to the other.
+    """
+    query = gradebook.db.query(kind, BaseCell.name).join(BaseCell, BaseCell.id == kind.cell_id)
+    return {name: row for row, name in query.filter(kind.notebook_id == notebook.id)}
 
 
 def stored_comment(gradebook: Gradebook, cell: str, lab: str, student: str) -> str | None:
     """The reasons stored with a student's evidence cell, or None."""
     try:
-        comment = _comment(gradebook, gradebook.find_grade(cell, lab, lab, student))
+        notebook = gradebook.find_submission_notebook(lab, lab, student)
     except MissingEntry:
         return None
+    comment = _by_cell(gradebook, Comment, notebook).get(cell)
     return comment.auto_comment if comment else None
-
-
-def _comment(gradebook: Gradebook, grade: Grade) -> Comment | None:
-    try:
-        # nbgrader keeps an answer cell in two rows, and its comment belongs to the other one.
-        return gradebook.find_comment(grade.name, grade.notebook.name, grade.assignment.name, grade.student.id)
-    except MissingEntry:
-        # To nbgrader a test cell has no comment; ours belongs to the row of its score.
-        query = gradebook.db.query(Comment).filter_by(cell_id=grade.cell_id, notebook_id=grade.notebook_id)
-        return query.one_or_none()
 
 
 def _has_notebook(config: Config, lab: str) -> bool:

@@ -5,6 +5,7 @@ A `GradingContext` belongs to one worker. It holds no data of a submission, so a
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import hmac
 import os
@@ -53,9 +54,10 @@ class GradingContext:
 
     def __post_init__(self) -> None:
         self.starter = starter_answers(self.source)
-        text = nbformat.writes(self.source)
+        text = nbformat.writes(_without_points(self.source))
         self.digests = {
             "rubric": self.rubric.digest,
+            "criteria": self.rubric.criteria_digest,
             "grader": hashlib.sha256((grader_digest() + text).encode()).hexdigest(),
         }
 
@@ -101,6 +103,14 @@ def source_notebook(path: Path) -> NotebookNode:
         raise CourseError(
             f"source notebook {path} cannot be read ({what}); it holds the lab's cells and points"
         ) from None
+
+
+def _without_points(source: NotebookNode) -> NotebookNode:
+    """A copy of a source notebook whose cells name no points: grading takes those from the rubric."""
+    copied = copy.deepcopy(source)
+    for cell in copied.cells:
+        cell.metadata.get("nbgrader", {}).pop("points", None)
+    return copied
 
 
 def course_secret(course: Path) -> bytes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -135,6 +136,23 @@ class Rubric:
         """Each cell that the grader scores, and its points: exercises first, then the runs."""
         exercises = {exercise.cell: exercise.max_points for exercise in self.exercises}
         return exercises | {run.cell: run.max_points for run in self.runs}
+
+    @property
+    def points(self) -> dict[tuple[str, str], float]:
+        """(cell, criterion or part of a check) → its points, in the order of a verdict's results."""
+        parts = {(each.cell, part): points for each in self.exercises for part, points in each.points.items()}
+        return parts | {(run.cell, each.id): each.points for run in self.runs for each in run.criteria}
+
+    @property
+    def criteria_digest(self) -> str:
+        """SHA-256 of everything but the points: if it is the same, the same submission meets the same criteria."""
+        exercises = tuple(replace(each, points=dict.fromkeys(each.points, 0)) for each in self.exercises)
+        runs = tuple(
+            replace(run, max_points=0, criteria=tuple(replace(each, points=0) for each in run.criteria))
+            for run in self.runs
+        )
+        unweighted = replace(self, exercises=exercises, runs=runs, digest="")
+        return hashlib.sha256(repr(unweighted).encode()).hexdigest()
 
     @property
     def run_points(self) -> float:

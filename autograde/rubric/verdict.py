@@ -96,7 +96,8 @@ class Verdict:
     flags: tuple[Flag, ...] = ()
     # The sandbox of the student's code: ``bubblewrap``, ``apptainer``, ``none``; empty if nothing was executed
     sandbox: str = ""
-    # Of ``submission``, ``rubric`` and ``grader``. If all three are the same, grading again gives the same.
+    # Of ``submission``, ``rubric``, ``criteria`` (the rubric without its points) and ``grader``. If all are the same,
+    # grading again gives the same; if only ``rubric`` differs, other points are all that has changed.
     digests: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     unanswered: tuple[str, ...] = ()  # answer cells that still hold the starter's text

@@ -53,6 +53,7 @@ def _places(repository: Path) -> Iterator[tuple[Path, str]]:
             yield path, path.name
     yield repository / "docs/results/README.md", "results/results.md"
     yield repository / "docs/results/speed.md", "results/speed.md"
+    yield repository / "docs/results/comparison.md", "results/comparison.md"
     yield repository / "labs/sources.md", "sources.md"
     for path in sorted(repository.glob("labs/[0-9][0-9]_*/profiles.yaml")):
         yield path.parent / f"{path.parent.name}.ipynb", f"labs/{path.parent.name}.md"

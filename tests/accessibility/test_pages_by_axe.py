@@ -5,6 +5,7 @@ import importlib.util
 import io
 import subprocess
 import sys
+from datetime import datetime
 
 import nbformat
 import pytest
@@ -12,9 +13,14 @@ from fake_class import FINAL, LAB, OTHER, RETURNS, UPDATE, verdict, write_rubric
 from nbformat.v4 import new_output
 from PIL import Image
 
+from autograde.gradebook.hand_marks import HandMark
+from autograde.reports.answers import Answer, Question
+from autograde.reports.answers.page import answers_page
+from autograde.reports.course import CourseResults, course_page
+from autograde.reports.export.scores import LabScores, StudentScore
 from autograde.reports.reading.page import render
 from autograde.reports.report import write_report
-from autograde.reports.report.pages import environment, similarity_page
+from autograde.reports.report.pages import Compared, environment, similarity_page
 from autograde.reports.similarity.comparison import AnswerMatch, Fragment, Pair, Similarity
 from autograde.rubric.verdict import Flag, RunSummary
 
@@ -65,8 +71,30 @@ def test_similar_submissions(found, tmp_path):
     result = Similarity(12, 12, 0.1, 0.5, (Pair("ada", "bob", 0.9, 50.0, (match,)),))
     code = {"ex-train-step": "a = 1\nb = 2\nc = 3"}
     page = tmp_path / "similar.html"
-    page.write_text(similarity_page(environment(), result, {"ada": code, "bob": code}))
+    page.write_text(similarity_page(environment(), Compared(result, {"ada": code, "bob": code})))
     assert found(page) == {}
+
+
+def test_all_answers_and_the_course(found, tmp_path):
+    rubrics = write_rubrics(tmp_path / "rubrics")
+    marked = HandMark("ada", "q-why", 5, None, 2.5, "half\n- and b?", waits=False)
+    answers = (Answer(marked, "Near 200.\nSee b."), Answer(HandMark("bob", "q-why", 5), "cold"))
+    questions = [
+        Question(
+            "q-why",
+            5,
+            "Why?",
+            "*Key*\n\n" + 200 * "Because.\n",
+            (*answers, Answer(HandMark("eve", "q-why", 5, 0.0), "")),
+        )
+    ]
+    (tmp_path / "answers.html").write_text(answers_page(rubrics[LAB], questions, "answers.csv"))
+    late = StudentScore("ada", "L", "A", None, True, raw=8, penalty=2, seconds_late=9e4, unread=1, unread_points=5)
+    scores = (late, StudentScore("bob", None, None, None))
+    labs = tuple(LabScores(lab, datetime(2026, 11, 20), 20.0, scores) for lab in (LAB, OTHER))
+    page = course_page(CourseResults(labs, datetime(2026, 11, 26)), {f"{LAB}.html", f"{LAB}/ada.html"})
+    (tmp_path / "course.html").write_text(page)
+    assert found(tmp_path / "answers.html", tmp_path / "course.html") == {}
 
 
 def test_the_feedback_of_a_lab(found, tmp_path, repository):
@@ -84,7 +112,14 @@ def test_the_feedback_of_a_lab(found, tmp_path, repository):
         new_output("stream", name="stderr", text="a warning"),
         new_output("display_data", data),
     ]
-    names = {"notebook": "01_single_gpu", "score": 1, "max_score": 60, "late_penalty": 2, "unread": 1, "unread_points": 4}
+    names = {
+        "notebook": "01_single_gpu",
+        "score": 1,
+        "max_score": 60,
+        "late_penalty": 2,
+        "unread": 1,
+        "unread_points": 4,
+    }
     page = tmp_path / "feedback.html"
     page.write_text(render("course_feedback", notebook, {"nbgrader": names}, []))
     assert 'alt="a figure, described"' in page.read_text()
@@ -96,7 +131,9 @@ def test_the_site(found, tmp_path, repository):
     if importlib.util.find_spec("furo") is None:
         pytest.skip("the site's generator is not installed: `make docs` installs it")
     folder = tmp_path / "site"
-    done = subprocess.run([sys.executable, repository / "docs/site/build.py", "-o", folder], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, repository / "docs/site/build.py", "-o", folder], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     pages = sorted(folder.rglob("*.html"))
     assert len(pages) > 40

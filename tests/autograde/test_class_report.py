@@ -9,6 +9,8 @@ import pytest
 from fake_class import FINAL, LAB, OTHER, RECORD, RETURNS, RUN, UPDATE, Page, verdict
 
 import autograde.reports.report as report
+from autograde.gradebook.scores import LabPoints
+from autograde.reports.export.scores import StudentScore
 from autograde.reports.report import ReportError, write_report
 from autograde.reports.report.curves import class_median
 from autograde.reports.report.histogram import score_histogram
@@ -266,3 +268,23 @@ def test_one_run_of_thousands_of_epochs_leaves_the_others_to_be_seen(two_labs):
         float(points.split()[-1].split(",")[0]) for points in re.findall(r'class="each" points="([^"]*)"', page.html)
     ]
     assert len(ends) == 6 and min(ends) > 250 and max(ends) <= 1000
+
+
+def test_students_are_sorted_by_failure_with_final_scores_and_marks_that_are_missing(two_labs, monkeypatch):
+    def score(student, raw, penalty=0.0, unread=0):
+        return StudentScore(
+            student, None, None, None, True, raw=raw, penalty=penalty, unread=unread, unread_points=5.0 * unread
+        )
+
+    # Of 15 points, 5 by hand. bob has a penalty; eve's answer waits, so she has 10 of 10; cyd is not in the gradebook.
+    scores = {"ada": score("ada", 13), "bob": score("bob", 14, penalty=7), "eve": score("eve", 10, unread=1)}
+    monkeypatch.setattr(report, "_in_gradebook", lambda course, rubric: (LabPoints(6, 4, 0, 5), scores, []))
+    page = page_of(two_labs, *(verdict(name) for name in ("ada", "bob", "eve")), verdict("cyd", [FINAL]))
+    rows = [text.split("</tr>")[0] for text in page.html.split("<h3>Students</h3>")[1].split("<tr>")[2:]]
+    cells = [re.findall(r">([^<>]*)</(?:a|td)>", row)[:4] for row in rows]
+    assert cells == [
+        ["bob", "10", "7", "–"],
+        ["cyd", "6", "–", "–"],
+        ["ada", "10", "13", "–"],
+        ["eve", "10", "10", "1"],
+    ]

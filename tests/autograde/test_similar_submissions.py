@@ -3,8 +3,9 @@
 import inspect
 import re
 
+import nbformat
 import pytest
-from fake_runs import LAB, hand_in_to, solved_notebook
+from fake_runs import LAB, hand_in_to, lab_path, solved_notebook
 
 from autograde.reports.similarity.comparison import compare, compare_with_library
 from autograde.reports.similarity.submissions import flag_alike, read_answers
@@ -47,7 +48,7 @@ def test_a_copy_of_an_odd_answer_is_flagged_on_both_and_shown_and_the_usual_solu
         handed_in(student)
     handed_in("copier", ODD.replace("guessed", "out").replace("bag", "weights"))
     handed_in("odd", ODD)
-    result = compare(*read_answers(LAB, handed_in.course, [*students, "copier", "odd", "absent"]))
+    result = compare(*read_answers(LAB, handed_in.course, [*students, "copier", "odd", "absent"])[0])
     assert [(pair.left, pair.right) for pair in result.flagged] == [("copier", "odd")]
     verdicts = [Verdict(LAB, "t", name, "2026-01-01", (), (RunSummary(),)) for name in ("copier", "odd", "s00")]
     flags = {
@@ -65,7 +66,7 @@ def test_the_library_s_text_under_other_names_is_flagged_and_the_usual_and_the_o
     handed_in("ada")
     handed_in("odd", ODD)
     handed_in("paster", PASTED)
-    read = read_answers(LAB, handed_in.course, ["ada", "odd", "paster"])
+    read, _ = read_answers(LAB, handed_in.course, ["ada", "odd", "paster"])
     matches = compare_with_library(*read, original_sources(find_rubric(LAB).execution.withheld))
     assert [(match.student, match.grade_id, match.module) for match in matches] == [
         ("paster", "ex-train-step", "course_lib/training/loop.py")
@@ -74,3 +75,19 @@ def test_the_library_s_text_under_other_names_is_flagged_and_the_usual_and_the_o
     odd, paster = flag_alike(verdicts, matches=matches)
     assert odd.flags == () and paster.flags[0].kind == "copy"
     assert paster.flags[0].detail.startswith("ex-train-step: alike course_lib/training/loop.py (")
+
+
+def test_a_copied_text_is_flagged_and_a_quotation_of_the_lab_is_not(new_lab_course):
+    source = nbformat.read(lab_path(), as_version=4)
+    at = next(number for number, cell in enumerate(source.cells) if cell.id == "q-knee")
+    question = source.cells[at - 1].source
+    own = " ".join(f"Step {n} took {n * n} ms because queue {n + 7} was {n * 31 % 17} long." for n in range(9))
+    texts = {"ada": own, "bob": own.upper(), "cyd": question, "dan": f"> {question}", "eve": "Near 200."}
+    for student, text in texts.items():
+        hand_in_to(new_lab_course, student, solved_notebook({"q-knee": text}), None)
+    _, words = read_answers(LAB, new_lab_course, list(texts))
+    result = compare(*words, in_words=True)
+    assert [(pair.left, pair.right) for pair in result.flagged] == [("ada", "bob")]
+    verdicts = [Verdict(LAB, "t", "ada", "2026-01-01", (), (RunSummary(),))]
+    (ada,) = flag_alike(verdicts, result.flagged, what="answers in words")
+    assert ada.flags[0].detail.startswith("answers in words much like those of bob")

@@ -13,7 +13,7 @@ from fake_class import Page
 from fake_runs import lab_path
 from nbgrader.preprocessors import ClearSolutions
 
-from autograde.reports.report.pages import environment, similarity_page
+from autograde.reports.report.pages import Compared, environment, similarity_page
 from autograde.reports.similarity import comparison as module
 from autograde.reports.similarity.comparison import compare
 
@@ -258,7 +258,7 @@ def test_a_class_of_200_takes_seconds():
 
 
 def draw(result, answers):
-    return similarity_page(environment(), result, answers)
+    return similarity_page(environment(), Compared(result, answers))
 
 
 def test_student_text_makes_no_element_and_no_attribute(tmp_path):

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["LIMIT", "CsvFile", "ExportError", "neutral"]
+__all__ = ["LIMIT", "CsvFile", "ExportError", "neutral", "plain"]
 
 LIMIT = 20 * 2**20
 _SEPARATORS = (",", ";", "\t")
@@ -31,6 +31,8 @@ _FORMULA = "=+-@＝＋－＠"
 _BLANKS = "\t\r\n"
 # A comma within a sentence may be followed by a number ("0.1, -1"): a number alone is no formula.
 _WITHIN = re.compile(rf"([,;\t\r\n][\s\"]*+)(?=[{re.escape(_FORMULA)}])(?![+-][0-9.]+(?:[\s,;)]|\Z))")
+
+_GUARDED = re.compile(_WITHIN.pattern.replace("*+)", "*+)'", 1))
 
 
 class ExportError(RuntimeError):
@@ -46,6 +48,15 @@ def neutral(text: str) -> str:
     text = _WITHIN.sub(r"\1'", text.replace("\0", ""))
     first = text.lstrip()[:1]
     return "'" + text if text[:1] and (text[0] in _BLANKS or (first and first in _FORMULA)) else text
+
+
+def plain(text: str) -> str:
+    """A cell's text without the apostrophes that `neutral` put there: ``plain(neutral(text))`` is the text.
+
+    Of a text that had such an apostrophe itself, it is lost; so is NUL.
+    """
+    text = text[1:] if text[:1] == "'" and neutral(text[1:]) == text else text
+    return _GUARDED.sub(r"\1", text)
 
 
 class CsvFile:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from nbgrader.api import MissingEntry
+from nbgrader.api import Assignment, Grade, Gradebook, MissingEntry, SubmittedAssignment, SubmittedNotebook
+from sqlalchemy import func
 
 from autograde.gradebook.extensions import Extension, ExtensionError, Extensions
 from autograde.gradebook.scores import CourseError, nbgrader_settings, open_gradebook
@@ -30,6 +31,8 @@ class StudentScore:
     seconds_late: float = 0.0  # after the due date, with the student's extension; 0 where the lab has none
     needs_hand_grading: bool = False  # whether a cell waits for a person; the score is not final
     extension: Extension | None = None
+    unread: int = 0  # answers that have no mark yet, neither ours nor a person's
+    unread_points: float = 0.0  # what these are worth together
 
     @property
     def score(self) -> float:
@@ -105,8 +108,12 @@ def read_scores(course: Path, lab: str) -> LabScores:
         except ExtensionError as error:
             raise CourseError(str(error)) from None
         submissions = {submission.student_id: submission for submission in gradebook.assignment_submissions(lab)}
+        unread = _unread(gradebook, lab)
         students = tuple(
-            _student(student, submissions.get(student.id), extensions.get(student.id)) for student in gradebook.students
+            _student(
+                student, submissions.get(student.id), extensions.get(student.id), *unread.get(student.id, (0, 0.0))
+            )
+            for student in gradebook.students
         )
         scores = LabScores(lab, assignment.duedate, float(assignment.max_score), students)
     for student in students:
@@ -115,7 +122,23 @@ def read_scores(course: Path, lab: str) -> LabScores:
     return scores
 
 
-def _student(student, submission, extension: Extension | None) -> StudentScore:
+def _unread(gradebook: Gradebook, lab: str) -> dict[str, tuple[int, float]]:
+    """Of each student who has any: how many cells have no score at all and wait for a person, and their points."""
+    query = (
+        gradebook.db.query(SubmittedAssignment.student_id, func.count(), func.sum(Grade.max_score))
+        .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+        .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
+        .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+        .filter(Assignment.name == lab, Grade.needs_manual_grade.is_(True))
+        .filter(Grade.auto_score.is_(None), Grade.manual_score.is_(None))
+        .group_by(SubmittedAssignment.student_id)
+    )
+    return {student: (count, float(points)) for student, count, points in query}
+
+
+def _student(
+    student, submission, extension: Extension | None, unread: int = 0, unread_points: float = 0.0
+) -> StudentScore:
     person = (student.id, student.last_name, student.first_name, student.email)
     if submission is None:
         return StudentScore(*person, extension=extension)
@@ -129,4 +152,6 @@ def _student(student, submission, extension: Extension | None) -> StudentScore:
         seconds_late=float(submission.total_seconds_late) if submission.assignment.duedate else 0.0,
         needs_hand_grading=bool(submission.needs_manual_grade),
         extension=extension,
+        unread=unread,
+        unread_points=unread_points,
     )

@@ -15,7 +15,8 @@ from jinja2 import Environment
 from autograde.gradebook.scores import CourseError, LabPoints, lab_points, nbgrader_settings
 from autograde.reports.export.scores import StudentScore, read_scores
 from autograde.reports.report.class_results import ClassResults, read_verdicts
-from autograde.reports.report.pages import environment, remove_stale, similarity_page
+from autograde.reports.report.pages import Compared, environment, remove_stale, similarity_page
+from autograde.reports.similarity.blind_spots import blind_spots
 from autograde.reports.similarity.comparison import compare, compare_with_library
 from autograde.reports.similarity.submissions import flag_alike, read_answers
 from autograde.rubric.schema import Rubric, find_rubric
@@ -95,12 +96,17 @@ def _results(rubric: Rubric, course: Path, jinja: Environment) -> tuple[ClassRes
         raise ReportError(f"no verdicts on {rubric.lab} in {course}{why}")
     page = None
     try:
-        read = read_answers(rubric.lab, course, [verdict.student for verdict in verdicts])
-        similarity = compare(*read)
-        page = similarity_page(jinja, similarity, read.answers)
-        verdicts = flag_alike(verdicts, similarity.flagged)
+        code, words = read_answers(rubric.lab, course, [verdict.student for verdict in verdicts])
+        in_code, in_words = compare(*code), compare(*words, in_words=True)
+        page = similarity_page(
+            jinja,
+            Compared(in_code, code.answers, blind_spots(in_code, len(verdicts), len(code.starter))),
+            Compared(in_words, words.answers, blind_spots(in_words, len(verdicts), len(words.starter), True), True),
+        )
+        verdicts = flag_alike(verdicts, in_code.flagged)
+        verdicts = flag_alike(verdicts, in_words.flagged, what="answers in words")
         library = original_sources(rubric.execution.withheld)
-        verdicts = flag_alike(verdicts, matches=compare_with_library(*read, library))
+        verdicts = flag_alike(verdicts, matches=compare_with_library(*code, library))
     except (CourseError, WithheldError) as error:
         unreadable = [*unreadable, f"submissions were not compared with each other: {error}"]
     points, scores, problems = _in_gradebook(course, rubric)

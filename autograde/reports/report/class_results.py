@@ -121,6 +121,17 @@ class ClassResults:
         return {student: score for student, score in self.in_gradebook.items() if student in students}
 
     @cached_property
+    def by_failure(self) -> list[Verdict]:
+        """The verdicts, those first whose students have the smallest part of the points that are given already."""
+        return sorted(self.verdicts, key=lambda verdict: (self._part(verdict), verdict.student))
+
+    def _part(self, verdict: Verdict) -> float:
+        score = self.in_gradebook.get(verdict.student)
+        if self.points is None or score is None or not score.submitted:
+            return verdict.score / (verdict.max_score or 1.0)
+        return score.score / ((self.points.total - score.unread_points) or 1.0)
+
+    @cached_property
     def median_score(self) -> float:
         """Of the automatic scores."""
         return median(verdict.score for verdict in self.verdicts)

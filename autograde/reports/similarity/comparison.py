@@ -22,8 +22,13 @@ The rule
     ranges (Tukey, *Exploratory Data Analysis*, 1977, section 2D). A class of fewer than `SMALL_CLASS` has no quartiles
     worth the name: no fence, and the weights are as if it were that large.
 
+Answers in words
+    The same with words for tokens, in small letters and without punctuation. Six words in a row are hardly ever shared
+    by chance, so a flagged pair shares most of its sentences. A text that was put in other words is not seen.
+
 Blind spots
     A copy of the commonplace (10 of 24 copies in the tests' classes), of one exercise, or round a fifth of the class.
+    `Similarity` counts what it could not see in this class, and `blind_spots` says it.
 
 The library's own solutions
     `compare_with_library` flags an answer when at least `LIBRARY_FLOOR` of its own fragments, and `LIBRARY_LEAST` of
@@ -40,6 +45,7 @@ Libraries tried (November 2026)
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -50,7 +56,7 @@ from statistics import quantiles
 from typing import Any
 
 from pygments.lexers.python import PythonLexer
-from pygments.token import Comment, Name, String, Text
+from pygments.token import Comment, Generic, Name, String, Text
 
 __all__ = ["AnswerMatch", "Fragment", "LibraryMatch", "Pair", "Similarity", "compare", "compare_with_library", "cut"]
 
@@ -66,6 +72,7 @@ LIBRARY_LEAST = 18
 MAX_CHARACTERS = 50_000
 MAX_LINES = 2_000
 MAX_TOKENS = 5_000
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,14 @@ class Similarity:
     fence: float
     flagged: tuple[Pair, ...]  # by falling score, at most `MAX_FLAGGED`
     left_out: int = 0  # pairs that the rule flags beyond these
+    # What it does not see. `short`: answers of which most students wrote too little of their own for a copy of it alone
+    # to be flagged. `too_little`: how many submissions as a whole have too little of their own. `without_reference`:
+    # answers to which the course has no solution, so that what everybody may write counts. `cut`: answers whose end was
+    # not looked at.
+    short: tuple[str, ...] = ()
+    too_little: int = 0
+    without_reference: tuple[str, ...] = ()
+    cut: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,6 +142,7 @@ def compare(
     answers: Mapping[str, Mapping[str, str]],
     starter: Mapping[str, str],
     reference: Mapping[str, str] | None = None,
+    in_words: bool = False,
 ) -> Similarity:
     """Find the unusually similar pairs; the module's docstring has the rule.
 
@@ -139,12 +155,14 @@ def compare(
         Student → grade_id → source. An answer that is missing is an empty one.
     starter : mapping
         grade_id → the starter code. Only these answers are compared.
+    in_words : bool
+        The answers are prose, not code.
     """
     exercises: dict[str, _Exercise] = {}
     own: dict[str, Counter] = defaultdict(Counter)
     alike: dict[tuple[str, str], Counter] = defaultdict(Counter)
     for grade_id in sorted(starter):
-        exercise = exercises[grade_id] = _Exercise(grade_id, answers, starter, reference or {})
+        exercise = exercises[grade_id] = _Exercise(grade_id, answers, starter, reference or {}, in_words)
         for fragment, weight in exercise.weights.items():
             writers = exercise.writers[fragment]
             for student in writers:
@@ -153,7 +171,7 @@ def compare(
                 alike[pair][grade_id] += weight
 
     total = {student: sum(parts.values()) for student, parts in own.items()}
-    chance = log2(max(1, len(total) * (len(total) - 1) // 2))
+    least = max(LEAST_BITS, log2(max(1, len(total) * (len(total) - 1) // 2)))
     dice = {
         pair: min(1.0, 2 * sum(parts.values()) / (total[pair[0]] + total[pair[1]])) for pair, parts in alike.items()
     }
@@ -161,7 +179,7 @@ def compare(
     stands_out = sorted(
         (-score, pair)
         for pair, score in dice.items()
-        if score >= FLOOR and score > fence and sum(alike[pair].values()) / LENGTH >= max(LEAST_BITS, chance)
+        if score >= FLOOR and score > fence and sum(alike[pair].values()) / LENGTH >= least
     )
     flagged = []
     for negative, (left, right) in stands_out[:MAX_FLAGGED]:
@@ -172,8 +190,22 @@ def compare(
             both = exercises[grade_id].common(left, right)
             matches.append(AnswerMatch(grade_id, round(score, 4), round(weight / LENGTH, 2), both))
         flagged.append(Pair(left, right, round(-negative, 4), round(sum(parts.values()) / LENGTH, 2), tuple(matches)))
+    short = []
+    for grade_id, exercise in exercises.items():
+        enough = sum(parts[grade_id] / LENGTH >= least for parts in own.values())
+        if exercise.answered and 2 * enough < exercise.answered:
+            short.append(grade_id)
     return Similarity(
-        len(answers), len(total), round(median, 4), round(fence, 4), tuple(flagged), len(stands_out) - len(flagged)
+        len(answers),
+        len(total),
+        round(median, 4),
+        round(fence, 4),
+        tuple(flagged),
+        len(stands_out) - len(flagged),
+        tuple(short),
+        sum(bits / LENGTH < least for bits in total.values()),
+        tuple(grade_id for grade_id, exercise in exercises.items() if not exercise.reference),
+        sum(_is_cut(texts.get(grade_id, "")) for texts in answers.values() for grade_id in starter),
     )
 
 
@@ -207,6 +239,12 @@ def cut(source: str) -> str:
     return "\n".join(text.replace("\r\n", "\n").replace("\r", "\n").split("\n", MAX_LINES)[:MAX_LINES])
 
 
+def _is_cut(source: Any) -> bool:
+    return isinstance(source, str) and (
+        len(source) > MAX_CHARACTERS or source.count("\n") + source.count("\r") > MAX_LINES
+    )
+
+
 class _Exercise:
     """One exercise of a class.
 
@@ -220,6 +258,10 @@ class _Exercise:
         Those of these fragments that are not common in the class.
     weights : dict of tuple to float
         Of the uncommon fragments that not everybody wrote.
+    answered : int
+        How many handed in more than the starter.
+    reference : bool
+        Whether the course's solution has something that the starter has not.
     """
 
     def __init__(
@@ -228,11 +270,14 @@ class _Exercise:
         answers: Mapping[str, Mapping[str, str]],
         starter: Mapping[str, str],
         reference: Mapping[str, str],
+        in_words: bool = False,
     ):
-        self.start = _StarterTokens.read(starter[grade_id])
-        given = self.start.fragments | set(_AnswerTokens(_Lexed(reference.get(grade_id, "")), self.start).fragments)
+        self.start = _StarterTokens.read(starter[grade_id], in_words)
+        solution = _AnswerTokens(_Lexed(reference.get(grade_id, ""), in_words), self.start)
+        given = self.start.fragments | set(solution.fragments)
+        self.reference = len(given) > len(self.start.fragments)
         self.answers = {
-            student: _AnswerTokens(_Lexed(answers[student].get(grade_id, "")), self.start)
+            student: _AnswerTokens(_Lexed(answers[student].get(grade_id, ""), in_words), self.start)
             for student in sorted(answers)
         }
         self.writers: dict[tuple, list[str]] = defaultdict(list)
@@ -241,8 +286,8 @@ class _Exercise:
                 if fragment not in given:
                     self.writers[fragment].append(student)
         # Those who handed in the starter are no part of the class in which a fragment can be common.
-        answered = sum(not self.start.fragments.issuperset(tokens.fragments) for tokens in self.answers.values())
-        limit, n = max(COMMON_STUDENTS, COMMON_SHARE * answered), max(answered, SMALL_CLASS)
+        self.answered = sum(not self.start.fragments.issuperset(tokens.fragments) for tokens in self.answers.values())
+        limit, n = max(COMMON_STUDENTS, COMMON_SHARE * self.answered), max(self.answered, SMALL_CLASS)
         counts = {fragment: len(students) for fragment, students in self.writers.items()}
         self.uncommon = {fragment for fragment, count in counts.items() if count <= limit}
         self.weights = {fragment: log2(n / count) for fragment, count in counts.items() if count <= limit and count < n}
@@ -280,8 +325,8 @@ class _StarterTokens:
     fragments: frozenset[tuple] = frozenset()
 
     @classmethod
-    def read(cls, source: str) -> _StarterTokens:
-        lexed = _Lexed(source)
+    def read(cls, source: str, in_words: bool = False) -> _StarterTokens:
+        lexed = _Lexed(source, in_words)
         bare = cls(frozenset(word for _, kind, word in lexed.tokens if kind in Name), _parameters(lexed.tokens))
         return replace(bare, fragments=frozenset(_AnswerTokens(lexed, bare).fragments))
 
@@ -289,9 +334,9 @@ class _StarterTokens:
 class _Lexed:
     """The tokens of a source, and the line of each."""
 
-    def __init__(self, source: str):
+    def __init__(self, source: str, in_words: bool = False):
         text = cut(source)
-        self.tokens = _tokens(text)
+        self.tokens = _word_tokens(text) if in_words else _tokens(text)
         newlines = [place for place, character in enumerate(text) if character == "\n"]
         self.lines = [bisect_right(newlines, place) + 1 for place, _, _ in self.tokens]
 
@@ -329,6 +374,11 @@ def _tokens(text: str) -> list[tuple[int, Any, str]]:
             break
         kept.append((place, String, "S") if kind in String and kind not in String.Interpol else (place, kind, word))
     return kept
+
+
+def _word_tokens(text: str) -> list[tuple[int, Any, str]]:
+    # A kind that no rule about code has an eye on.
+    return [(found.start(), Generic, found[0].casefold()) for found in islice(_WORD.finditer(text), MAX_TOKENS)]
 
 
 def _parameters(tokens: list[tuple[int, Any, str]]) -> dict[str, list[str]]:

@@ -1,0 +1,200 @@
+"""``lab answers``: the page and the table, and the table's way back; nbgrader's API and formgrader's page are the oracles."""
+
+import csv
+import io
+import re
+
+import pytest
+from click.testing import CliRunner
+from fake_class import Page
+from fake_runs import LAB, hand_in_to, open_book, released_notebook
+
+from autograde.batch.grade_lab import submissions
+from autograde.commands.answers import answers
+from autograde.gradebook.autograded import write_autograded
+from autograde.gradebook.scores import nbgrader_settings, open_gradebook, record_verdict
+from autograde.grading.grading_context import source_notebook as read_source
+from autograde.reports.export.csv_file import neutral, plain
+from autograde.rubric.verdict import CriterionResult, Verdict
+from autograde.submission.notebook_repair import repair, starter_answers
+
+KNEE, FIRST = "q-knee", "q-first-epoch"
+HOSTILE = '=HYPERLINK("http://evil")\n<script>alert(1)</script> **a** \u202e$x^2$;=1+1'
+TEXTS = {"ada": {KNEE: "Near 200.\nSee b."}, "bob": {KNEE: HOSTILE, FIRST: "cold"}, "007": {FIRST: "-2 and\t=3"}}
+
+
+@pytest.fixture
+def answered(lab_course):
+    """Lab 01 with three students' answers, as the grader leaves them; bob's first answer has a person's mark."""
+    source = read_source(lab_course.parent / "labs" / LAB / f"{LAB}.ipynb")
+    starter = starter_answers(source)
+    for student, texts in TEXTS.items():
+        notebook = released_notebook()
+        for cell in notebook.cells:
+            cell.source = texts.get(cell.metadata.get("nbgrader", {}).get("grade_id"), cell.source)
+        folder = hand_in_to(lab_course, student, notebook, None)
+        blank = tuple(name for name in starter if name.startswith("q-") and name not in texts)
+        result = CriterionResult("run-evidence", "r", "k", "d", True, 3.0, 10.0, "r")
+        verdict = Verdict(LAB, "t", student, "2026-11-20T10:04:00+00:00", (result,), (), unanswered=blank)
+        write_autograded(lab_course, verdict, repair(notebook, source).notebook, folder)
+        with open_gradebook(nbgrader_settings(lab_course)) as gradebook:
+            record_verdict(gradebook, verdict)
+    assert sorted(submissions(lab_course, LAB)) == sorted(TEXTS)
+    with open_book(lab_course) as gradebook:
+        grade = gradebook.find_grade(KNEE, LAB, LAB, "bob")
+        grade.manual_score, grade.needs_manual_grade = 4.5, False
+        gradebook.find_comment(KNEE, LAB, LAB, "bob").manual_comment = "- see b\n=(c); -1 each"
+        gradebook.db.commit()
+    return lab_course
+
+
+def run(course, *arguments, code=0):
+    done = CliRunner().invoke(answers, ["1", *map(str, arguments), "--course", str(course)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def rows(course):
+    run(course)
+    text = (course / "exports" / f"{LAB}_answers.csv").read_bytes().decode("utf-8-sig")
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def save(course, rows, **dialect):
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]), **dialect)
+    writer.writeheader()
+    writer.writerows(rows)
+    path = course / "edited.csv"
+    path.write_text(text.getvalue(), encoding="utf-8", newline="")
+    return path
+
+
+def marks(course):
+    """What nbgrader has: (automatic, by hand, counted, waits, comment) of each student's question."""
+    found = {}
+    with open_book(course) as gradebook:
+        for student in TEXTS:
+            for name in (KNEE, FIRST):
+                grade = gradebook.find_grade(name, LAB, LAB, student)
+                comment = gradebook.find_comment(name, LAB, LAB, student)
+                found[student, name] = (
+                    grade.auto_score,
+                    grade.manual_score,
+                    grade.score,
+                    grade.needs_manual_grade,
+                    comment.manual_comment,
+                )
+    return found
+
+
+def row_of(table, student, question):
+    (row,) = (each for each in table if (each["student"], each["question"]) == (student, question))
+    return row
+
+
+def test_the_page_has_every_answer_beside_the_model_answer_and_runs_nothing(answered):
+    out = run(answered)
+    assert out.split() == [
+        str(answered / "reports" / f"{LAB}_answers.html"),
+        str(answered / "exports" / f"{LAB}_answers.csv"),
+    ]
+    page = Page(answered / "reports" / f"{LAB}_answers.html")
+    names = {tag for tag, _ in page.tags}
+    assert not names & {"script", "img", "iframe", "link", "form", "object"} and "<script" not in page.html
+    assert page.all("meta", **{"http-equiv": "Content-Security-Policy"})
+    assert '=HYPERLINK("http://evil") <script>alert(1)</script> **a** \ufffd$x^2$;=1+1' in page.text
+    assert "Near 200.\nSee b." in page.html
+    model = next(c.source for c in read_source(answered.parent / "labs" / LAB / f"{LAB}.ipynb").cells if c.id == KNEE)
+    assert " ".join(model.split()) in page.text
+    assert "4.5" in page.text and "- see b =(c); -1 each" in page.text
+    assert page.text.count("to mark") == 3 and "Nothing written: 007." in page.text
+    # One question alone.
+    run(answered, FIRST)
+    alone = Page(answered / "reports" / f"{LAB}_answers_{FIRST}.html")
+    assert "Near 200" not in alone.text and "cold" in alone.text
+    assert "has no question 'q-none'; it has q-knee, q-first-epoch" in run(answered, "q-none", code=1)
+
+
+def test_no_cell_is_a_formula_and_an_unchanged_table_changes_nothing(answered):
+    table, before = rows(answered), marks(answered)
+    for row in table:
+        assert not [cell for cell in row.values() if re.match(r"\s*[=+\-@]", cell)]
+    bob = row_of(table, "bob", KNEE)
+    assert bob["answer"] == neutral(HOSTILE) and bob["comment"] == "'- see b\n'=(c); -1 each"
+    for dialect in ({}, {"delimiter": ";"}, {"lineterminator": "\r\n", "quoting": csv.QUOTE_ALL}):
+        out = run(answered, "--from", save(answered, table, **dialect))
+        assert out == f"{LAB}: 0 points and 0 comments into the gradebook; 3 answers wait for a mark\n"
+        assert marks(answered) == before
+    # A spreadsheet drops zeros and the apostrophes.
+    for row in table:
+        row["student"] = row["student"].lstrip("0")
+        row["comment"] = plain(row["comment"])
+    run(answered, "--from", save(answered, table))
+    assert marks(answered) == before
+
+
+def test_marks_come_back_as_formgrader_stores_them(answered):
+    table, before = rows(answered), marks(answered)
+    row_of(table, "ada", KNEE).update(points="2,5", comment="@bob wrote the same\n'- and b?")
+    row_of(table, "bob", KNEE).update(points="", comment="")
+    row_of(table, "bob", FIRST).update(comment="half")
+    row_of(table, "ada", FIRST).update(points="1")  # the starter's text, and a person gives a point
+    path = save(answered, table)
+    assert run(answered, "--from", path) == (
+        f"{LAB}: 3 points (1 taken back) and 3 comments into the gradebook; 3 answers wait for a mark\n"
+    )
+    after = marks(answered)
+    assert after == before | {
+        ("ada", KNEE): (None, 2.5, 2.5, False, "@bob wrote the same\n- and b?"),
+        ("bob", KNEE): (None, None, 0.0, True, ""),
+        ("bob", FIRST): (None, None, 0.0, True, "half"),
+        ("ada", FIRST): (0.0, 1.0, 1.0, False, None),
+    }
+    # The same file again.
+    assert f"{LAB}: 0 points and 0 comments" in run(answered, "--from", path)
+    assert marks(answered) == after
+    with open_book(answered) as gradebook:
+        assert gradebook.find_submission(LAB, "ada").score == 3 + 2.5 + 1
+
+
+BAD = [
+    ({"points": "six"}, "points 'six' is not a number"),
+    ({"points": "1e0"}, "points '1e0' is not a number"),
+    ({"points": "5.5"}, "points '5.5' is not between 0 and 5"),
+    ({"points": "-1"}, "points '-1' is not between 0 and 5"),
+    ({"student": "bob"}, "student is 'ada' in this row's answer; were columns sorted apart?"),
+    ({"question": FIRST}, "question is 'q-knee' in this row's answer"),
+    ({"row": "a1-m1"}, "no such answer"),
+    ({"comment": "x" * 10_001}, "the comment has 10,001 characters"),
+    ({"student": "\x1b[31m<b>"}, r"edited.csv, row \d+ \('\\x1b\[31m<b>'"),
+]
+
+
+def test_one_bad_row_is_one_line_and_nothing_is_written(answered):
+    table, before = rows(answered), marks(answered)
+    row_of(table, "bob", FIRST).update(points="3", comment="good")
+    for edit, expected in BAD:
+        edited = [dict(row) for row in table]
+        row_of(edited, "ada", KNEE).update({"points": "1"} | edit)
+        out = run(answered, "--from", save(answered, edited), code=1)
+        assert re.search(expected, out) and out.count("\n") == 2, out
+        assert "1 row cannot be used, so nothing was written" in out
+        assert marks(answered) == before
+
+
+def test_every_bad_row_is_named_and_marks_given_meanwhile_stay(answered):
+    table = rows(answered)
+    row_of(table, "bob", KNEE).update(points="0")
+    row_of(table, "ada", KNEE).update(points="9")
+    with open_book(answered) as gradebook:
+        gradebook.find_grade(KNEE, LAB, LAB, "bob").manual_score = 5
+        gradebook.db.commit()
+    before = marks(answered)
+    out = run(answered, "--from", save(answered, [*table, row_of(table, "007", FIRST)]), code=1)
+    assert "changed after the table was written" in out and "not between 0 and 5" in out and "there twice" in out
+    assert "3 rows cannot be used" in out and marks(answered) == before
+    (answered / "edited.csv").write_text("student,points\nada,3\n")
+    assert "row 1 has no column question" in run(answered, "--from", answered / "edited.csv", code=1)
+    (answered / "edited.csv").write_text("a,b\n1,2\n")
+    assert "row 1 names no column that is expected there" in run(answered, "--from", answered / "edited.csv", code=1)
