@@ -13,10 +13,10 @@ from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 
-from autograde.batch.pool import GradingResult, run_local
+from autograde.batch.pool import GradingResult, WarmPool, run_local
 from autograde.batch.slurm import run_slurm
-from autograde.batch.worker import GradingJob
-from autograde.gradebook.autograded import submitted_at
+from autograde.batch.worker import GradingJob, good_verdict
+from autograde.gradebook.autograded import submitted_at, write_time_and_secret
 from autograde.gradebook.late_penalties import LatePenalties, LatePenaltyError
 from autograde.gradebook.scores import (
     CourseError,
@@ -28,11 +28,11 @@ from autograde.gradebook.scores import (
 )
 from autograde.grading.grading_context import GradingContext, course_secret, source_notebook
 from autograde.grading.held_out import check_data
-from autograde.grading.one_submission import failed_verdict, submission_digest
+from autograde.grading.one_submission import failed_verdict
 from autograde.grading.rubric_check import rubric_problems
 from autograde.grading.same_weights import flag_copies
 from autograde.rubric.schema import RUBRICS, Rubric, find_rubric
-from autograde.rubric.verdict import FOLDER, Flag, Verdict, load_verdict, verdict_path
+from autograde.rubric.verdict import FOLDER, Flag, Verdict, load_verdict, verdict_lock, verdict_path
 from autograde.sandbox.bubblewrap import SandboxError, missing_sandbox
 from autograde.sandbox.gpus import usable_gpus
 from autograde.submission.run_folder import is_handed_in
@@ -82,6 +82,7 @@ def grade_lab(
     sandboxed: bool = True,
     force: bool = False,
     rubrics: Path = RUBRICS,
+    pool: WarmPool | None = None,
     begun: Callable[[int, int], None] = lambda to_do, all_: None,
     done: Callable[[Verdict, bool], None] = lambda verdict, fresh: None,
     skipped: Callable[[str], None] = lambda line: None,
@@ -103,6 +104,8 @@ def grade_lab(
         False: students' code runs with your rights, and every result says so.
     rubrics : Path
         Folder of the rubrics: yours, or those that ship with the grader.
+    pool : WarmPool, optional
+        Workers that stay for later calls; by default they end with this one. Of the executor ``local``.
     begun : callable
         Called with the number of submissions to grade and the number of all.
     done : callable
@@ -149,13 +152,13 @@ def grade_lab(
         penalties = LatePenalties(config)
     except LatePenaltyError as error:
         raise CourseError(str(error)) from None
-    job = GradingJob(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers), rubrics)
+    job = GradingJob(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers), rubrics, force)
 
     def graded(students: list[str]) -> Iterator[GradingResult]:
         timeout = _timeout(rubric, workers)
         if executor == "slurm":
             return run_slurm(job, students, workers, timeout, slurm, log)
-        return run_local(job, students, workers, timeout)
+        return run_local(job, students, workers, timeout, pool)
 
     known = {} if force else _still_good(job, wanted)
     to_do = [student for student in wanted if student not in known]
@@ -167,10 +170,14 @@ def grade_lab(
     with open_gradebook(config) as gradebook, closing(_results(job, rubric, known, to_do, graded)) as results:
         for verdict, fresh in results:
             try:
-                when = submitted_at(
-                    job.submission(verdict.student), lambda line, each=verdict: skipped(f"{each.student}: {line}")
-                )
-                record_verdict(gradebook, verdict, when, penalties, kept=not fresh)
+                with verdict_lock(course, verdict.student, rubric.lab):
+                    verdict = _latest(course, verdict)
+                    when = submitted_at(
+                        job.submission(verdict.student), lambda line, each=verdict: skipped(f"{each.student}: {line}")
+                    )
+                    if (course / "autograded" / verdict.student / rubric.lab).is_dir():
+                        write_time_and_secret(course, verdict, job.submission(verdict.student))
+                    record_verdict(gradebook, verdict, when, penalties, kept=not fresh)
             except LatePenaltyError as error:
                 without_penalty.append(str(error))
             except Exception as error:
@@ -214,17 +221,16 @@ def _still_good(job: GradingJob, students: list[str]) -> dict[str, Verdict]:
     """Saved verdicts that another grading would only repeat."""
     rubric = find_rubric(job.lab, job.rubrics)
     context = GradingContext(rubric, source_notebook(job.source), course_secret(job.course), None)
-    sandbox = "bubblewrap" if job.sandboxed else "none"
-    good = {}
-    for student in students:
-        try:
-            verdict = load_verdict(verdict_path(job.course, student, job.lab))
-        except ValueError:
-            continue
-        digests = {"submission": submission_digest(job.submission(student), rubric), **context.digests}
-        if verdict.student == student and verdict.sandbox == sandbox and digests.items() <= verdict.digests.items():
-            good[student] = verdict
-    return good
+    found = {student: good_verdict(job, context, student) for student in students}
+    return {student: verdict for student, verdict in found.items() if verdict is not None}
+
+
+def _latest(course: Path, verdict: Verdict) -> Verdict:
+    """The saved verdict: another process may have graded a later submission since this one was reached."""
+    try:
+        return load_verdict(verdict_path(course, verdict.student, verdict.lab))
+    except ValueError:
+        return verdict
 
 
 def _results(
