@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from autograde.batch.grade_on_submission import GradingService
 
 __all__ = ["serve"]
+
+PAUSE = 30.0  # seconds
 
 
 @click.command()
@@ -38,11 +42,11 @@ def serve(labs: tuple[str, ...], course: Path, jobs: int, no_sandbox: bool) -> N
 
     if no_sandbox:
         click.secho(UNSANDBOXED, fg="red", bold=True, err=True)
-    elif why := missing_sandbox():
-        raise click.ClickException(why)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     try:
+        if not no_sandbox and (why := missing_sandbox()):
+            raise CourseError(why)
         with only_service(course, click.echo):
             service = GradingService(
                 course, labs, grade_lab, jobs=jobs, sandboxed=not no_sandbox, show=_show, log=click.echo
@@ -52,6 +56,9 @@ def serve(labs: tuple[str, ...], course: Path, jobs: int, no_sandbox: bool) -> N
             finally:
                 service.close()
     except CourseError as error:
+        if "JUPYTERHUB_SERVICE_NAME" in os.environ:
+            click.echo(error)
+            time.sleep(PAUSE)  # the hub starts a service again as soon as it ends
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         click.echo("interrupted; the same command continues")
