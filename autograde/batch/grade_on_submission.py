@@ -13,6 +13,7 @@ import fcntl
 import logging
 import os
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -68,8 +69,10 @@ class GradeOnSubmission(Configurable):
 def only_service(course: Path, log: Callable[[str], None]) -> Iterator[None]:
     """Wait until no other service grades this course's submissions, and keep others out; also after a `kill -9`."""
     folder = course / FOLDER
+    if not course.is_dir():
+        raise CourseError(f"no course folder {course}; run from the repository's root, or name it with --course")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         lock = open(folder / ".lock", "w")  # noqa: SIM115  (closed below)
     except OSError as error:
         raise CourseError(f"{folder} cannot be written ({error.strerror}); see that it can be") from None
@@ -80,6 +83,8 @@ def only_service(course: Path, log: Callable[[str], None]) -> Iterator[None]:
             # JupyterHub would start a service that ends again at once, without a pause.
             log(f"another lab serve grades {course}; waiting until it has ended")
             fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks
         yield
 
 
@@ -136,7 +141,7 @@ class GradingService:
                 "`nbgrader release_assignment`, and see c.Exchange.root"
             )
         self._folder = self.course / FOLDER
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(exist_ok=True)
         self.queue = SubmissionQueue(
             self._folder / "queue.sqlite", self.settings.per_day, 60 * self.settings.minutes_apart
         )
@@ -159,8 +164,14 @@ class GradingService:
         """Serve until interrupted."""
         self._log(f"watching {self._inbound} for {', '.join(self.labs)}, each {self.settings.seconds:g} s")
         while True:
-            if not self.step():
-                time.sleep(self.settings.seconds)
+            try:
+                if self.step():
+                    continue
+                pause = self.settings.seconds
+            except (OSError, sqlite3.Error) as error:  # such as a full disk: what was recorded is continued
+                self._log(f"{type(error).__name__}: {error}; tried again soon")
+                pause = AGAIN
+            time.sleep(pause)
 
     def close(self) -> None:
         """End the workers."""
@@ -171,7 +182,7 @@ class GradingService:
         """Look once, grade at most as many submissions as there are workers; whether any was graded."""
         changed = self._look()
         now = self._clock()
-        due = [each for each in self.queue.due(now) if self._may_try(each, now)]
+        due = [each for each in self.queue.due(now) if each.lab in self.labs and self._may_try(each, now)]
         batch = [each for each in due if each.lab == due[0].lab][: self._jobs]
         if any(each.name in self._failures for each in batch):
             batch = batch[:1]  # one that fails must not hold up the others
@@ -223,10 +234,10 @@ class GradingService:
         except OSError:
             return  # it is gone
         self._incomplete.pop(name, None)
-        self._known.add(key)
         if row.stamp and self._looked - _seconds(parts.stamp) > BACKDATED:
             row = replace(row, reason=row.reason or "it was not there when the time in its name had come")
         self.queue.add(row)
+        self._known.add(key)
         if row.state == "refused":
             self._log(f"refused {quote(key, 200)}: {row.reason}")
 
@@ -312,7 +323,7 @@ class GradingService:
             self._glanced = now
         for each in self.queue.of("graded"):
             policy = self.settings.policy(each.lab)
-            if not self._may_try(each, now) or (policy == "none" and not deadlines):
+            if each.lab not in self.labs or not self._may_try(each, now) or (policy == "none" and not deadlines):
                 continue
             try:
                 if policy == "none" and now < self._deadline(each):

@@ -354,6 +354,14 @@ def test_what_nbgrader_would_follow_or_believe_is_refused(exchange, serve, execu
     assert state(serve(), honest) == "graded"  # and others are served
 
 
+def test_stock_nbgrader_follows_the_link(exchange):
+    class_ = exchange()
+    replaced_by_link(class_.submit("ada"), SOURCE)
+    class_.collect(class_.course.parent / "stock")
+    (collected,) = (class_.course.parent / "stock").glob(f"ada/{LAB}/*.ipynb")
+    assert collected.read_bytes() == SOURCE.read_bytes()
+
+
 def test_another_owner_than_the_name_says_is_refused(exchange, serve, executed):
     class_ = exchange(NOTHING, "c.ExchangeCollect.check_owner = True")
 
