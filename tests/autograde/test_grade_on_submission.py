@@ -442,6 +442,28 @@ def test_a_failure_is_tried_again_and_does_not_hold_up_others(exchange, serve, e
     service.close()
 
 
+def test_a_batch_that_ends_later_does_not_bring_an_earlier_submission_back(exchange, serve, executed, monkeypatch):
+    """The batch grades ada's first submission; before it writes the gradebook, the service has graded her second."""
+    class_ = exchange(NOTHING, "c.GradeOnSubmission.minutes_apart = 0.0")
+    class_.submit("ada", other(0))
+    serve()
+    run_local = sys.modules["autograde.batch.grade_lab"].run_local
+
+    def meanwhile(*arguments):
+        for result in [*run_local(*arguments)]:
+            monkeypatch.setattr("autograde.batch.grade_lab.run_local", run_local)
+            class_.submit("ada", solved_notebook({"q-knee": "Near 200."}))
+            serve()
+            yield result
+
+    monkeypatch.setattr("autograde.batch.grade_lab.run_local", meanwhile)
+    (verdict,) = grade_lab("1", class_.course, force=True)
+    assert "q-knee" not in verdict.unanswered
+    with open_book(class_.course) as gradebook:
+        assert gradebook.find_grade("q-knee", LAB, LAB, "ada").needs_manual_grade
+    assert len(times(executed)) == 2
+
+
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
