@@ -52,6 +52,10 @@ RULES = {
         "autograde/test_extensions.py::test_grace_days_go_to_*",
         "autograde/test_grade_command.py::test_a_missing_run_folder_*",
         "autograde/test_grade_command.py::test_no_sandbox_is_said_aloud_*",
+        "autograde/test_grade_on_submission.py::test_killed_at_*",
+        "autograde/test_grade_on_submission.py::test_no_trick_*",
+        "autograde/test_grade_on_submission.py::test_nothing_is_released_*",
+        "autograde/test_grade_on_submission.py::test_what_nbgrader_would_*",
         "autograde/test_gradebook_scores.py::test_a_late_submission_*",
         "autograde/test_gradebook_scores.py::test_a_person_s_score_*",
         "autograde/test_gradebook_scores.py::test_one_bad_submission_*",
@@ -64,6 +68,7 @@ RULES = {
         "autograde/test_late_penalties.py::test_penalties_are_those_of_stock_nbgrader",
         "autograde/test_other_points.py::test_other_points_are_*",
         "autograde/test_rerun.py",
+        "autograde/test_serve_command.py",
         "autograde/test_worker.py::test_a_warm_interpreter_that_was_ended_*",
         "course_lib/test_backend_support.py::test_wrong_values_refusals_and_deaths_*",
         "course_lib/test_checkpoint.py::test_two_ranks_resume_to_the_bit",
@@ -110,6 +115,13 @@ RULES = {
 SAMPLE = {
     "autograde/test_extensions.py::test_grace_days_go_to_late_submissions_in_the_order_of_due_dates": (
         "not enough is kept", "partly", "after the extension",
+    ),
+    "autograde/test_grade_on_submission.py::test_killed_at_any_moment_it_grades_each_once_and_loses_none": (
+        "some, without pages",
+    ),
+    "autograde/test_grade_on_submission.py::test_no_trick_is_graded_before_its_time": ("another ending", "a copy"),
+    "autograde/test_grade_on_submission.py::test_what_nbgrader_would_follow_or_believe_is_refused": (
+        "a link to the solution", "markup", "two times",
     ),
     "autograde/test_late_penalties.py::test_penalties_are_those_of_stock_nbgrader": ("zero",),
     "course_lib/test_collectives.py::test_values_bytes_and_rounds": ("1", "3", "4"),

@@ -14,10 +14,10 @@ from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 
-from autograde.batch.pool import GradingResult, run_local
+from autograde.batch.pool import GradingResult, WarmPool, run_local
 from autograde.batch.slurm import run_slurm
-from autograde.batch.worker import GradingJob
-from autograde.gradebook.autograded import submitted_at, write_autograded
+from autograde.batch.worker import GradingJob, good_verdict
+from autograde.gradebook.autograded import submitted_at, write_autograded, write_time_and_secret
 from autograde.gradebook.late_penalties import LatePenalties, LatePenaltyError
 from autograde.gradebook.scores import (
     CourseError,
@@ -29,12 +29,12 @@ from autograde.gradebook.scores import (
 )
 from autograde.grading.grading_context import GradingContext, course_secret, source_notebook
 from autograde.grading.held_out import check_data
-from autograde.grading.one_submission import failed_verdict, submission_digest
-from autograde.grading.other_points import autograded_with_points, verdict_today
+from autograde.grading.one_submission import failed_verdict
+from autograde.grading.other_points import autograded_with_points
 from autograde.grading.rubric_check import rubric_problems
 from autograde.grading.same_weights import flag_copies
 from autograde.rubric.schema import RUBRICS, Rubric, find_rubric
-from autograde.rubric.verdict import FOLDER, Flag, Verdict, load_verdict, verdict_path
+from autograde.rubric.verdict import FOLDER, Flag, Verdict, load_verdict, verdict_lock, verdict_path
 from autograde.sandbox.bubblewrap import SandboxError, missing_sandbox
 from autograde.sandbox.gpus import usable_gpus
 from autograde.submission.run_folder import is_handed_in
@@ -84,6 +84,7 @@ def grade_lab(
     sandboxed: bool = True,
     force: bool = False,
     rubrics: Path = RUBRICS,
+    pool: WarmPool | None = None,
     begun: Callable[[int, int], None] = lambda to_do, all_: None,
     done: Callable[[Verdict, bool], None] = lambda verdict, fresh: None,
     skipped: Callable[[str], None] = lambda line: None,
@@ -105,6 +106,8 @@ def grade_lab(
         False: students' code runs with your rights, and every result says so.
     rubrics : Path
         Folder of the rubrics: yours, or those that ship with the grader.
+    pool : WarmPool, optional
+        Workers that stay for later calls; by default they end with this one. Of the executor ``local``.
     begun : callable
         Called with the number of submissions to grade and the number of all.
     done : callable
@@ -151,13 +154,13 @@ def grade_lab(
         penalties = LatePenalties(config)
     except LatePenaltyError as error:
         raise CourseError(str(error)) from None
-    job = GradingJob(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers), rubrics)
+    job = GradingJob(rubric.lab, course, source, sandboxed, max(1, available_cores() // workers), rubrics, force)
 
     def graded(students: list[str]) -> Iterator[GradingResult]:
         timeout = _timeout(rubric, workers)
         if executor == "slurm":
             return run_slurm(job, students, workers, timeout, slurm, log)
-        return run_local(job, students, workers, timeout)
+        return run_local(job, students, workers, timeout, pool)
 
     known = {} if force else _still_good(job, wanted, log)
     to_do = [student for student in wanted if student not in known]
@@ -169,10 +172,14 @@ def grade_lab(
     with open_gradebook(config) as gradebook, closing(_results(job, rubric, known, to_do, graded)) as results:
         for verdict, fresh in results:
             try:
-                when = submitted_at(
-                    job.submission(verdict.student), lambda line, each=verdict: skipped(f"{each.student}: {line}")
-                )
-                record_verdict(gradebook, verdict, when, penalties, kept=not fresh)
+                with verdict_lock(course, verdict.student, rubric.lab):
+                    verdict = _latest(course, verdict)
+                    when = submitted_at(
+                        job.submission(verdict.student), lambda line, each=verdict: skipped(f"{each.student}: {line}")
+                    )
+                    if (course / "autograded" / verdict.student / rubric.lab).is_dir():
+                        write_time_and_secret(course, verdict, job.submission(verdict.student))
+                    record_verdict(gradebook, verdict, when, penalties, kept=not fresh)
             except LatePenaltyError as error:
                 without_penalty.append(str(error))
             except Exception as error:
@@ -216,24 +223,26 @@ def _still_good(job: GradingJob, students: list[str], log: Callable[[str], None]
     """Saved verdicts that another grading would only repeat, each with today's points."""
     rubric = find_rubric(job.lab, job.rubrics)
     context = GradingContext(rubric, source_notebook(job.source), course_secret(job.course), None)
-    sandbox = "bubblewrap" if job.sandboxed else "none"
     good, counted_again = {}, 0
     for student in students:
-        try:
-            saved = load_verdict(verdict_path(job.course, student, job.lab))
-        except ValueError:
-            continue
-        if saved.student != student or saved.sandbox != sandbox:
-            continue
-        digests = {"submission": submission_digest(job.submission(student), rubric), **context.digests}
-        verdict = verdict_today(saved, digests, rubric)
-        if verdict is None or (verdict is not saved and not _written(job, verdict, context)):
-            continue
+        verdict = good_verdict(job, context, student)
+        if verdict is None:
+            verdict = good_verdict(job, context, student, other_points=True)
+            if verdict is None or not _written(job, verdict, context):
+                continue
+            counted_again += 1
         good[student] = verdict
-        counted_again += verdict is not saved
     if counted_again:
         log(f"{job.lab}: the rubric has other points; {counted_again} verdicts counted again, nothing executed")
     return good
+
+
+def _latest(course: Path, verdict: Verdict) -> Verdict:
+    """The saved verdict: another process may have graded a later submission since this one was reached."""
+    try:
+        return load_verdict(verdict_path(course, verdict.student, verdict.lab))
+    except ValueError:
+        return verdict
 
 
 def _written(job: GradingJob, verdict: Verdict, context: GradingContext) -> bool:
@@ -244,8 +253,9 @@ def _written(job: GradingJob, verdict: Verdict, context: GradingContext) -> bool
     if notebook is None:
         return False
     try:
-        write_autograded(job.course, verdict, notebook, submission)
-        verdict.save(job.course)  # last, as in `autograde.batch.worker.grade_one`
+        with verdict_lock(job.course, verdict.student, job.lab):
+            write_autograded(job.course, verdict, notebook, submission)
+            verdict.save(job.course)  # last, as in `autograde.batch.worker.grade_one`
     except OSError as error:
         raise CourseError(f"{path.parent} cannot be written ({error.strerror}); make {job.course} writable") from None
     return True

@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from pebble import ProcessExpired, ProcessPool
 
 from autograde.batch.worker import GradingJob, grade_one, open_context
+from autograde.rubric.schema import find_rubric
 from autograde.rubric.verdict import Verdict
 from autograde.sandbox.bubblewrap import SandboxError
 from course_lib.system.main_script import SpawnWithoutMainScript
 
-__all__ = ["GradingResult", "run_local"]
+__all__ = ["GradingResult", "WarmPool", "run_local"]
 
 ATTEMPTS = 2
 POOLS = 4
@@ -31,7 +33,39 @@ class GradingResult:
     problem: str = ""
 
 
-def run_local(job: GradingJob, students: list[str], workers: int, timeout: float) -> Iterator[GradingResult]:
+class WarmPool:
+    """A pool of workers that stays open between calls of `run_local`, for whatever labs; to be closed.
+
+    It starts with its first job, and again if it broke or if the lab's rubric or source notebook has changed.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._pool: ProcessPool | None = None
+        self._editions: dict[str, tuple[str, bytes]] = {}
+
+    def open(self, job: GradingJob) -> ProcessPool:
+        """The pool, ready for a job's submissions."""
+        edition = find_rubric(job.lab, job.rubrics).digest, job.source.read_bytes()
+        if self._editions.get(job.lab, edition) != edition or (self._pool and not self._pool.active):
+            self.close()
+        self._editions[job.lab] = edition
+        if self._pool is None:
+            self._pool = _new_pool(self.workers, job)
+        return self._pool
+
+    def close(self) -> None:
+        """End the workers, after what they have."""
+        self._editions.clear()
+        if self._pool is not None:
+            self._pool.close()
+            self._pool.join()
+            self._pool = None
+
+
+def run_local(
+    job: GradingJob, students: list[str], workers: int, timeout: float, warm: WarmPool | None = None
+) -> Iterator[GradingResult]:
     """Grade students by a pool of processes, in the order in which they are done.
 
     If a worker dies, or takes longer than `timeout` seconds, only its current submission is affected. It is tried once
@@ -41,27 +75,34 @@ def run_local(job: GradingJob, students: list[str], workers: int, timeout: float
     ----------
     timeout : float
         Seconds.
+    warm : WarmPool, optional
+        The pool to use; by default one that ends with the last submission.
 
     Raises `SandboxError`: nothing can be executed here.
     """
     attempts = dict.fromkeys(students, 0)
     queue = list(reversed(students))
     for _ in range(POOLS):
-        yield from _run_pool(job, queue, attempts, workers, timeout)
+        yield from _run_pool(job, queue, attempts, workers, timeout, warm)
         if not queue:
             return
     yield from (GradingResult(student, None, "could not be kept alive") for student in reversed(queue))
 
 
 def _run_pool(
-    job: GradingJob, queue: list[str], attempts: dict[str, int], workers: int, timeout: float
+    job: GradingJob,
+    queue: list[str],
+    attempts: dict[str, int],
+    workers: int,
+    timeout: float,
+    warm: WarmPool | None,
 ) -> Iterator[GradingResult]:
     """Grade from the end of the queue until it is empty, or the pool breaks: its submissions then return to the queue.
 
     pebble gives a pool up when a worker dies while none has a task; no submission caused that. What was scheduled at that
     moment stays without an answer (5.2), so we look whether the pool works while we wait.
     """
-    with ProcessPool(workers, context=SpawnWithoutMainScript(), initializer=open_context, initargs=(job,)) as pool:
+    with nullcontext(warm.open(job)) if warm else _new_pool(workers, job) as pool:
         waiting: dict[Future, str] = {}
         try:
             while queue or waiting:
@@ -87,6 +128,10 @@ def _run_pool(
         except BaseException:
             pool.stop()
             raise
+
+
+def _new_pool(workers: int, job: GradingJob) -> ProcessPool:
+    return ProcessPool(workers, context=SpawnWithoutMainScript(), initializer=open_context, initargs=(job,))
 
 
 def _schedule(pool: ProcessPool, job: GradingJob, student: str, timeout: float) -> Future:

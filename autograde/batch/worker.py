@@ -10,18 +10,19 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autograde.gradebook.autograded import remove_autograded, write_autograded
 from autograde.grading.grading_context import GradingContext, course_secret, source_notebook
-from autograde.grading.one_submission import grade_submission
+from autograde.grading.one_submission import grade_submission, submission_digest
+from autograde.grading.other_points import verdict_today
 from autograde.rubric.schema import RUBRICS, find_rubric
-from autograde.rubric.verdict import Verdict
+from autograde.rubric.verdict import Verdict, load_verdict, verdict_lock, verdict_path
 from autograde.sandbox.bubblewrap import SandboxError
 from autograde.sandbox.warm import WarmInterpreter
 
-__all__ = ["GradingJob", "close_context", "grade_one", "open_context"]
+__all__ = ["GradingJob", "close_context", "good_verdict", "grade_one", "open_context"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class GradingJob:
     sandboxed: bool = True
     threads: int = 1  # threads of a grading run: cores divided by workers
     rubrics: Path = RUBRICS
+    force: bool = False  # grade again what has a verdict
 
     def submission(self, student: str) -> Path:
         """The folder of a student's submission."""
@@ -74,8 +76,33 @@ def grade_one(job: GradingJob, student: str) -> Verdict:
     OSError
         The course folder cannot be written.
     """
+    global _context
     if _context is None:
         open_context(job)
+    elif _context.rubric.lab != job.lab:  # a pool that stays open, and another lab than before
+        rubric, source = find_rubric(job.lab, job.rubrics), source_notebook(job.source)
+        _context = replace(_context, rubric=rubric, source=source)
+    with verdict_lock(job.course, student, job.lab):
+        # Another process may have graded it while this one waited for its turn.
+        known = None if job.force else good_verdict(job, _context, student)
+        return known or _grade(job, student)
+
+
+def good_verdict(job: GradingJob, context: GradingContext, student: str, other_points: bool = False) -> Verdict | None:
+    """The saved verdict that another grading would only repeat, or None; with `other_points`, one with today's points."""
+    try:
+        verdict = load_verdict(verdict_path(job.course, student, job.lab))
+    except ValueError:
+        return None
+    digests = {"submission": submission_digest(job.submission(student), context.rubric), **context.digests}
+    sandbox = "bubblewrap" if job.sandboxed else "none"
+    if verdict.student != student or verdict.sandbox != sandbox:
+        return None
+    today = verdict_today(verdict, digests, context.rubric)
+    return today if today is verdict or other_points else None
+
+
+def _grade(job: GradingJob, student: str) -> Verdict:
     submission = job.submission(student)
     try:
         graded = grade_submission(_context, submission, student)

@@ -25,7 +25,14 @@ from autograde.submission.run_folder import EvidenceError, open_submission, read
 from course_lib.runs.run_evidence.quoting import quote
 from course_lib.system.atomic import write_atomically
 
-__all__ = ["remove_autograded", "show_verdict", "submitted_at", "write_autograded"]
+__all__ = [
+    "parse_time",
+    "remove_autograded",
+    "show_verdict",
+    "submitted_at",
+    "write_autograded",
+    "write_time_and_secret",
+]
 
 TIMESTAMP = "timestamp.txt"
 # A year, and at the end perhaps a zone's name or offset: a name with a path in it would be opened as a file.
@@ -58,10 +65,24 @@ def write_autograded(course: Path, verdict: Verdict, notebook: NotebookNode, sub
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{verdict.lab}.ipynb"
     write_atomically(path, nbformat.writes(notebook))
-    when = submitted_at(submission)
-    write_atomically(folder / TIMESTAMP, when.strftime("%Y-%m-%d %H:%M:%S.%f") + " UTC\n" if when else "")
-    write_atomically(folder / SECRET, _secret(submission))
+    write_time_and_secret(course, verdict, submission)
     return path
+
+
+def write_time_and_secret(course: Path, verdict: Verdict, submission: Path) -> None:
+    """Write the two files beside the notebook, where they are missing or another submission's.
+
+    A student who hands in the same again gets the same verdict, but new feedback has the name of the new secret.
+    """
+    folder = Path(course) / "autograded" / verdict.student / verdict.lab
+    when = submitted_at(submission)
+    texts = {TIMESTAMP: when.strftime("%Y-%m-%d %H:%M:%S.%f") + " UTC\n" if when else ""}
+    secret = _secret(submission)
+    if secret or not (folder / SECRET).exists():
+        texts[SECRET] = secret or secrets.token_hex(64)
+    for name, text in texts.items():
+        if not (folder / name).exists() or (folder / name).read_text() != text:
+            write_atomically(folder / name, text)
 
 
 def remove_autograded(course: Path, verdict: Verdict) -> None:
@@ -86,23 +107,31 @@ def submitted_at(submission: Path, problem: Callable[[str], None] = lambda line:
             problem(f"{error or TIMESTAMP + ' cannot be read'}, {remedy}")
         return None
     try:
+        return parse_time(text)
+    except ValueError as error:
+        problem(f"{TIMESTAMP} holds {error}, {remedy}")
+        return None
+
+
+def parse_time(text: str) -> datetime:
+    """A time as nbgrader writes it, in UTC without zone. Raises `ValueError` with a few words."""
+    try:
         if _STAMP.fullmatch(text) is None:
             raise ValueError
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # dateutil's, about odd zones
             return parse_utc(text)
     except Exception:  # dateutil lets many kinds through
-        problem(f"{TIMESTAMP} holds {quote(text)}, which is no time, {remedy}")
-        return None
+        raise ValueError(f"{quote(text)}, which is no time") from None
 
 
 def _secret(submission: Path) -> str:
-    """The secret that ``nbgrader submit`` drew for a submission; without one, a new one that nobody knows."""
+    """The secret that ``nbgrader submit`` drew for a submission; empty where there is none."""
     try:
         text = _read(submission, SECRET)
     except (EvidenceError, OSError):
         text = ""
-    return text if re.fullmatch("[0-9A-Za-z]{16,200}", text) else secrets.token_hex(64)
+    return text if re.fullmatch("[0-9A-Za-z]{16,200}", text) else ""
 
 
 def _read(submission: Path, name: str) -> str:

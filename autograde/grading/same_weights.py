@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autograde.rubric.verdict import FOLDER, Flag, RunSummary, Verdict, load_verdict
+from autograde.rubric.verdict import FOLDER, Flag, RunSummary, Verdict, load_verdict, verdict_lock, verdict_path
 
 __all__ = ["flag_copies", "repeated_weights"]
 
@@ -69,6 +69,18 @@ def flag_copies(course: Path, lab: str, students: Sequence[str]) -> dict[str, Ve
             if run.weights in elsewhere[student]:
                 flags.append(Flag("copy", f"{where}the same model.safetensors as in {elsewhere[student][run.weights]}"))
         if tuple(flags) != verdict.flags:
-            everybody[student] = replace(verdict, flags=tuple(flags))
-            everybody[student].save(course)
+            everybody[student] = _saved(course, replace(verdict, flags=tuple(flags)))
     return everybody
+
+
+def _saved(course: Path, flagged: Verdict) -> Verdict:
+    """Save a verdict with other flags, unless another process has replaced it since it was read."""
+    with verdict_lock(course, flagged.student, flagged.lab):
+        try:
+            now = load_verdict(verdict_path(course, flagged.student, flagged.lab))
+        except ValueError:
+            return flagged
+        if now.graded_at != flagged.graded_at or now.digests != flagged.digests:
+            return now
+        flagged.save(course)
+    return flagged

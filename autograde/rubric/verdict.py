@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import msgspec
 
 from course_lib.system.atomic import write_atomically
 
-__all__ = ["FLAGS", "CriterionResult", "Flag", "RunSummary", "Verdict", "load_verdict", "verdict_path"]
+__all__ = ["FLAGS", "CriterionResult", "Flag", "RunSummary", "Verdict", "load_verdict", "verdict_lock", "verdict_path"]
 
 # Beside nbgrader's own folders, of which each holds what one of its steps made.
 FOLDER = "autograded_evidence"
@@ -167,6 +170,21 @@ class Verdict:
         text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
         write_atomically(path, text)
         return path
+
+
+@contextmanager
+def verdict_lock(course: Path, student: str, lab: str) -> Iterator[None]:
+    """Wait until no other process collects, grades or records this submission, and keep others out meanwhile.
+
+    A batch and ``lab serve`` may run at the same time. Without the lock the verdict of an earlier submission could
+    replace that of a later one. The kernel releases it when the process ends.
+    """
+    folder = verdict_path(course, student, lab).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def verdict_path(course: Path, student: str, lab: str) -> Path:

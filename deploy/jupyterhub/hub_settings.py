@@ -18,6 +18,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "account": "course",  # owns sources, gradebook and exchange; nobody signs in as it
         "folder": "/home/course/distributed-training",  # the course's checkout, which only that account can read
         "grader": "/opt/course-hub/grader",  # where autograde is installed for that account
+        "grade_on_submission": [],  # labs that `lab serve` grades when they are handed in; none: no such service
         "deadlines": {},  # lab → a text, which students read on their page of welcome
     },
     "people": {"instructors": [], "students": [], "students_group": ""},
@@ -90,6 +91,9 @@ def _check(file: Path, settings: dict[str, dict[str, Any]]) -> None:
     # The course's name becomes part of paths, of addresses and of the names of groups and roles.
     if not _NAME.fullmatch(settings["course"]["id"]):
         raise SettingsError(f"{file}: [course] id is to be of a-z, 0-9, '.', '_' and '-'")
+    for lab in settings["course"]["grade_on_submission"]:
+        if not (isinstance(lab, str) and _NAME.fullmatch(lab)):
+            raise SettingsError(f"{file}: [course] grade_on_submission lists labs' names, such as 01_single_gpu")
     for lab, text in settings["course"]["deadlines"].items():
         if not (_NAME.fullmatch(lab) and isinstance(text, str) and text.isprintable() and "|" not in text):
             raise SettingsError(f"{file}: [course.deadlines] {lab} is to be a lab's name, with a text of one line")

@@ -98,6 +98,11 @@ common = {
     "OMP_WAIT_POLICY": "passive",
 }
 demo = {name: os.environ[name] for name in ("COURSE_HUB_DEMO",) if name in os.environ}  # it finds its own by that
+as_course = {  # the course's account: nbgrader's settings for it, and autograde, which this account alone has
+    **common,
+    "JUPYTER_CONFIG_PATH": f"{Path(paths['config']) / 'course'}:{everyone}",
+    "PYTHONPATH": course["grader"],
+}
 c.JupyterHub.services = [
     {  # formgrader: JupyterLab as the course's account, for the instructors
         "name": course["id"],
@@ -108,11 +113,9 @@ c.JupyterHub.services = [
         "timeout": 300,  # seconds; JupyterHub's own 30 are too few for a machine that is busy, and end the hub
         "command": [str(environment / "bin" / "jupyterhub-singleuser"), f"--ServerApp.root_dir={course['folder']}"],
         "environment": {
-            **common,
-            "JUPYTER_CONFIG_PATH": f"{Path(paths['config']) / 'course'}:{everyone}",
+            **as_course,
             "JUPYTERHUB_USER": course["account"],
             "JUPYTERHUB_DEFAULT_URL": "/lab?formgrader=true",
-            "PYTHONPATH": course["grader"],  # autograde: this account alone has it
         },
     },
     {
@@ -126,6 +129,19 @@ c.JupyterHub.services = [
         ],
     },
 ]
+if course["grade_on_submission"]:
+    c.JupyterHub.services.append(
+        {  # it has no page and asks the hub for nothing
+            "name": "grade-on-submission",
+            "user": course["account"],
+            "cwd": course["folder"],
+            "environment": as_course,
+            "command": [
+                *(str(environment / "bin" / "python"), "-m", "autograde", "serve"),
+                *course["grade_on_submission"],
+            ],
+        }
+    )
 
 # ── Servers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -107,7 +107,7 @@ def graded_here(bench_of, monkeypatch) -> list[str]:
     """`grade_lab` grades in this process instead of in a pool; the students whom it graded, as they come."""
     graded: list[str] = []
 
-    def run_here(job, students, workers, timeout):
+    def run_here(job, students, workers, timeout, warm=None):
         context = bench_of(job.course, find_rubric(job.lab, job.rubrics))
         monkeypatch.setattr(autograde.batch.worker, "_context", context)
         for student in students:

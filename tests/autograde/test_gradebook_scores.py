@@ -263,7 +263,7 @@ def test_a_verdict_is_saved_whole_and_read_back(lab_course, hand_in, graded_here
     (verdict,) = grade_lab("1", lab_course)
     path = verdict_path(lab_course, "ada", LAB)
     assert load_verdict(path) == verdict
-    assert [p.name for p in path.parent.iterdir()] == ["verdict.json"]
+    assert sorted(p.name for p in path.parent.iterdir()) == [".lock", "verdict.json"]
     path.write_text("{}")
     with pytest.raises(ValueError, match="is no verdict"):
         load_verdict(path)

@@ -65,6 +65,16 @@ def test_a_busy_machine_may_take_minutes_to_start_the_service(configure):
     assert service["timeout"] >= 120  # JupyterHub's default, 30 seconds, ended the hub on a machine that was busy
 
 
+def test_grading_on_submission_is_off_until_the_site_asks_for_it(configure):
+    services = configure('[course]\ngrade_on_submission = ["01_single_gpu", "02_ddp"]\n').JupyterHub.services
+    assert [each["name"] for each in services[:-1]] == [each["name"] for each in configure().JupyterHub.services]
+    formgrader, service = services[0], services[-1]
+    assert service["user"] == formgrader["user"] == "course" and service["cwd"] == formgrader["cwd"]
+    assert service["command"][1:] == ["-m", "autograde", "serve", "01_single_gpu", "02_ddp"]
+    assert service["environment"].items() <= formgrader["environment"].items()  # the same settings of nbgrader, and grader
+    assert "url" not in service  # nobody can visit it
+
+
 def test_no_role_rules_the_hub(configure):
     scopes = {scope for role in configure().JupyterHub.load_roles for scope in role["scopes"]}
     assert not {scope for scope in scopes if scope.startswith(("admin", "access:servers!user", "tokens", "inherit"))}

@@ -53,7 +53,8 @@ WRONG = {
     "[servers]\nat_most = '40'": "is no int", "[servers]\nat_most = true": "is no int",
     "[servers]\nspawner = 'docker'": "local and slurm", "[servers]\nspawner = 'slurm'": "partitions",
     "[course]\nid = '../x'": "a-z", "[course]\nid = 'a b'": "a-z", "[network]\nip = '0.0.0.0'": "in the clear",
-    "[network]\ntls_key = '/k'": "go together", "[network": "no TOML|is not TOML",
+    "[network]\ntls_key = '/k'": "go together", "[course]\ngrade_on_submission = ['../x']": "labs' names",
+    "[network": "no TOML|is not TOML",
 }  # fmt: skip
 
 

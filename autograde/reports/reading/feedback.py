@@ -15,6 +15,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
+from traitlets import Bool
 
 from autograde.gradebook.extensions import ExtensionError, Extensions
 from autograde.gradebook.scores import stored_comment
@@ -75,6 +76,8 @@ def _scores_alone(names: dict[str, str], notice: str) -> NotebookNode:
 class FeedbackPages(HTMLExporter):
     """``GenerateFeedback.exporter_class``: `page_or_scores` instead of nbconvert's own rendering."""
 
+    reasons = Bool(True, help="Show the reasons for points, not the points alone.").tag(config=True)
+
     def register_preprocessor(self, preprocessor: Any, enabled: bool = False) -> Any:
         """Remember nbgrader's own preprocessors for the page's process; nothing else is registered."""
         if isinstance(preprocessor, type) and issubclass(preprocessor, NbGraderPreprocessor):
@@ -83,6 +86,7 @@ class FeedbackPages(HTMLExporter):
     def from_filename(self, filename: str, resources: dict | None = None, **_: Any) -> tuple[str, dict]:
         """The page; logs a line if it shows the scores alone."""
         wanted = self.__dict__.get("wanted", [])
+        resources["nbgrader"]["reasons"] = self.reasons
         resources["nbgrader"]["deadline"] = self._deadline(resources["nbgrader"])
         page, problem = page_or_scores("course_feedback", str(filename), resources, wanted)
         if problem:
@@ -104,21 +108,30 @@ class FeedbackPages(HTMLExporter):
 
 
 class ShowReasons(NbGraderPreprocessor):
-    """In the feedback, the output of each of the rubric's cells is the reasons for its points, from the gradebook."""
+    """In the feedback, the output of each of the rubric's cells is the reasons for its points, from the gradebook.
+
+    Where `FeedbackPages.reasons` is false, it is the points alone.
+    """
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Replace the outputs of the cells for which there are reasons."""
         rubric = rubric_of(resources)
         if rubric is None:
             return nb, resources
-        student = resources["nbgrader"]["student"]
+        student, reasons = resources["nbgrader"]["student"], resources["nbgrader"].get("reasons", True)
         names = rubric.cells
         with Gradebook(resources["nbgrader"]["db_url"]) as gradebook:
             for cell in nb.cells:
                 name = cell.metadata.get("nbgrader", {}).get("grade_id")
                 if cell.cell_type != "code" or name not in names:
                     continue
-                if text := stored_comment(gradebook, name, rubric.lab, student):
+                text = stored_comment(gradebook, name, rubric.lab, student)
+                if not reasons:
+                    if cell.metadata.nbgrader.get("comment") == text:
+                        cell.metadata.nbgrader["comment"] = ""
+                    text = text and text.splitlines()[0]  # `Verdict.comment` begins with the points
+                    cell.outputs = []
+                if text:
                     cell.outputs = [new_output("stream", name="stdout", text=dedent(text) + "\n")]
         return nb, resources
 

@@ -1,0 +1,81 @@
+"""``lab serve``; the `lab` command finds it by its entry point."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autograde.commands.arguments import COURSE, LAB
+
+if TYPE_CHECKING:
+    from autograde.batch.grade_on_submission import GradingService
+
+__all__ = ["serve"]
+
+PAUSE = 30.0  # seconds
+
+
+@click.command()
+@click.argument("labs", nargs=-1, required=True, metavar="LAB...", type=LAB)
+@COURSE
+@click.option(
+    "--jobs", "-j", type=click.IntRange(1, 1000), default=1, show_default=True, help="Submissions graded at a time."
+)
+@click.option("--no-sandbox", is_flag=True, help="Run students' code with your rights. Every result will say so.")
+def serve(labs: tuple[str, ...], course: Path, jobs: int, no_sandbox: bool) -> None:
+    """Grade each submission of LAB when it reaches the exchange, and release its feedback, until interrupted.
+
+    LAB is 1, 01 or 01_single_gpu. c.GradeOnSubmission in nbgrader_config.py says what students read and how often they
+    are graded. COURSE/reports/queue.html shows what waits, runs and was refused. The same command continues after an
+    interruption. `lab grade` may run at the same time.
+    """
+    from autograde.batch.grade_lab import grade_lab
+    from autograde.batch.grade_on_submission import GradingService, only_service
+    from autograde.commands.cli import UNSANDBOXED
+    from autograde.gradebook.scores import CourseError
+    from autograde.sandbox.bubblewrap import missing_sandbox
+
+    if no_sandbox:
+        click.secho(UNSANDBOXED, fg="red", bold=True, err=True)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
+    try:
+        if not no_sandbox and (why := missing_sandbox()):
+            raise CourseError(why)
+        with only_service(course, click.echo):
+            service = GradingService(
+                course, labs, grade_lab, jobs=jobs, sandboxed=not no_sandbox, show=_show, log=click.echo
+            )
+            try:
+                service.run()
+            finally:
+                service.close()
+    except CourseError as error:
+        if "JUPYTERHUB_SERVICE_NAME" in os.environ:
+            click.echo(error)
+            time.sleep(PAUSE)  # the hub starts a service again as soon as it ends
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        click.echo("interrupted; the same command continues")
+
+
+def _show(service: GradingService) -> None:
+    from autograde.reports.report.queue_page import IN_ORDER, MOST, STATES, queue_page
+    from course_lib.system.atomic import write_atomically
+
+    rows = {
+        state: [(each, service.note(each)) for each in service.queue.of(state, MOST, latest=state not in IN_ORDER)]
+        for state in STATES
+    }
+    counts = {state: service.queue.count(state=state) for state in STATES}
+    path = service.course / "reports" / "queue.html"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, queue_page(rows, counts, service.about))
+    except OSError as error:
+        click.echo(f"{path} cannot be written ({error.strerror})")
