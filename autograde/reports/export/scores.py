@@ -30,6 +30,7 @@ class StudentScore:
     seconds_late: float = 0.0  # after the due date, with the student's extension; 0 where the lab has none
     needs_hand_grading: bool = False  # whether a cell waits for a person; the score is not final
     extension: Extension | None = None
+    lms_user_id: str | None = None
 
     @property
     def score(self) -> float:
@@ -118,9 +119,10 @@ def read_scores(course: Path, lab: str) -> LabScores:
 def _student(student, submission, extension: Extension | None) -> StudentScore:
     person = (student.id, student.last_name, student.first_name, student.email)
     if submission is None:
-        return StudentScore(*person, extension=extension)
+        return StudentScore(*person, extension=extension, lms_user_id=student.lms_user_id)
     return StudentScore(
         *person,
+        lms_user_id=student.lms_user_id,
         submitted=True,
         timestamp=submission.timestamp,
         raw=float(submission.score),
