@@ -6,6 +6,7 @@ with the grader.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import threading
@@ -32,6 +33,9 @@ def new_key():
     return rsa.generate_private_key(65537, 2048)
 
 
+two_keys = functools.cache(lambda: (new_key(), new_key()))  # seconds, once
+
+
 def pem(key) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -43,7 +47,7 @@ class LtiPlatform:
     called with each path before its answer."""
 
     def __init__(self):
-        self.tool_key, self.own_key, self.jtis, self.tokens = new_key(), new_key(), set(), set()
+        (self.tool_key, self.own_key), self.jtis, self.tokens = two_keys(), set(), set()
         self.items, self.posts, self.results, self.members = {}, [], {}, []
         self.fail, self.paths, self.assertions, self.wait = [], [], [], lambda path: None
         self.unknown, self.count = set(), itertools.count(1)

@@ -19,7 +19,6 @@ import autograde.gradebook.lms.platform as client
 from autograde.commands.export import export
 from autograde.commands.roster import roster
 from autograde.reports.export.lti import plain_comment
-from autograde.rubric.verdict import verdict_path
 
 POINTS = {"u-ada": 25.5, "u-bob": 18.0}  # final; cyd's waits for a person, dan handed nothing in
 
@@ -258,11 +257,10 @@ def test_options_of_other_formats_are_refused(lms):
 
 
 def test_comments_are_plain_text(lms):
-    path = verdict_path(lms.course, "ada", LAB)
-    path.parent.mkdir(parents=True)
-    evil = 'é <script>alert(1)</script> &lt;b&gt; \x1b[31m\x00\u202e "=1+1"'
-    verdict("ada", {RECORD: evil}).save(path)
-    assert run(lms, "--feedback").exit_code == 0
+    path = verdict("ada", {RECORD}).save(lms.course)
+    evil = json.dumps('é <script>alert(1)</script> &lt;b&gt; \x1b[31m\x00\u202e "=1+1"')[1:-1]
+    path.write_text(path.read_text().replace("run-record as ada did it", evil))
+    assert "no readable verdict, so no comment: 'bob'" in run(lms, "--feedback").output
     comment = next(each["comment"] for each in lms.posts if each["userId"] == "u-ada")
     assert comment.startswith("Graded from the files handed in: ") and "alert(1)" in comment and "é" in comment
     assert not set(comment) & set("<&\x1b\x00\u202e")

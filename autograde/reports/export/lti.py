@@ -89,6 +89,8 @@ def send_scores(
         reasons = plain_reasons(course, student, lab) if feedback else None
         if reasons:
             score["comment"] = plain_comment(reasons)
+        elif feedback:
+            outcome.lines.append(f"no readable verdict, so no comment: {quote(student.student)}")
         if sent.get(user) == score:
             outcome.unchanged += 1
             continue
