@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml autograde/pyproject.toml constraints.txt
 	  { echo "Python 3.11 or newer is needed, $(PYTHON) is `$(PYTHON) -V`; try make PYTHON=python3.12"; exit 1; }
 	@echo "installing into $(VENV) (once; 1 to 15 minutes)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[jupyter,mpi,sweep,test]' -e ./autograde
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[jupyter,mpi,sweep,test]' -e './autograde[lti]'
 	@touch $@
 
 $(SITE): $(STAMP)

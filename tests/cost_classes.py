@@ -60,6 +60,7 @@ RULES = {
         "autograde/test_gradebook_scores.py::test_a_person_s_score_*",
         "autograde/test_gradebook_scores.py::test_one_bad_submission_*",
         "autograde/test_held_out.py::test_an_answer_that_never_returns_*",
+        "autograde/test_lti.py::test_a_kill_between_*",
         "autograde/test_nbgrader_round_trip.py::test_either_order_*",
         "autograde/test_nbgrader_round_trip.py::test_generate_and_validate",
         "autograde/test_late_penalties.py::test_a_plugin_that_fails_loses_no_score",

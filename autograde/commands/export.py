@@ -11,6 +11,7 @@ import click
 from autograde.commands.arguments import COURSE, LAB
 
 if TYPE_CHECKING:
+    from autograde.reports.export.scores import Grades
     from autograde.rubric.schema import Rubric
 
 __all__ = ["export"]
@@ -20,14 +21,23 @@ _OPTIONS = {
     "template": ("canvas", "moodle"),
     "column": ("canvas",),
     "scale": ("canvas", "moodle"),
-    "zero_missing": ("canvas", "moodle"),
-    "feedback": ("moodle",),
+    "zero_missing": ("canvas", "moodle", "lti"),
+    "feedback": ("moodle", "lti"),
+    "lower": ("lti",),
+    "dry_run": ("lti",),
+    "output": ("nbgrader", "canvas", "moodle"),
 }
 
 
 @click.command()
 @click.argument("lab", type=LAB)
-@click.option("--to", "target", type=click.Choice(["nbgrader", "canvas", "moodle"]), required=True, help="The format.")
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(["nbgrader", "canvas", "moodle", "lti"]),
+    required=True,
+    help="The format; lti sends.",
+)
 @COURSE
 @click.option(
     "--template",
@@ -38,7 +48,9 @@ _OPTIONS = {
 @click.option("--scale", is_flag=True, help="Scale scores to the platform's maximum.")
 @click.option("--zero-missing", is_flag=True, help="Give 0 to students of the gradebook without a submission.")
 @click.option("--final-only", is_flag=True, help="Leave out students who still need hand grading.")
-@click.option("--feedback", is_flag=True, help="Moodle: write the saved reasons into Feedback comments.")
+@click.option("--feedback", is_flag=True, help="Moodle, LTI: the saved reasons as comments.")
+@click.option("--lower", is_flag=True, help="LTI: also where the LMS has a higher score.")
+@click.option("--dry-run", is_flag=True, help="LTI: say what would be sent, and send nothing.")
 @click.option(
     "-o",
     "--output",
@@ -55,13 +67,17 @@ def export(
     zero_missing: bool,
     final_only: bool,
     feedback: bool,
+    lower: bool,
+    dry_run: bool,
     output: Path | None,
 ) -> None:
-    """Write LAB's scores from the gradebook for nbgrader, Canvas or Moodle.
+    """Write LAB's scores from the gradebook for nbgrader, Canvas or Moodle, or send them to an LMS by LTI.
 
     LAB is 1, 01 or 01_single_gpu. For Canvas and Moodle give the downloaded file by --template. The command fills in the
-    scores, changes nothing else, and writes a new file, ready for the upload.
+    scores, changes nothing else, and writes a new file, ready for the upload. --to lti sends final scores that the LMS
+    does not have yet; after an interruption the same command continues.
     """
+    from autograde.gradebook.lms.settings import LmsError
     from autograde.gradebook.scores import CourseError
     from autograde.reports.export.canvas import fill_canvas
     from autograde.reports.export.csv_file import ExportError
@@ -76,20 +92,25 @@ def export(
     for name, formats in _OPTIONS.items():
         if given[name] and target not in formats:
             raise click.UsageError(f"--{name.replace('_', '-')} is for {' and '.join(formats)}, not for {target}")
-    if target != "nbgrader" and template is None:
+    if target in ("canvas", "moodle") and template is None:
         raise click.UsageError(f"--to {target} needs --template, the file downloaded from {target.capitalize()}")
     try:
         scores = read_scores(course, lab)
+        final_only = final_only or target == "lti"
         grades = scores.grades(zero_missing, final_only, scale)
-        if target == "canvas":
+        if target == "lti":
+            _to_lms(course, grades, rubric.title, lower=lower, dry_run=dry_run, feedback=feedback)
+            filled = Filled(b"", [])
+        elif target == "canvas":
             filled = fill_canvas(template, grades, _titles(rubric), column)
         elif target == "moodle":
             filled = fill_moodle(template, grades, course if feedback else None)
         else:
             filled = Filled(nbgrader_csv(scores, final_only), [])
         path = output or course / "exports" / f"{lab}_{target}.csv"
-        _write(filled.content, path, None if output else template)
-    except (CourseError, ExportError) as error:
+        if target != "lti":
+            _write(filled.content, path, None if output else template)
+    except (CourseError, ExportError, LmsError) as error:
         raise click.ClickException(str(error)) from None
     if waiting := len(scores.waiting):
         which = "left out" if final_only else "scores are not final (--final-only leaves them out)"
@@ -98,7 +119,26 @@ def export(
     filled.lines.extend(naming("with an extension", extended))
     for line in filled.lines:
         click.echo(line, err=True)
-    click.echo(path)
+    if target != "lti":
+        click.echo(path)
+
+
+def _to_lms(course: Path, grades: Grades, title: str, **options: bool) -> None:
+    from autograde.gradebook.lms.platform import Platform
+    from autograde.gradebook.lms.roster import read_learners, user_ids
+    from autograde.gradebook.lms.settings import lti_settings
+    from autograde.gradebook.scores import nbgrader_settings
+    from autograde.reports.export.lti import send_scores
+
+    settings = lti_settings(nbgrader_settings(course), "line_items_url")
+    platform = Platform(settings)
+    students = [(each.student, each.lms_user_id) for each in grades.lab.students]
+    asks = settings.members_url and any(student in grades.scores and not user for student, user in students)
+    users = user_ids(students, read_learners(platform) if asks else [])
+    outcome = send_scores(platform, grades, users, title, course, **options, say=click.echo)
+    for line in outcome.lines:
+        click.echo(line, err=True)
+    click.echo(f"{outcome.sent} {'would be sent' if options['dry_run'] else 'sent'}, {outcome.unchanged} unchanged")
 
 
 def _titles(rubric: Rubric) -> list[str]:

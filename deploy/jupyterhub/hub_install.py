@@ -177,7 +177,8 @@ def install_grader(students: Path, folder: Path, owner: str) -> None:
 
 def missing_for_grader(students: Path) -> list[str]:
     """What autograde requires and the students' environment does not have."""
-    wanted = tomllib.loads((ROOT / "autograde/pyproject.toml").read_text())["project"]["dependencies"]
+    project = tomllib.loads((ROOT / "autograde/pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["lti"]]
     code = "from importlib.metadata import distributions; print(*(one.metadata['Name'] for one in distributions()))"
     done = subprocess.run([students / "bin/python", "-I", "-c", code], capture_output=True, text=True, check=True)
 

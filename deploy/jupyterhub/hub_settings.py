@@ -21,7 +21,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "grade_on_submission": [],  # labs that `lab serve` grades when they are handed in; none: no such service
         "deadlines": {},  # lab → a text, which students read on their page of welcome
     },
-    "people": {"instructors": [], "students": [], "students_group": ""},
+    "people": {"instructors": [], "students": [], "students_group": "", "authenticator": "pam"},
+    "lti": {  # with authenticator = "lti", all of it
+        "issuer": "", "client_id": "", "authorize_url": "", "jwks_url": "", "context": "", "username": "custom_username",
+    },
     "paths": {
         "environment": "/opt/course-hub/students",
         "hub": "/opt/course-hub/hub",
@@ -97,6 +100,15 @@ def _check(file: Path, settings: dict[str, dict[str, Any]]) -> None:
     for lab, text in settings["course"]["deadlines"].items():
         if not (_NAME.fullmatch(lab) and isinstance(text, str) and text.isprintable() and "|" not in text):
             raise SettingsError(f"{file}: [course.deadlines] {lab} is to be a lab's name, with a text of one line")
+    authenticator = settings["people"]["authenticator"]
+    if authenticator not in ("pam", "lti"):
+        raise SettingsError(f"{file}: [people] authenticator = {authenticator!r}; there are pam and lti")
+    for name, value in settings["lti"].items() if authenticator == "lti" else ():
+        # The LMS says who somebody is: where its keys come from decides who may sign in.
+        if not value:
+            raise SettingsError(f'{file}: authenticator = "lti" needs [lti] {name}')
+        if name in ("issuer", "authorize_url", "jwks_url") and not value.startswith("https://"):
+            raise SettingsError(f"{file}: [lti] {name} = {value!r} is no https address")
     spawner = settings["servers"]["spawner"]
     if spawner not in ("local", "slurm"):
         raise SettingsError(f"{file}: [servers] spawner = {spawner!r}; there are local and slurm")

@@ -44,11 +44,35 @@ c.JupyterHub.cookie_secret_file = str(state / "cookie_secret")
 # into the hub's environment and set
 #   c.JupyterHub.authenticator_class = "generic-oauth"     # and its client_id, client_secret, authorize_url, …
 # Names must be those of Unix accounts wherever the servers run.
+# From an LMS, by LTI 1.3: authenticator = "lti" and the table [lti] of the site's file.
 c.JupyterHub.authenticator_class = "pam"
 c.PAMAuthenticator.open_sessions = False
 c.Authenticator.allowed_users = students | instructors
 c.Authenticator.allow_existing_users = False  # an account that leaves the roster is out
 c.Authenticator.admin_users = set()  # an administrator could enter any server; add yourself only if you need to
+if site["people"]["authenticator"] == "lti":
+    lti = site["lti"]
+
+    def from_this_course(authenticator, handler, authentication):
+        """Turn away launches from another course, whose teachers may set custom parameters, and those that name nobody.
+
+        ltiauthenticator would take the LMS's own number of a person in place of a name.
+        """
+        claims, name = authentication["auth_state"], lti["username"]
+        lms_claim = "https://purl.imsglobal.org/spec/lti/claim/"
+        context = (claims.get(lms_claim + "context") or {}).get("id")
+        named = (claims.get(lms_claim + "custom") or {}) if name.startswith("custom_") else claims
+        if context == lti["context"] and named.get(name.removeprefix("custom_")):
+            return authentication
+        authenticator.log.warning("LTI: turned away a launch of course %r, or one without %s", context, name)
+        return None
+
+    # Who teaches is in the site's list only: no role of a launch is read.
+    c.JupyterHub.authenticator_class = "ltiauthenticator.lti13.auth.LTI13Authenticator"
+    c.LTI13Authenticator.issuer, c.LTI13Authenticator.client_id = lti["issuer"], {lti["client_id"]}
+    c.LTI13Authenticator.authorize_url, c.LTI13Authenticator.jwks_endpoint = lti["authorize_url"], lti["jwks_url"]
+    c.LTI13Authenticator.username_key = lti["username"]
+    c.Authenticator.post_auth_hook = from_this_course
 
 # ── Groups and roles ─────────────────────────────────────────────────────────────────────────────────────────────────
 # nbgrader knows a course's students and instructors by these two groups' names.

@@ -26,9 +26,9 @@ PEOPLE = '[people]\ninstructors = ["grace"]\nstudents = ["ada", "ben"]\n'
 def configure(deploy, tmp_path, monkeypatch):
     """Gives the configuration of a site."""
 
-    def configure(text=""):
+    def configure(text="", people=""):
         site = tmp_path / "site.toml"
-        site.write_text(f'{PEOPLE}[paths]\nstate = "{tmp_path / "state"}"\n{text}')
+        site.write_text(f'{PEOPLE}{people}[paths]\nstate = "{tmp_path / "state"}"\n{text}')
         monkeypatch.setenv("COURSE_HUB_SITE", str(site))
         spawner = ModuleType("slurm_spawner")  # the hub's environment has what it needs, not this one
         spawner.refusal = lambda message, reason: ValueError(f"{reason}: {message}")
@@ -47,6 +47,7 @@ def test_only_the_roster_signs_in_and_nobody_rules(configure):
     assert config.Authenticator.allow_existing_users is False
     assert config.Authenticator.admin_users == set()
     assert "allow_all" not in config.Authenticator
+    assert config.JupyterHub.authenticator_class == "pam" and "LTI13Authenticator" not in config
 
 
 def test_the_service_is_open_to_instructors_only(configure):

@@ -118,10 +118,12 @@ def test_the_python_that_is_found_makes_environments(tmp_path):
 
 def test_the_grader_brings_what_the_students_environment_lacks(pythons, tmp_path):
     pythons(
-        "students/bin/python", "echo Distributed_Training.Labs nbgrader Jinja2 MarkupSafe nbconvert nbformat Pygments"
+        "students/bin/python",
+        "echo Distributed_Training.Labs nbgrader Jinja2 MarkupSafe nbconvert nbformat Pygments requests tenacity",
     )
     names = [need.partition(">")[0] for need in hub_install.missing_for_grader(tmp_path / "students")]
-    assert names == ["msgspec", "nh3", "pillow", "sqlalchemy", "traitlets", "click", "pebble", "submitit"]
+    lti = ["cryptography", "pyjwt"]
+    assert names == ["msgspec", "nh3", "pillow", "sqlalchemy", "traitlets", "click", "pebble", "submitit", *lti]
 
 
 def test_a_stamp_is_of_version_files_and_name(tmp_path):

@@ -32,12 +32,11 @@ def test_the_example_is_read(deploy):
 
 def test_what_the_example_comments_out_is_right_too(deploy, read):
     text = (deploy / "site.example.toml").read_text()
-    lines = [
-        line.removeprefix("# ") if line.startswith("# [slurm") or " = " in line else line for line in text.splitlines()
-    ]
+    lines = [line.removeprefix("# ") if line.startswith("# [") or " = " in line else line for line in text.splitlines()]
     settings = read("\n".join(lines))
     assert set(settings["slurm"]["partitions"]) == {"cpu", "gpu"}
     assert settings["network"]["ip"] == "0.0.0.0"
+    assert settings["people"]["authenticator"] == "lti" and settings["lti"]["context"] == "7"
 
 
 def test_the_demos_settings_are_read(tmp_path, read):
@@ -54,6 +53,8 @@ WRONG = {
     "[servers]\nspawner = 'docker'": "local and slurm", "[servers]\nspawner = 'slurm'": "partitions",
     "[course]\nid = '../x'": "a-z", "[course]\nid = 'a b'": "a-z", "[network]\nip = '0.0.0.0'": "in the clear",
     "[network]\ntls_key = '/k'": "go together", "[course]\ngrade_on_submission = ['../x']": "labs' names",
+    "[people]\nauthenticator = 'ldap'": "pam and lti", "[people]\nauthenticator = 'lti'": r"needs \[lti\] issuer",
+    "[lti]\nissuer = 'http://lms.edu'\n[people]\nauthenticator = 'lti'": "no https address",
     "[network": "no TOML|is not TOML",
 }  # fmt: skip
 

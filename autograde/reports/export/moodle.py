@@ -21,12 +21,10 @@ import html
 from collections.abc import Mapping
 from pathlib import Path
 
-from autograde.gradebook.extensions import how_late
 from autograde.reports.export.csv_file import CsvFile, ExportError, neutral
 from autograde.reports.export.fill import Filled, fill_scores, listed, naming, parse_number
-from autograde.reports.export.scores import Grades, LabScores, StudentScore
-from autograde.rubric.verdict import load_verdict, verdict_path
-from autograde.submission.student_id import is_student_id
+from autograde.reports.export.reasons import OPENING, plain_reasons
+from autograde.reports.export.scores import Grades, LabScores
 
 __all__ = ["fill_moodle"]
 
@@ -35,7 +33,6 @@ SHOWN = ("Full name", "Email address", "Online text")
 # Without one of these Moodle refuses the file, or we do not know what may be changed.
 NEEDED = ("Identifier", "Grade", "Grade can be changed", "Last modified (grade)")
 COMMENTS = "Feedback comments"
-_OURS = "Graded from the files handed in: "
 
 
 def fill_moodle(path: Path, grades: Grades, feedback: Path | None = None) -> Filled:
@@ -94,31 +91,14 @@ def _comment(file: CsvFile, students: Mapping[int, str], scores: LabScores, cour
     column, by_student = file.column(COMMENTS), {score.student: score for score in scores.students}
     commented, without = [], []
     for row, student in students.items():
-        if (present := file.get(row, column).strip()) and not present.startswith(_OURS):
+        if (present := file.get(row, column).strip()) and not present.startswith(OPENING):
             commented.append(student)
-        elif (reasons := _reasons(course, by_student[student], scores.lab)) is None:
+        elif (reasons := plain_reasons(course, by_student[student], scores.lab)) is None:
             without.append(student)
         else:
-            file.set(row, column, neutral(reasons))
+            lines = [html.escape(line, quote=False) for line in reasons]
+            file.set(row, column, neutral("<br>\n".join(lines)))
     return [
         *naming("a comment is there already, left as it is", commented),
         *naming("no readable verdict, so no comment", without),
     ]
-
-
-def _reasons(course: Path, score: StudentScore, lab: str) -> str | None:
-    # The id becomes a folder's name.
-    if not is_student_id(score.student):
-        return None
-    try:
-        verdict = load_verdict(verdict_path(course, score.student, lab))
-    except ValueError:
-        return None
-    lines = [f"{_OURS}{verdict.score:g} of {verdict.max_score:g} points"]
-    if score.extension is not None:
-        lines.append(f"the deadline was extended by {score.extension}, until {score.extension.until}")
-    if score.seconds_late:
-        lines.append(f"late by {how_late(score.seconds_late)}: a penalty of {score.penalty:g} points")
-    for line, remedy in (each for cell in verdict.cells for each in verdict.reasons(cell)):
-        lines += [line, f"how to look at it: {remedy}"] if remedy else [line]
-    return "<br>\n".join(html.escape(" ".join(line.split()), quote=False) for line in lines)

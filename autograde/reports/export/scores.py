@@ -33,6 +33,7 @@ class StudentScore:
     extension: Extension | None = None
     unread: int = 0  # answers that have no mark yet, neither ours nor a person's
     unread_points: float = 0.0  # what these are worth together
+    lms_user_id: str | None = None
 
     @property
     def score(self) -> float:
@@ -141,9 +142,10 @@ def _student(
 ) -> StudentScore:
     person = (student.id, student.last_name, student.first_name, student.email)
     if submission is None:
-        return StudentScore(*person, extension=extension)
+        return StudentScore(*person, extension=extension, lms_user_id=student.lms_user_id)
     return StudentScore(
         *person,
+        lms_user_id=student.lms_user_id,
         submitted=True,
         timestamp=submission.timestamp,
         raw=float(submission.score),
