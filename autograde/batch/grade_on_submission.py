@@ -227,7 +227,8 @@ class GradingService:
         try:
             parts = read_name(name)
             row = replace(row, lab=parts.lab, student=parts.student, stamp=_text(parts.stamp))
-            if not is_complete(self._inbound / name) and now - self._incomplete.setdefault(name, now) < SETTLE:
+            complete = is_complete(self._inbound / name, self._owner(parts.student))
+            if not complete and now - self._incomplete.setdefault(name, now) < SETTLE:
                 return
         except RefusedError as error:
             row = replace(row, state="refused", reason=str(error))
@@ -240,6 +241,9 @@ class GradingService:
         self._known.add(key)
         if row.state == "refused":
             self._log(f"refused {quote(key, 200)}: {row.reason}")
+
+    def _owner(self, student: str) -> str | None:
+        return student if self._check_owner else None
 
     # --- collecting and grading --------------------------------------------------------------------------------------
 
@@ -305,8 +309,7 @@ class GradingService:
         shutil.rmtree(self._folder / "collected", ignore_errors=True)
         staged.parent.mkdir(parents=True)
         try:
-            owner = row.student if self._check_owner else None
-            copy_submission(self._inbound / row.name, staged, directories, owner)
+            copy_submission(self._inbound / row.name, staged, directories, self._owner(row.student))
         except FileNotFoundError:
             raise RefusedError("it was removed from the exchange before its turn") from None
         if submitted_at(staged) != stamp:

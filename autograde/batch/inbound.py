@@ -62,12 +62,17 @@ def read_name(name: str) -> InboundName:
     return InboundName(match[1], match[2], stamp)
 
 
-def is_complete(folder: Path) -> bool:
-    """Whether ``nbgrader submit`` has ended. Raises `RefusedError`: it is no folder."""
-    mode = os.lstat(folder).st_mode
-    if not stat.S_ISDIR(mode):
+def is_complete(folder: Path, owner: str | None) -> bool:
+    """Whether ``nbgrader submit`` has ended.
+
+    Raises `RefusedError`: it is no folder, or another's than `owner`'s. Everybody may write into ``inbound``, so without
+    this a folder in another's name would take that student's turn.
+    """
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode):
         raise RefusedError("it is a link or a file, not a folder")
-    return stat.S_IMODE(mode) & COMPLETE == COMPLETE
+    _check_account(status.st_uid, owner)
+    return stat.S_IMODE(status.st_mode) & COMPLETE == COMPLETE
 
 
 def copy_submission(source: Path, target: Path, directories: CourseDirectory, owner: str | None) -> None:
@@ -96,9 +101,7 @@ def copy_submission(source: Path, target: Path, directories: CourseDirectory, ow
     except OSError as error:
         raise RefusedError(f"it is not a folder that can be opened ({error.strerror})") from None
     try:
-        account = _account(os.fstat(top).st_uid)
-        if owner not in (None, account):
-            raise RefusedError(f"its name says {owner}, and it belongs to {quote(account)}")
+        _check_account(os.fstat(top).st_uid, owner)
         room, files = 1000 * directories.max_dir_size, 0
         for below, folders, names, fd in os.fwalk(".", dir_fd=top, follow_symlinks=False):
             if below.count(os.sep) > DEPTH:
@@ -148,6 +151,12 @@ def _copy_plain(name: str, folder_fd: int, path: Path, largest: int, room: int, 
                     raise RefusedError("it is larger than nbgrader's c.CourseDirectory.max_dir_size")
                 target.write(piece)
     return copied
+
+
+def _check_account(uid: int, owner: str | None) -> None:
+    account = _account(uid)
+    if owner not in (None, account):
+        raise RefusedError(f"its name says {owner}, and it belongs to {quote(account)}")
 
 
 def _account(uid: int) -> str:

@@ -371,6 +371,25 @@ def test_another_owner_than_the_name_says_is_refused(exchange, serve, executed):
     assert "belongs to" in service.queue.of("refused")[0].reason
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="a folder of another owner can only be made as root")
+def test_a_stranger_s_folder_does_not_take_the_turn_of_whom_it_names(exchange, serve, executed):
+    class_ = exchange(NOTHING, "c.ExchangeCollect.check_owner = True", "c.GradeOnSubmission.minutes_apart = 10")
+    me = pwd.getpwuid(os.getuid()).pw_name
+    class_.submit(me)
+    serve()
+    waits = class_.submit(me, other(1))
+    assert state(serve(), waits) == "waiting"
+    forged = waits.with_name(f"{me}+{LAB}+{stamp_of(waits, minutes=20)}")
+    shutil.copytree(waits, forged)
+    (forged / "timestamp.txt").write_text(stamp_of(waits, minutes=20))
+    for path in (forged, *forged.iterdir()):
+        os.chown(path, 12345, -1)
+    service = serve()
+    assert (state(service, waits), state(service, forged)) == ("waiting", "refused")
+    serve.clock.now += 10 * MINUTE
+    assert state(serve(), waits) == "graded"
+
+
 # --- feedback ----------------------------------------------------------------------------------------------------------
 
 
