@@ -83,6 +83,12 @@ def test_scores_arrive_once(lms):
     assert lms.scores()["u-bob"] == 22 and len(lms.items) == 1
 
 
+def test_what_the_record_has_is_not_sent_again_to_an_lms_that_shows_no_results(lms, monkeypatch):
+    monkeypatch.setattr("autograde.reports.export.lti._results", lambda *_: {})
+    assert "2 sent, 0 unchanged" in run(lms).output
+    assert "0 sent, 2 unchanged" in run(lms).output and len(lms.posts) == 2
+
+
 def test_a_line_item_of_another_maximum_is_found_among_pages(lms):
     for number, name in enumerate(("a", "b", "c", LAB), 90):
         path = f"/7/lineitems/{number}/lineitem"
