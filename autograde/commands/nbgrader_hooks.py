@@ -36,11 +36,15 @@ class AddSetUp(NbGraderPreprocessor):
     """After nbgrader's own steps, so that its checks and its database see the assignment only."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Put the set-up cell on top of one of our labs; other notebooks stay as they are."""
+        """Put the set-up cell on top of one of our labs; other notebooks stay as they are.
+
+        Once: nbgrader reads a settings file again for each folder of settings, and then appends this step again.
+        """
         if rubric_of(resources) is not None:
             cell = from_dict(set_up_cell(nb))
             cell.source = "".join(cell.source)
-            nb.cells.insert(0, cell)
+            if nb.cells[0].get("id") != cell.id:
+                nb.cells.insert(0, cell)
         return nb, resources
 
 

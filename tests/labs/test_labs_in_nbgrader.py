@@ -113,6 +113,15 @@ def nbgrader(root, *arguments):
     return done.stdout + done.stderr
 
 
+def test_the_command_gives_that_release_too(root, nothing_staged):
+    """nbgrader's command reads its settings more than once, which appends to lists more than once."""
+    lab = LABS[0]
+    nbgrader(root, "generate_assignment", lab, "--force")
+    source = json.loads((root / "labs" / lab / f"{lab}.ipynb").read_text())
+    release = json.loads((root / "course" / "release" / lab / f"{lab}.ipynb").read_text())
+    assert [cell["id"] for cell in release["cells"]] == ["set-up", *(cell["id"] for cell in source["cells"])]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lab", LABS)
 def test_autograde_and_feedback(root, lab, nothing_staged):
