@@ -65,7 +65,10 @@ def computes():
     ("worker", "where", "other"), [(waits, "recv", "recv"), (computes, "computes", "has finished")]
 )
 def test_ranks_that_never_end(worker, where, other):
-    with pytest.raises(LaunchTimeoutError) as raised:
-        on_ranks(worker, 2, timeout=2.0, own_time=True)
+    for _ in range(4):  # until both answered in time, however busy the machine is
+        with pytest.raises(LaunchTimeoutError) as raised:
+            on_ranks(worker, 2, timeout=2.0, own_time=True)
+        if "did not answer" not in "".join(raised.value.positions.values()):
+            break
     assert where in raised.value.positions[0] and other in raised.value.positions[1]
     assert raised.value.timeout >= 2.0
