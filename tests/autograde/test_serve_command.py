@@ -31,7 +31,9 @@ def wait_for(true, *processes):
 def start(course):
     command = [sys.executable, "-m", "autograde", "serve", "1", "--course", str(course)]
     with open(course.parent / "serve.log", "a") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, cwd=REPOSITORY)
+        # What a shell starts in the background ignores SIGINT, and so would its children.
+        heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+        return subprocess.Popen(command, stdout=log, stderr=log, cwd=REPOSITORY, **heed)
 
 
 def killed(process):
