@@ -38,7 +38,7 @@ class AddSetUp(NbGraderPreprocessor):
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Put the set-up cell on top of one of our labs; other notebooks stay as they are.
 
-        Once: nbgrader reads a settings file again for each folder of settings, and then appends this step again.
+        Once: nbgrader's command reads the settings of the working folder twice, and appends this step twice.
         """
         if rubric_of(resources) is not None:
             cell = from_dict(set_up_cell(nb))
