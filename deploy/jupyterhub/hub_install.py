@@ -161,8 +161,11 @@ def install_gpu_charts(students: Path, gpu: bool | None, say=print) -> bool:
 
 
 def install_grader(students: Path, folder: Path, owner: str) -> None:
-    """Install ``autograde`` into `folder`, which only `owner` can read; it goes on that account's PYTHONPATH."""
-    files = [ROOT / name for name in sources() if name.startswith("autograde/")]
+    """Install ``autograde`` into `folder`, which only `owner` can read; it goes on that account's PYTHONPATH.
+
+    `course_lib` is there whole: the students' has no answers, and hidden checks need them.
+    """
+    files = [ROOT / name for name in sources() if name.startswith(("autograde/", "course_lib/"))]
     needs = [*files, ROOT / "constraints.txt"]
     if Stamp(folder, owner, needs).is_current():
         return
@@ -171,6 +174,7 @@ def install_grader(students: Path, folder: Path, owner: str) -> None:
         copy_sources(source, ("autograde",))
         target = ["--target", built, "--no-deps", "--no-build-isolation", "-c", ROOT / "constraints.txt"]
         _pip(students, *target, source / "autograde", *missing_for_grader(students))
+        copy_sources(built, ("course_lib",))
         Stamp(built, owner, needs).write()
         unpack_as(owner, built, [one.name for one in built.iterdir()], folder, fresh=True)
 

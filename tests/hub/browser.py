@@ -87,7 +87,8 @@ class Person:
     def wait_for_notebook(self) -> None:
         """Until a notebook is there, and a kernel that waits."""
         self.cell(0).wait_for()
-        self.page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for(timeout=2 * MINUTE)
+        # The toolbar's indicator says "idle" while the kernel starts, and who runs a cell then is asked for a kernel.
+        self.page.locator("#jp-main-statusbar", has_text="(ipykernel) | Idle").wait_for(timeout=2 * MINUTE)
 
     def cell(self, index: int):
         """A cell of the notebook that is open, by its number."""

@@ -1,5 +1,6 @@
 """The hub's installer: which Python it takes, and who gets JupyterLab's GPU charts. Nothing is installed here."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -124,6 +125,22 @@ def test_the_grader_brings_what_the_students_environment_lacks(pythons, tmp_path
     names = [need.partition(">")[0] for need in hub_install.missing_for_grader(tmp_path / "students")]
     lti = ["cryptography", "pyjwt"]
     assert names == ["msgspec", "nh3", "pillow", "sqlalchemy", "traitlets", "click", "pebble", "submitit", *lti]
+
+
+def test_the_grader_has_the_answers_that_hidden_checks_compare_with(monkeypatch, tmp_path):
+    """The students' course_lib has none; what is on the course account's PYTHONPATH comes first."""
+    monkeypatch.setattr(hub_install, "missing_for_grader", lambda students: [])
+    monkeypatch.setattr(hub_install, "_pip", lambda environment, target, built, *others: built.mkdir())
+    monkeypatch.setattr(hub_install, "unpack_as", lambda owner, source, names, to, fresh: shutil.copytree(source, to))
+    (tmp_path / "students").mkdir()
+    hub_install.install_grader(tmp_path / "students", folder := tmp_path / "grader", "somebody")
+    code = (
+        "from course_lib.exercises import answers_of, registry; print(registry.HERE, answers_of('lab01') is not None)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True
+    )
+    assert done.stdout.split() == [str(folder / "course_lib/exercises"), "True"], done.stderr
 
 
 def test_a_stamp_is_of_version_files_and_name(tmp_path):
