@@ -154,8 +154,15 @@ c.JupyterHub.services = [
     },
 ]
 if course["grade_on_submission"]:
+    c.JupyterHub.load_roles.append(
+        {  # nbgrader asks whether the account, and who has submitted, belong to the course
+            "name": "grade-on-submission",
+            "services": ["grade-on-submission"],
+            "scopes": [f"read:users:groups!user={course['account']}", f"read:users:groups!group={taught}"],
+        }
+    )
     c.JupyterHub.services.append(
-        {  # it has no page and asks the hub for nothing
+        {  # it has no page
             "name": "grade-on-submission",
             "user": course["account"],
             "cwd": course["folder"],

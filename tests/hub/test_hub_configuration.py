@@ -67,7 +67,10 @@ def test_a_busy_machine_may_take_minutes_to_start_the_service(configure):
 
 
 def test_grading_on_submission_is_off_until_the_site_asks_for_it(configure):
-    services = configure('[course]\ngrade_on_submission = ["01_single_gpu", "02_ddp"]\n').JupyterHub.services
+    hub = configure('[course]\ngrade_on_submission = ["01_single_gpu", "02_ddp"]\n').JupyterHub
+    [role] = [role for role in hub.load_roles if role.get("services") == ["grade-on-submission"]]
+    assert "read:users:groups!user=course" in role["scopes"]  # nbgrader asks for its own account's courses
+    services = hub.services
     assert [each["name"] for each in services[:-1]] == [each["name"] for each in configure().JupyterHub.services]
     formgrader, service = services[0], services[-1]
     assert service["user"] == formgrader["user"] == "course" and service["cwd"] == formgrader["cwd"]
