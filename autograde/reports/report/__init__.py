@@ -6,13 +6,15 @@ Everything that came from a student passes through Jinja's escaping; the pages' 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
 from jinja2 import Environment
 
-from autograde.gradebook.scores import CourseError, LabPoints, lab_points, nbgrader_settings
+from autograde.gradebook.hand_marks import marked_by_hand
+from autograde.gradebook.scores import CourseError, LabPoints, lab_points, nbgrader_settings, open_gradebook
 from autograde.reports.export.scores import StudentScore, read_scores
 from autograde.reports.report.class_results import ClassResults, read_verdicts
 from autograde.reports.report.pages import Compared, environment, remove_stale, similarity_page
@@ -21,6 +23,7 @@ from autograde.reports.similarity.comparison import compare, compare_with_librar
 from autograde.reports.similarity.submissions import flag_alike, read_answers
 from autograde.rubric.schema import Rubric, find_rubric
 from autograde.sandbox.withheld import WithheldError, original_sources
+from autograde.submission.regrade_request import RegradeRequest, regrade_requests
 from course_lib.system.atomic import write_atomically
 
 __all__ = ["ReportError", "write_report"]
@@ -110,7 +113,17 @@ def _results(rubric: Rubric, course: Path, jinja: Environment) -> tuple[ClassRes
     except (CourseError, WithheldError) as error:
         unreadable = [*unreadable, f"submissions were not compared with each other: {error}"]
     points, scores, problems = _in_gradebook(course, rubric)
-    return ClassResults(rubric, verdicts, unreadable + problems, points, scores), page
+    requests = _requests(course, rubric.lab, [verdict.student for verdict in verdicts])
+    return ClassResults(rubric, verdicts, unreadable + problems, points, scores, requests), page
+
+
+def _requests(course: Path, lab: str, students: list[str]) -> list[tuple[str, RegradeRequest, bool]]:
+    found = [(student, each) for student in students for each in regrade_requests(course / "submitted" / student / lab)]
+    marked: set[tuple[str, str]] = set()
+    if found:
+        with suppress(CourseError), open_gradebook(nbgrader_settings(course), existing=True) as gradebook:
+            marked = marked_by_hand(gradebook, lab)
+    return [(student, each, (student, each.part) in marked) for student, each in found]
 
 
 def _in_gradebook(course: Path, rubric: Rubric) -> tuple[LabPoints | None, dict[str, StudentScore], list[str]]:

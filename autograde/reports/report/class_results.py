@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from autograde.reports.report.curves import Chart, Points, class_chart, class_me
 from autograde.reports.report.histogram import score_histogram
 from autograde.rubric.schema import Rubric, RunEvidence
 from autograde.rubric.verdict import FLAGS, FOLDER, CriterionResult, Flag, RunSummary, Verdict, load_verdict
+from autograde.submission.regrade_request import RegradeRequest
 from autograde.submission.student_id import is_student_id
 
 __all__ = ["CellResults", "ClassResults", "PassRate", "RunResults", "read_verdicts"]
@@ -97,6 +98,7 @@ class ClassResults:
     """A class's verdicts on one lab.
 
     `points` is how the whole lab's points divide, where the gradebook knows it; `in_gradebook` are its scores, by student.
+    `requests` are the students' requests for a regrade, and whether a person has given that part a mark.
     """
 
     rubric: Rubric
@@ -104,6 +106,7 @@ class ClassResults:
     unreadable: list[str]
     points: LabPoints | None
     in_gradebook: Mapping[str, StudentScore] = field(default_factory=dict)
+    requests: Sequence[tuple[str, RegradeRequest, bool]] = ()
 
     @cached_property
     def late(self) -> dict[str, StudentScore]:

@@ -1,0 +1,49 @@
+"""What a student asks an instructor to look at again: ``regrade.txt`` beside the notebook, submitted with it.
+
+Each line names a part of the lab, as feedback does, and says why: ``check-train-step: the sum is meant``. A line without a
+name of a part is about the whole lab.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from autograde.submission.run_folder import EvidenceError, open_submission, read_plain_text
+
+__all__ = ["FILE", "RegradeRequest", "regrade_requests"]
+
+FILE = "regrade.txt"
+LONGEST, MOST = 8_000, 20  # bytes of the file, requests in it
+_LINE = re.compile(r"\s*(?:(?P<part>[\w.-]{1,80})\s*:)?\s*(?P<text>.*\S)\s*")
+
+
+@dataclass(frozen=True)
+class RegradeRequest:
+    """One line, the student's words: escape them. `part` should be a cell's ``grade_id``; empty means the whole lab."""
+
+    part: str
+    text: str
+
+
+def regrade_requests(submission: Path) -> list[RegradeRequest]:
+    """The requests in ``submitted/STUDENT/LAB``; empty where there is no file.
+
+    A file that is not used (a link, too long, no text) is one request, whose text says why.
+    """
+    try:
+        folder = open_submission(submission)
+    except (OSError, EvidenceError):
+        return []
+    try:
+        if FILE not in os.listdir(folder):
+            return []
+        text = read_plain_text(folder, FILE, LONGEST, shown=FILE, missing="", remedy="ask the student for a short text")
+    except EvidenceError as error:
+        return [RegradeRequest("", str(error))]
+    finally:
+        os.close(folder)
+    lines = filter(None, map(_LINE.fullmatch, text.splitlines()[:1000]))
+    return [RegradeRequest(line["part"] or "", line["text"]) for line in lines][:MOST]
