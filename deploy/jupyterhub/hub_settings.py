@@ -19,6 +19,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "folder": "/home/course/distributed-training",  # the course's checkout, which only that account can read
         "grader": "/opt/course-hub/grader",  # where autograde is installed for that account
         "grade_on_submission": [],  # labs that `lab serve` grades when they are handed in; none: no such service
+        "metrics": "",  # a file .prom for node_exporter, with the numbers of that service's queue
         "deadlines": {},  # lab → a text, which students read on their page of welcome
     },
     "people": {"instructors": [], "students": [], "students_group": "", "authenticator": "pam"},
@@ -53,6 +54,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "tls_certificate": "",
         "tls_key": "",
         "domain": "",
+        "metrics_token": "",  # with which Prometheus may read /hub/metrics
     },
     "servers": {
         "spawner": "local", "memory_gib": 8.0, "cores": 2, "processes": 2048, "idle_minutes": 60, "most_hours": 12, "at_most": 100,
@@ -130,6 +132,8 @@ def _check(file: Path, settings: dict[str, dict[str, Any]]) -> None:
     if spawner == "slurm" and not settings["slurm"]["partitions"]:
         raise SettingsError(f'{file}: spawner = "slurm" needs a table [slurm.partitions.NAME]')
     network = settings["network"]
+    if 0 < len(network["metrics_token"]) < 32:
+        raise SettingsError(f"{file}: [network] metrics_token is too short; make one with: openssl rand -hex 32")
     if bool(network["tls_certificate"]) != bool(network["tls_key"]):
         raise SettingsError(f"{file}: [network] tls_certificate and tls_key go together")
     if not network["tls_key"] and network["ip"] not in ("127.0.0.1", "::1"):

@@ -175,9 +175,13 @@ if course["grade_on_submission"]:
             "command": [
                 *(str(environment / "bin" / "python"), "-m", "autograde", "serve"),
                 *course["grade_on_submission"],
+                *(("--metrics", course["metrics"]) if course["metrics"] else ()),
             ],
         }
     )
+if network["metrics_token"]:
+    c.JupyterHub.services.append({"name": "prometheus", "api_token": network["metrics_token"]})
+    c.JupyterHub.load_roles.append({"name": "prometheus", "services": ["prometheus"], "scopes": ["read:metrics"]})
 
 # ── Servers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 

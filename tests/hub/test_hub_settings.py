@@ -60,7 +60,7 @@ WRONG = {
     "[people]\nauthenticator = 'ldap'\n[ldap]\nserver_address = 'l'": r"needs \[ldap\] bind_dn_template",
     "[ldap]\ntls_strategy = 'insecure'": "without TLS", "[ldap]\nbind_dn_template = ['uid=ada', 'uid={username}']": "everybody",
     "[lti]\nissuer = 'http://lms.edu'\n[people]\nauthenticator = 'lti'": "no https address",
-    "[network": "no TOML|is not TOML",
+    "[network]\nmetrics_token = 'short'": "openssl rand", "[network": "no TOML|is not TOML",
 }  # fmt: skip
 
 
