@@ -18,8 +18,8 @@ def by_roster(authenticator: str, taught: str, teaching: str) -> type:
     class RosterAuthenticator(import_item(authenticator)):
         groups = Dict(key_trait=Unicode(), value_trait=Unicode())  # name → group
 
-        def read_roster(self) -> dict[str, str]:
-            """Who may enter, each with a group. A file that is wrong leaves the roster as it was."""
+        def read_roster(self) -> None:
+            """Read who may enter, each with a group. A file that is wrong leaves the roster as it was."""
             try:
                 students, instructors = roster(read_settings())
             except SettingsError as error:
@@ -27,14 +27,14 @@ def by_roster(authenticator: str, taught: str, teaching: str) -> type:
             else:
                 self.groups = dict.fromkeys(students, taught) | dict.fromkeys(instructors, teaching)
                 self.allowed_users = set(self.groups)
-            return self.groups
 
         def check_allowed(self, username, authentication=None):
             self.read_roster()
             return super().check_allowed(username, authentication)
 
         async def refresh_user(self, user, handler=None, **kwargs):
-            if user.name not in self.read_roster():
+            self.read_roster()
+            if user.name not in self.allowed_users:
                 return False
             self.join_group(user)
             return await maybe_future(super().refresh_user(user, handler, **kwargs))

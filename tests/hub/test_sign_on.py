@@ -148,7 +148,9 @@ def test_the_roster_is_read_again_while_the_hub_runs(signs_in, tmp_path):
         site.write_text(site.read_text().replace(old, new))
         return authenticator.check_allowed("eve"), asyncio.run(authenticator.refresh_user(eve))
 
-    assert written("", "") == (False, False) and groups() == {"other"}
+    site.write_text("wrong" + site.read_text())  # since the hub's start
+    assert asyncio.run(authenticator.refresh_user(SimpleNamespace(name="ada"))) is True
+    assert written("wrong", "") == (False, False) and groups() == {"other"}
     assert written('"ben"]', '"ben", "eve"]') == (True, True) and groups() == {"other", TAUGHT}
     assert written('["grace"]', '["grace", "eve"]') == (True, True) and groups() == {"other", TEACHING}
     site.write_text(site.read_text() + "wrong")
