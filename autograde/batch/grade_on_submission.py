@@ -160,6 +160,19 @@ class GradingService:
             f"{settings.minutes_apart:g} minutes apart."
         )
 
+    @property
+    def longest_wait(self) -> float:
+        """Seconds since a submission that waits might have been graded: the longest of them."""
+        now, queue = self._clock(), self.queue
+        waiting = [each for each in queue.due(now) if each.state == "waiting"]
+        return max((now - max(each.seen, queue.allowed_at(each)) for each in waiting), default=0.0)
+
+    @property
+    def failing(self) -> int:
+        """Submissions whose grading or feedback failed and is tried again."""
+        unfinished = (row for state in ("waiting", "running", "graded") for row in self.queue.of(state))
+        return sum(row.name in self._failures for row in unfinished)
+
     def run(self) -> None:
         """Serve until interrupted."""
         self._log(f"watching {self._inbound} for {', '.join(self.labs)}, each {self.settings.seconds:g} s")

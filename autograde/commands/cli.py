@@ -1,4 +1,4 @@
-"""``lab grade`` and ``lab report``; the `lab` command finds them by their entry points.
+"""``lab grade``, ``report``, ``backup`` and ``restore``; the `lab` command finds them by their entry points.
 
 What the work needs is imported by the functions: `lab --help` reads this module and takes no second.
 """
@@ -12,7 +12,7 @@ import click
 
 from autograde.commands.arguments import COURSE, LAB, STUDENT
 
-__all__ = ["grade", "report"]
+__all__ = ["backup", "grade", "report", "restore"]
 
 UNSANDBOXED = (
     "WITHOUT A SANDBOX: students' code runs with your rights and reaches this account, the gradebook and the network. "
@@ -177,3 +177,45 @@ def report(labs: tuple[str, ...], course: Path, output: Path | None) -> None:
     except (CourseError, ReportError, RubricError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(path)
+
+
+@click.command()
+@click.argument("to", type=click.Path(path_type=Path))
+@COURSE
+def backup(to: Path, course: Path) -> None:
+    """Write what the course cannot make again to one new archive, such as course.tar.gz, while others go on grading.
+
+    It holds the gradebook, the submissions, the extensions, the grader's secret and the queue of `lab serve`.
+    """
+    from autograde.gradebook.backup import back_up
+    from autograde.gradebook.scores import CourseError
+    from course_lib.runs.run_evidence.quoting import quote
+
+    try:
+        for name in back_up(course, to):
+            click.echo(f"left out, because it is neither file nor folder: {quote(name, 300)}", err=True)
+    except CourseError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(to)
+
+
+@click.command()
+@click.argument("archive", metavar="FROM", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@COURSE
+@click.option("--replace", is_flag=True, help="Move aside what is there.")
+def restore(archive: Path, course: Path, replace: bool) -> None:
+    """Put a backup into the course folder. End formgrader and other commands first; `lab serve` is waited for.
+
+    Afterwards run `lab grade` for each lab: verdicts and pages are made again from the submissions.
+    """
+    from autograde.batch.grade_on_submission import only_service
+    from autograde.gradebook import backup as archives
+    from autograde.gradebook.scores import CourseError
+
+    try:
+        course.mkdir(parents=True, exist_ok=True)
+        with only_service(course, click.echo):
+            aside = archives.restore(archive, course, replace)
+    except CourseError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"{course} is restored{f'; what was there is in {aside}' if aside else ''}; next: lab grade")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,14 @@ PAUSE = 30.0  # seconds
 @click.option(
     "--jobs", "-j", type=click.IntRange(1, 1000), default=1, show_default=True, help="Submissions graded at a time."
 )
+@click.option(
+    "--metrics",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.prom",
+    help="Write the queue's numbers there, for node_exporter's textfile collector.",
+)
 @click.option("--no-sandbox", is_flag=True, help="Run students' code with your rights. Every result will say so.")
-def serve(labs: tuple[str, ...], course: Path, jobs: int, no_sandbox: bool) -> None:
+def serve(labs: tuple[str, ...], course: Path, jobs: int, metrics: Path | None, no_sandbox: bool) -> None:
     """Grade each submission of LAB when it reaches the exchange, and release its feedback, until interrupted.
 
     LAB is 1, 01 or 01_single_gpu. c.GradeOnSubmission in nbgrader_config.py says what students read and how often they
@@ -40,6 +47,8 @@ def serve(labs: tuple[str, ...], course: Path, jobs: int, no_sandbox: bool) -> N
     from autograde.gradebook.scores import CourseError
     from autograde.sandbox.bubblewrap import missing_sandbox
 
+    if metrics is not None and metrics.suffix != ".prom":
+        raise click.BadParameter(f"{metrics} does not end in .prom; node_exporter reads no other file", param_hint="--metrics")
     if no_sandbox:
         click.secho(UNSANDBOXED, fg="red", bold=True, err=True)
     if hasattr(sys.stdout, "reconfigure"):
@@ -48,8 +57,9 @@ def serve(labs: tuple[str, ...], course: Path, jobs: int, no_sandbox: bool) -> N
         if not no_sandbox and (why := missing_sandbox()):
             raise CourseError(why)
         with only_service(course, click.echo):
+            show = partial(_show, metrics=metrics)
             service = GradingService(
-                course, labs, grade_lab, jobs=jobs, sandboxed=not no_sandbox, show=_show, log=click.echo
+                course, labs, grade_lab, jobs=jobs, sandboxed=not no_sandbox, show=show, log=click.echo
             )
             try:
                 service.run()
@@ -64,7 +74,8 @@ def serve(labs: tuple[str, ...], course: Path, jobs: int, no_sandbox: bool) -> N
         click.echo("interrupted; the same command continues")
 
 
-def _show(service: GradingService) -> None:
+def _show(service: GradingService, metrics: Path | None = None) -> None:
+    from autograde.batch.queue_metrics import write_queue_metrics
     from autograde.reports.report.queue_page import IN_ORDER, MOST, STATES, queue_page
     from course_lib.system.atomic import write_atomically
 
@@ -77,5 +88,7 @@ def _show(service: GradingService) -> None:
     try:
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, queue_page(rows, counts, service.about))
+        if path := metrics:
+            write_queue_metrics(path, counts, service.longest_wait, service.failing)
     except OSError as error:
         click.echo(f"{path} cannot be written ({error.strerror})")

@@ -27,7 +27,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CONFIGURATION = (
-    "jupyterhub_config.py", "hub_settings.py", "local_spawner.py", "server_ports.py", "slurm_form.py", "slurm_spawner.py",
+    "jupyterhub_config.py", "hub_settings.py", "local_spawner.py", "roster_sign_in.py", "server_ports.py", "slurm_form.py",
+    "slurm_spawner.py",
 )  # fmt: skip
 # The labs and the job scripts: their release copies go into the wheel (setup.py), so that `lab start` has them.
 PACKAGES = (

@@ -19,12 +19,20 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "folder": "/home/course/distributed-training",  # the course's checkout, which only that account can read
         "grader": "/opt/course-hub/grader",  # where autograde is installed for that account
         "grade_on_submission": [],  # labs that `lab serve` grades when they are handed in; none: no such service
+        "metrics": "",  # a file .prom for node_exporter, with the numbers of that service's queue
         "deadlines": {},  # lab → a text, which students read on their page of welcome
     },
     "people": {"instructors": [], "students": [], "students_group": "", "authenticator": "pam"},
-    "lti": {  # with authenticator = "lti", all of it
+    # With authenticator = "lti", "oauth" or "ldap", all of its table, except ca_certificates.
+    "lti": {
         "issuer": "", "client_id": "", "authorize_url": "", "jwks_url": "", "context": "", "username": "custom_username",
     },
+    # The names of these two are those of GenericOAuthenticator and LDAPAuthenticator.
+    "oauth": {
+        "client_id": "", "client_secret": "", "authorize_url": "", "token_url": "", "userdata_url": "", "oauth_callback_url": "",
+        "username_claim": "preferred_username", "scope": ["openid", "profile"], "login_service": "the university",
+    },
+    "ldap": {"server_address": "", "bind_dn_template": [], "tls_strategy": "before_bind", "ca_certificates": ""},
     "paths": {
         "environment": "/opt/course-hub/students",
         "hub": "/opt/course-hub/hub",
@@ -46,12 +54,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "tls_certificate": "",
         "tls_key": "",
         "domain": "",
+        "metrics_token": "",  # with which Prometheus may read /hub/metrics
     },
     "servers": {
         "spawner": "local", "memory_gib": 8.0, "cores": 2, "processes": 2048, "idle_minutes": 60, "most_hours": 12, "at_most": 100,
     },
     "slurm": {"partitions": {}, "memory_gib": 8, "account": "", "prologue": "", "start_seconds": 600},
 }  # fmt: skip
+SIGN_ON = ("lti", "oauth", "ldap")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 
@@ -101,20 +111,29 @@ def _check(file: Path, settings: dict[str, dict[str, Any]]) -> None:
         if not (_NAME.fullmatch(lab) and isinstance(text, str) and text.isprintable() and "|" not in text):
             raise SettingsError(f"{file}: [course.deadlines] {lab} is to be a lab's name, with a text of one line")
     authenticator = settings["people"]["authenticator"]
-    if authenticator not in ("pam", "lti"):
-        raise SettingsError(f"{file}: [people] authenticator = {authenticator!r}; there are pam and lti")
-    for name, value in settings["lti"].items() if authenticator == "lti" else ():
-        # The LMS says who somebody is: where its keys come from decides who may sign in.
-        if not value:
-            raise SettingsError(f'{file}: authenticator = "lti" needs [lti] {name}')
-        if name in ("issuer", "authorize_url", "jwks_url") and not value.startswith("https://"):
-            raise SettingsError(f"{file}: [lti] {name} = {value!r} is no https address")
+    if authenticator not in ("pam", *SIGN_ON):
+        raise SettingsError(f"{file}: [people] authenticator = {authenticator!r}; there are pam, {', '.join(SIGN_ON)}")
+    for name, value in settings[authenticator].items() if authenticator in SIGN_ON else ():
+        # Another site says who somebody is: where its word comes from decides who may sign in.
+        if not value and name != "ca_certificates":
+            raise SettingsError(f'{file}: authenticator = "{authenticator}" needs [{authenticator}] {name}')
+        if (name == "issuer" or name.endswith("_url")) and not value.startswith("https://"):
+            raise SettingsError(f"{file}: [{authenticator}] {name} = {value!r} is no https address")
+        if isinstance(value, list) and not all(isinstance(each, str) for each in value):
+            raise SettingsError(f"{file}: [{authenticator}] {name} is to be a list of texts")
+    ldap = settings["ldap"]
+    if ldap["tls_strategy"] not in ("before_bind", "on_connect"):
+        raise SettingsError(f"{file}: [ldap] tls_strategy is before_bind or on_connect; without TLS all read the passwords")
+    if not all("{username}" in str(template) for template in ldap["bind_dn_template"]):
+        raise SettingsError(f"{file}: [ldap] bind_dn_template is to hold {{username}}: else anybody signs in as everybody")
     spawner = settings["servers"]["spawner"]
     if spawner not in ("local", "slurm"):
         raise SettingsError(f"{file}: [servers] spawner = {spawner!r}; there are local and slurm")
     if spawner == "slurm" and not settings["slurm"]["partitions"]:
         raise SettingsError(f'{file}: spawner = "slurm" needs a table [slurm.partitions.NAME]')
     network = settings["network"]
+    if 0 < len(network["metrics_token"]) < 32:
+        raise SettingsError(f"{file}: [network] metrics_token is too short; make one with: openssl rand -hex 32")
     if bool(network["tls_certificate"]) != bool(network["tls_key"]):
         raise SettingsError(f"{file}: [network] tls_certificate and tls_key go together")
     if not network["tls_key"] and network["ip"] not in ("127.0.0.1", "::1"):

@@ -5,11 +5,13 @@ Everything that differs between sites comes from a TOML file, named by $COURSE_H
 
 import json
 import os
+import ssl
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import roster_sign_in
 import slurm_form
 from hub_settings import read_settings, roster
 
@@ -40,17 +42,30 @@ c.JupyterHub.db_url = f"sqlite:///{state / 'hub.sqlite'}"
 c.JupyterHub.cookie_secret_file = str(state / "cookie_secret")
 
 # ── Who may sign in ──────────────────────────────────────────────────────────────────────────────────────────────────
-# The machine's own accounts. For a university's sign-on: pip install oauthenticator (or jupyterhub-ldapauthenticator)
-# into the hub's environment and set
-#   c.JupyterHub.authenticator_class = "generic-oauth"     # and its client_id, client_secret, authorize_url, …
-# Names must be those of Unix accounts wherever the servers run.
-# From an LMS, by LTI 1.3: authenticator = "lti" and the table [lti] of the site's file.
-c.JupyterHub.authenticator_class = "pam"
+# The machine's own accounts, or a university's sign-on: docs/administrator.md. Names must be those of Unix accounts
+# wherever the servers run. The roster is read again while the hub runs; roster_sign_in.py says when.
+AUTHENTICATORS = {
+    "pam": "jupyterhub.auth.PAMAuthenticator",
+    "lti": "ltiauthenticator.lti13.auth.LTI13Authenticator",
+    "oauth": "oauthenticator.generic.GenericOAuthenticator",
+    "ldap": "ldapauthenticator.LDAPAuthenticator",
+}
+taught, teaching = f"nbgrader-{course['id']}", f"formgrade-{course['id']}"  # nbgrader knows the groups by these names
+sign_on = site["people"]["authenticator"]
+c.JupyterHub.authenticator_class = roster_sign_in.by_roster(AUTHENTICATORS[sign_on], taught, teaching)
 c.PAMAuthenticator.open_sessions = False
 c.Authenticator.allowed_users = students | instructors
 c.Authenticator.allow_existing_users = False  # an account that leaves the roster is out
+c.Authenticator.auth_refresh_strict = True  # of its server, too
 c.Authenticator.admin_users = set()  # an administrator could enter any server; add yourself only if you need to
-if site["people"]["authenticator"] == "lti":
+if sign_on == "oauth":
+    c.GenericOAuthenticator.update(site["oauth"])
+elif sign_on == "ldap":
+    ldap = site["ldap"]
+    # ldap3 checks no certificate by itself: a machine on the way would read the passwords.
+    c.LDAPAuthenticator.tls_kwargs = {"validate": ssl.CERT_REQUIRED, "ca_certs_file": ldap.pop("ca_certificates") or None}
+    c.LDAPAuthenticator.update(ldap)
+elif sign_on == "lti":
     lti = site["lti"]
 
     def from_this_course(authenticator, handler, authentication):
@@ -68,15 +83,12 @@ if site["people"]["authenticator"] == "lti":
         return None
 
     # Who teaches is in the site's list only: no role of a launch is read.
-    c.JupyterHub.authenticator_class = "ltiauthenticator.lti13.auth.LTI13Authenticator"
     c.LTI13Authenticator.issuer, c.LTI13Authenticator.client_id = lti["issuer"], {lti["client_id"]}
     c.LTI13Authenticator.authorize_url, c.LTI13Authenticator.jwks_endpoint = lti["authorize_url"], lti["jwks_url"]
     c.LTI13Authenticator.username_key = lti["username"]
     c.Authenticator.post_auth_hook = from_this_course
 
 # ── Groups and roles ─────────────────────────────────────────────────────────────────────────────────────────────────
-# nbgrader knows a course's students and instructors by these two groups' names.
-taught, teaching = f"nbgrader-{course['id']}", f"formgrade-{course['id']}"
 c.JupyterHub.load_groups = {
     taught: {"users": sorted(students)},
     teaching: {"users": [*sorted(instructors), course["account"]]},
@@ -170,9 +182,13 @@ if course["grade_on_submission"]:
             "command": [
                 *(str(environment / "bin" / "python"), "-m", "autograde", "serve"),
                 *course["grade_on_submission"],
+                *(("--metrics", course["metrics"]) if course["metrics"] else ()),
             ],
         }
     )
+if network["metrics_token"]:
+    c.JupyterHub.services.append({"name": "prometheus", "api_token": network["metrics_token"]})
+    c.JupyterHub.load_roles.append({"name": "prometheus", "services": ["prometheus"], "scopes": ["read:metrics"]})
 
 # ── Servers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 

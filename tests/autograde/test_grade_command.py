@@ -13,7 +13,7 @@ from fake_runs import AUTOMATIC, CHECKS, LAB, RUN, open_book, released_notebook,
 from nbgrader.apps.api import NbGraderAPI
 
 from autograde.batch.grade_lab import grade_lab
-from autograde.commands.cli import UNSANDBOXED, grade, report
+from autograde.commands.cli import UNSANDBOXED, backup, grade, report, restore
 from autograde.commands.export import export
 from autograde.commands.extend import extend
 from autograde.commands.progress import Progress
@@ -33,7 +33,8 @@ def run(command, *arguments):
 
 def test_they_are_commands_of_lab():
     points = {point.name: point for point in entry_points(group="lab.commands")}
-    assert [points[name].load() for name in ("grade", "report", "export", "extend")] == [grade, report, export, extend]
+    commands = {"grade": grade, "report": report, "export": export, "extend": extend, "backup": backup, "restore": restore}
+    assert {name: points[name].load() for name in commands} == commands
 
 
 def test_grading_and_reporting(lab_course, hand_in, graded_here, tmp_path):

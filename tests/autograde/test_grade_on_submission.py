@@ -5,6 +5,7 @@ import pwd
 import shutil
 import signal
 import sys
+import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from exchange_of import ExchangeOf
 from fake_class import Page
 from fake_runs import LAB, open_book, solved_notebook
+from prometheus_client.parser import text_string_to_metric_families
 
 from autograde.batch import grade_on_submission, worker
 from autograde.batch.grade_lab import grade_lab
@@ -263,6 +265,36 @@ TRICKS = {
     "no ending": lambda folder: folder.rename(folder.with_name(folder.name.rpartition("+")[0])),
     "no secret": lambda folder: (folder / "submission_secret.txt").unlink() or folder,
 }
+
+
+def test_the_queue_in_numbers(exchange, serve, lab_course):
+    class_ = exchange(NOTHING, "c.GradeOnSubmission.minutes_apart = 10.0")
+
+    def numbers(service):
+        path = lab_course.parent / "queue.prom"
+        _show(service, metrics=path)
+        samples = [each for family in text_string_to_metric_families(path.read_text()) for each in family.samples]
+        return {"".join([each.name.removeprefix("lab_queue_"), *each.labels.values()]): each.value for each in samples}
+
+    class_.submit("ada", other(0))
+    serve()
+    class_.submit("ada", other(1))
+    (class_.inbound / f"x+{LAB}+y").mkdir()
+    found = numbers(serve())
+    assert found["submissionsgraded"] == found["submissionswaiting"] == found["submissionsrefused"] == 1
+    assert found["submissionsdone"] == found["longest_wait_seconds"] == found["failing_submissions"] == 0
+    assert found["written_timestamp_seconds"] == pytest.approx(time.time(), abs=600)
+    serve.clock.now += 12 * MINUTE
+    assert numbers(serve(again=True))["longest_wait_seconds"] == 0  # graded
+    class_.submit("ben")
+    service = GradingService(lab_course, [LAB], lambda *_, **__: 1 / 0, clock=serve.clock)
+    service.step()
+    assert numbers(service)["failing_submissions"] == 1
+    class_.submit("cyd")
+    service._look()
+    serve.clock.now += 90
+    assert numbers(service)["longest_wait_seconds"] == 90
+    service.close()
 
 
 @pytest.mark.parametrize("trick", TRICKS.values(), ids=TRICKS)

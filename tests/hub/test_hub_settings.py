@@ -37,6 +37,8 @@ def test_what_the_example_comments_out_is_right_too(deploy, read):
     assert set(settings["slurm"]["partitions"]) == {"cpu", "gpu"}
     assert settings["network"]["ip"] == "0.0.0.0"
     assert settings["people"]["authenticator"] == "lti" and settings["lti"]["context"] == "7"
+    for other in ("oauth", "ldap"):
+        assert read("\n".join(lines).replace('authenticator = "lti"', f'authenticator = "{other}"'))[other] == settings[other]
 
 
 def test_the_demos_settings_are_read(tmp_path, read):
@@ -53,9 +55,12 @@ WRONG = {
     "[servers]\nspawner = 'docker'": "local and slurm", "[servers]\nspawner = 'slurm'": "partitions",
     "[course]\nid = '../x'": "a-z", "[course]\nid = 'a b'": "a-z", "[network]\nip = '0.0.0.0'": "in the clear",
     "[network]\ntls_key = '/k'": "go together", "[course]\ngrade_on_submission = ['../x']": "labs' names",
-    "[people]\nauthenticator = 'ldap'": "pam and lti", "[people]\nauthenticator = 'lti'": r"needs \[lti\] issuer",
+    "[people]\nauthenticator = 'none'": "pam, lti, oauth, ldap", "[people]\nauthenticator = 'lti'": r"needs \[lti\] issuer",
+    "[people]\nauthenticator = 'oauth'\n[oauth]\nclient_id = 'c'": r"needs \[oauth\] client_secret",
+    "[people]\nauthenticator = 'ldap'\n[ldap]\nserver_address = 'l'": r"needs \[ldap\] bind_dn_template",
+    "[ldap]\ntls_strategy = 'insecure'": "without TLS", "[ldap]\nbind_dn_template = ['uid=ada', 'uid={username}']": "everybody",
     "[lti]\nissuer = 'http://lms.edu'\n[people]\nauthenticator = 'lti'": "no https address",
-    "[network": "no TOML|is not TOML",
+    "[network]\nmetrics_token = 'short'": "openssl rand", "[network": "no TOML|is not TOML",
 }  # fmt: skip
 
 

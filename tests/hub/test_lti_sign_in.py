@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-pytest.importorskip("ltiauthenticator", reason="needs deploy/jupyterhub/requirements-lti.txt and jupyterhub")
+pytest.importorskip("ltiauthenticator", reason="needs deploy/jupyterhub/requirements-sign-on.txt and jupyterhub")
 sys.path.append(str(Path(__file__).resolve().parents[1] / "autograde"))
 
 import requests

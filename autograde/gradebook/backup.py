@@ -1,0 +1,190 @@
+"""Backup and restoration of what a course folder cannot make again: one archive, ``.tar.gz``.
+
+The queue of ``lab serve`` is copied before the gradebook, and both before the submissions: whatever an earlier part says
+is done is in the later ones, although graders write meanwhile. What came after the copy of the queue is in the exchange
+still, and is taken again. SQLite's own backup copies a database whole between two changes. gzip's checksum finds an
+archive that is cut or damaged.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sqlite3
+import tarfile
+import tempfile
+import zlib
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+from nbgrader.coursedir import CourseDirectory
+from sqlalchemy.engine import make_url
+
+from autograde.gradebook.scores import CourseError, nbgrader_settings
+from autograde.rubric.verdict import verdict_lock
+from course_lib.runs.run_evidence.quoting import quote
+
+__all__ = ["back_up", "restore"]
+
+GRADEBOOK, QUEUE = "gradebook.db", "on_submission/queue.sqlite"
+FILES, SUBMITTED = ("extensions.csv", "grading_secret"), "submitted"
+PARTS = (GRADEBOOK, QUEUE, *FILES, SUBMITTED)
+_JOURNALS = ("-journal", "-wal", "-shm")  # SQLite would apply those of one database to another in its place
+
+
+def back_up(course: Path, to: Path) -> list[str]:
+    """Write the archive `to`, readable by its owner alone, whole or not at all.
+
+    Returns the names of what is below ``submitted/`` and is neither file nor folder: no backup holds that.
+
+    Raises `CourseError`: no gradebook of SQLite here, `to` is there, or something cannot be read or written.
+    """
+    if os.path.lexists(to):
+        raise CourseError(f"{to} is there already; choose another name")
+    if not (course / GRADEBOOK).is_file():
+        raise CourseError(f"no gradebook {course / GRADEBOOK}; name the course folder with --course")
+    _check_account(course)
+    url = make_url(CourseDirectory(config=nbgrader_settings(course)).db_url)
+    if url.get_backend_name() != "sqlite":
+        raise CourseError(f"the gradebook is in {url.get_backend_name()}; back it up with that database's own program")
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as folder:
+            archive, copied = Path(folder, "archive"), Path(folder, "copied")
+            with open(archive, "xb") as file:
+                archive.chmod(0o600)
+                with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1, dereference=True) as tar:
+                    for name in (QUEUE, GRADEBOOK):
+                        if (course / name).is_file():
+                            _copy_database(course / name, copied)
+                            tar.add(copied, name)
+                            copied.unlink()
+                    for name in FILES:
+                        if (course / name).is_file():
+                            tar.add(course / name, name)
+                    left_out = _add_submissions(tar, course)
+                file.flush()
+                os.fsync(file.fileno())
+            archive.rename(to)
+    except (OSError, sqlite3.Error) as error:
+        raise CourseError(f"no backup was written: {_said(error)}") from None
+    return left_out
+
+
+def restore(archive: Path, course: Path, replace: bool = False) -> Path | None:
+    """Put what `archive` holds into the course folder; nothing else may use it meanwhile.
+
+    What was there is moved to a new folder in `course`, which is returned. The gradebook leaves first and comes last: a
+    restoration that is killed leaves a course without one, and can be repeated.
+
+    Raises `CourseError`: something is there and is not to be replaced, the archive is no whole backup, or it cannot be
+    read. Nothing was changed.
+    """
+    there = [name for name in PARTS if os.path.lexists(course / name)]
+    if there and not replace:
+        raise CourseError(f"{course} has {', '.join(there)}; with --replace they are moved aside first")
+    _check_account(course)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".restore-", dir=course) as folder:
+            staged = Path(folder)
+            _unpack(archive, staged)
+            aside = Path(tempfile.mkdtemp(prefix=f"replaced-{datetime.now():%Y%m%d-%H%M%S}-", dir=course))
+            for name in PARTS:
+                for each in (name, *(name + end for end in _JOURNALS)):
+                    _move(course / each, aside / each)
+            for name in reversed(PARTS):
+                _move(staged / name, course / name)
+    except (OSError, EOFError, zlib.error, tarfile.TarError, sqlite3.Error) as error:
+        raise CourseError(f"{archive} cannot be restored: {_said(error)}") from None
+    if there:
+        return aside
+    aside.rmdir()
+    return None
+
+
+def _check_account(course: Path) -> None:
+    owner = course.stat().st_uid
+    if os.geteuid() != owner:  # root's files would keep the graders out
+        raise CourseError(f"{course} is another account's; run this as that account: runuser -u '#{owner}' -- lab …")
+
+
+def _said(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    with (
+        closing(sqlite3.connect(source.resolve().as_uri() + "?mode=rw", uri=True)) as database,
+        closing(sqlite3.connect(target)) as copy,
+    ):
+        database.backup(copy)
+        _check_database(copy, source)
+    target.chmod(0o600)
+
+
+def _check_database(database: sqlite3.Connection, path: Path) -> None:
+    (answer,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+    if answer != "ok":
+        raise CourseError(f"{path} is damaged ({answer})")
+
+
+def _add_submissions(tar: tarfile.TarFile, course: Path) -> list[str]:
+    """Add ``submitted/``, each submission while nobody collects it; the names of what is neither file nor folder."""
+    left_out: list[str] = []
+    if not (course / SUBMITTED).is_dir():
+        return left_out
+    tar.add(course / SUBMITTED, SUBMITTED, recursive=False)
+    for student in _folders(course / SUBMITTED, left_out):
+        tar.add(student, f"{SUBMITTED}/{student.name}", recursive=False)
+        for lab in _folders(student, left_out):
+            with verdict_lock(course, student.name, lab.name):
+                _add_tree(tar, lab, f"{SUBMITTED}/{student.name}/{lab.name}", left_out)
+    return left_out
+
+
+def _folders(folder: Path, left_out: list[str]) -> list[Path]:
+    entries = sorted(folder.iterdir())
+    left_out += [str(each) for each in entries if each.is_symlink() or not each.is_dir()]
+    return [each for each in entries if not each.is_symlink() and each.is_dir()]
+
+
+def _add_tree(tar: tarfile.TarFile, folder: Path, name: str, left_out: list[str]) -> None:
+    def give_up(error: OSError) -> None:
+        raise error
+
+    for below, folders, names in os.walk(folder, onerror=give_up):
+        inside = os.path.join(name, os.path.relpath(below, folder)).removesuffix("/.")
+        tar.add(below, inside, recursive=False)
+        for each in (*names, *folders):
+            path = Path(below, each)
+            if path.is_file() and not path.is_symlink():
+                with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                    tar.addfile(tar.gettarinfo(arcname=f"{inside}/{each}", fileobj=file), file)
+            elif path.is_symlink() or not path.is_dir():
+                left_out.append(str(path))
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    if not hasattr(tarfile, "data_filter"):
+        raise CourseError("this Python unpacks archives without checks; use 3.11.4 or newer")
+    with gzip.open(archive) as stream:
+        with tarfile.open(fileobj=stream, mode="r|") as tar:
+            for member in tar:
+                known = member.name in PARTS or member.name.startswith(f"{SUBMITTED}/")
+                if not known or not (member.isfile() or member.isdir()):
+                    raise CourseError(f"{archive} holds {quote(member.name)}, which is in no backup")
+                tar.extract(member, folder, filter="data")
+        while stream.read(1 << 20):
+            pass  # the checksum is at the end
+    if not (folder / GRADEBOOK).is_file():
+        raise CourseError(f"{archive} holds no {GRADEBOOK}, so it is no backup")
+    for name in (GRADEBOOK, QUEUE):
+        if (folder / name).is_file():
+            with closing(sqlite3.connect(folder / name)) as database:
+                _check_database(database, Path(name))
+
+
+def _move(path: Path, to: Path) -> None:
+    if os.path.lexists(path):
+        to.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(to)

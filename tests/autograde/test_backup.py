@@ -1,0 +1,210 @@
+"""`lab backup` and `lab restore`: beside a writer, killed at any step, and archives that are no backups."""
+
+import gzip
+import io
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+import tarfile
+from contextlib import closing
+from itertools import count
+
+import pytest
+from click.testing import CliRunner
+
+from autograde.commands.cli import backup, restore
+from autograde.gradebook.backup import back_up
+from autograde.gradebook.backup import restore as put_back
+from autograde.gradebook.scores import CourseError
+
+PARTS = ("gradebook.db", "grading_secret", "extensions.csv", "on_submission/queue.sqlite", "submitted")
+
+
+def fill(course, text):
+    """A course in which `text` is in each part; its gradebook's two tables always hold the same number."""
+    (course / "on_submission").mkdir(parents=True)
+    for name in ("gradebook.db", "on_submission/queue.sqlite"):
+        with closing(sqlite3.connect(course / name)) as database:
+            database.executescript(f"CREATE TABLE a AS SELECT 0 AS n, '{text}' AS t; CREATE TABLE b AS SELECT 0 AS n")
+    (course / "grading_secret").write_text(text)
+    (course / "grading_secret").chmod(0o600)
+    (course / "extensions.csv").write_text(text)
+    run = course / "submitted/ada/01_single_gpu/run"
+    run.mkdir(parents=True)
+    (run / "é\n.csv").write_text(text)
+    (run.parent / "empty").mkdir()
+    return course
+
+
+@pytest.fixture
+def full(fresh_course):
+    shutil.rmtree(fresh_course)
+    return fill(fresh_course, "new")
+
+
+def parts(course):
+    """All files and folders of what a backup holds, databases as SQL."""
+    found = {}
+    for part in PARTS:
+        for path in (course / part, *(course / part).rglob("*")):
+            if path.exists():
+                found[str(path.relative_to(course))] = path.read_bytes() if path.is_file() else None
+    for name in {"gradebook.db", "on_submission/queue.sqlite"} & found.keys():
+        with closing(sqlite3.connect(course / name)) as database:
+            found[name] = list(database.iterdump())
+    return found
+
+
+def lab(command, *arguments):
+    done = CliRunner().invoke(command, [str(each) for each in arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+def test_it_is_put_back_as_it_was(full, tmp_path):
+    before = parts(full)
+    os.symlink("/etc/passwd", full / "submitted/ada/01_single_gpu/link")
+    os.symlink("/etc", full / "submitted/eve\x1b")
+    os.mkfifo(full / "submitted/ada/01_single_gpu/pipe")
+    os.link(full / "submitted/ada/01_single_gpu/run/é\n.csv", full / "submitted/ada/01_single_gpu/same")
+    done = lab(backup, tmp_path / "b.tar.gz", "--course", full)
+    assert done.exit_code == 0, done.output
+    assert done.output.count("left out") == 3 and "\x1b" not in done.output
+    assert (tmp_path / "b.tar.gz").stat().st_mode & 0o777 == 0o600
+    assert lab(restore, tmp_path / "b.tar.gz", "--course", tmp_path / "empty").exit_code == 0
+    same = {"submitted/ada/01_single_gpu/same": b"new"}
+    assert parts(tmp_path / "empty") == before | same
+    assert (tmp_path / "empty/grading_secret").stat().st_mode & 0o777 == 0o600
+    assert "is there already" in lab(backup, tmp_path / "b.tar.gz", "--course", full).output
+
+
+def test_a_database_is_copied_between_two_changes(full, tmp_path):
+    with closing(sqlite3.connect(full / "gradebook.db", isolation_level=None)) as writer:
+        writer.executescript("PRAGMA journal_mode=WAL; UPDATE a SET n = 1; UPDATE b SET n = 1")  # not in the file yet
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("UPDATE a SET n = 2")
+        back_up(full, tmp_path / "b")
+        writer.execute("COMMIT")
+    assert put_back(tmp_path / "b", full, replace=True)
+    with closing(sqlite3.connect(full / "gradebook.db")) as database:
+        assert database.execute("SELECT a.n, b.n FROM a, b").fetchone() == (1, 1)
+
+
+def killed_at(step, work):
+    """Do `work` in a process that is killed at its step-th call for a file or a database; whether it was."""
+    if (child := os.fork()) == 0:
+        left = iter(range(step, -1, -1))
+
+        def watch(event, arguments):
+            steps = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "sqlite3.connect")
+            if event in steps and next(left) == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            sys.addaudithook(watch)
+            work()
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_a_backup_that_is_killed_leaves_none(full, tmp_path):
+    to = tmp_path / "b.tar.gz"
+    for step in count():
+        if not killed_at(step, lambda: back_up(full, to)):
+            break
+        if to.exists():  # the rename was its last step but the removal of its folder
+            put_back(to, full, replace=True)
+            to.unlink()
+    assert step > 20 and to.exists()
+
+
+def test_a_restoration_that_is_killed_mixes_nothing_and_can_be_repeated(full, tmp_path):
+    archive, wanted = tmp_path / "b.tar.gz", parts(full)
+    back_up(full, archive)
+    course = tmp_path / "other"
+    old = parts(fill(course, "old"))
+    ends = set()
+    for step in count():
+        shutil.rmtree(course)
+        fill(course, "old")
+        if not killed_at(step, lambda: put_back(archive, course, replace=True)):
+            break
+        found = parts(course)
+        ends.add("old" if found == old else "new" if found == wanted else "none")
+        assert found in (old, wanted) or "gradebook.db" not in found
+        put_back(archive, course, replace=True)
+        assert parts(course) == wanted
+    assert ends == {"old", "none", "new"} and parts(course) == wanted
+
+
+def packed(*members, end=None):
+    """A tar.gz of (name, what, …): bytes, or a type with where it links to."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as tar:
+        for name, what in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(what, bytes):
+                info.size = len(what)
+                tar.addfile(info, io.BytesIO(what))
+            else:
+                info.type, info.linkname = what
+                tar.addfile(info)
+    return data.getvalue()[:end]
+
+
+def flipped(data, at):
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+NO_BACKUPS = {
+    "a link": packed(("submitted/x", (tarfile.SYMTYPE, "/etc"))),
+    "a hard link": packed(("submitted/x", (tarfile.LNKTYPE, "gradebook.db"))),
+    "a pipe": packed(("submitted/x", (tarfile.FIFOTYPE, ""))),
+    "upwards": packed(("submitted/../../x", b"x")),
+    "absolute": packed(("/tmp/x", b"x")),
+    "another file": packed(("nbgrader_config.py", b"x")),
+    "no gradebook": packed(("grading_secret", b"x")),
+    "a gradebook that is none": packed(("gradebook.db", b"x" * 5000)),
+    "cut": packed(("gradebook.db", b"x" * 5000), end=-9),
+    "without its end": packed(("gradebook.db", b""), end=-1),
+    "another checksum": flipped(packed(("gradebook.db", b"")), -6),
+    "no archive": b"x" * 2000,
+    "no tar": gzip.compress(b"x" * 2000),
+}
+
+
+@pytest.mark.parametrize("what", NO_BACKUPS)
+def test_what_is_no_backup_changes_nothing(full, tmp_path, what):
+    (tmp_path / "b").write_bytes(NO_BACKUPS[what])
+    before, names = parts(full), sorted(os.listdir(full))
+    done = lab(restore, tmp_path / "b", "--course", full, "--replace")
+    assert done.exit_code == 1 and done.output.startswith("Error: ") and done.output.count("\n") == 1, done.output
+    assert parts(full) == before and sorted(os.listdir(full)) == names
+
+
+def test_what_is_there_is_kept_with_its_journals(full, tmp_path):
+    back_up(full, tmp_path / "b")
+    done = lab(restore, tmp_path / "b", "--course", full)
+    assert done.exit_code == 1 and "--replace" in done.output
+    (full / "extensions.csv").write_text("later")
+    (full / "gradebook.db-wal").write_text("later")
+    aside = put_back(tmp_path / "b", full, replace=True)
+    assert (full / "extensions.csv").read_text() == "new" and not (full / "gradebook.db-wal").exists()
+    assert (aside / "extensions.csv").read_text() == (aside / "gradebook.db-wal").read_text() == "later"
+
+
+def test_root_does_not_write_into_another_account_s_course(full, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: full.stat().st_uid + 1)
+    for work in (lambda: back_up(full, tmp_path / "b"), lambda: put_back(tmp_path / "b", full, True)):
+        with pytest.raises(CourseError, match="runuser"):
+            work()
+
+
+def test_another_kind_of_database_is_named(full, tmp_path):
+    with open(full.parent / "nbgrader_config.py", "a") as file:
+        file.write('c.CourseDirectory.db_url = "postgresql://u:secret@db/course"\n')
+    with pytest.raises(CourseError, match="in postgresql;"):
+        back_up(full, tmp_path / "b")
