@@ -126,7 +126,15 @@ def test_untested_weights_and_a_training_that_was_none_are_left_out(board):
 
 
 def test_nicknames_are_one_s_own_and_can_be_switched_off(board, fresh_course):
-    wanted = {"ada": "Grace <b>", "bob": "Turing", "eve": "ＢＯＢ", "mia": "turing", "zoe": "=1+1", "low": "Weak", "off": "Rude"}
+    wanted = {
+        "ada": "Grace <b>",
+        "bob": "Turing",
+        "eve": "ＢＯＢ",
+        "mia": "turing",
+        "zoe": "=1+1",
+        "low": "Weak",
+        "off": "Rude",
+    }
     for student, text in wanted.items():
         folder = fresh_course / "submitted" / student / LAB
         folder.mkdir(parents=True)
