@@ -7,8 +7,8 @@ is the grader's.
 A rubric may ask for a GPU. The run then has one that no other submission has meanwhile. Before it, CUDA is started in a
 sandbox without a submission: what fails there is not this student's doing.
 
-A student's code writes the files of the run, its number of images included. What it cannot change is the grader's clock.
-The clock is therefore the measure of work, in steps of a reference training that the grader times just before, on the
+A student's code writes the files of the run, its number of images included. It cannot change the grader's clock, which
+is therefore the measure of work, in steps of a reference training that the grader times just before, on the
 same cores and in a sandbox without a submission.
 """
 
@@ -49,7 +49,7 @@ def start(student, given, outside):
 """
 
 
-# Median seconds of a step on 128 images. With ten classes and the lab's network it is the step of the lab's own training.
+# Median seconds of a training step of the lab's network on 128 images
 REFERENCE_STEP = (
     DRIVER
     + """

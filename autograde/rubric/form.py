@@ -128,7 +128,7 @@ class Rerun(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Baseline(Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of the leaderboard that no student has: its accuracy, and its work in reference steps where that is known."""
+    """A row of the leaderboard that is no student's; its work in reference steps, where that is known."""
 
     name: Text
     accuracy: Fraction
@@ -173,7 +173,7 @@ class Rubric:
 
     @property
     def criteria_digest(self) -> str:
-        """SHA-256 of everything but the points and the leaderboard: if it is the same, the same submission meets the same criteria."""
+        """SHA-256 of all but points and leaderboard: if it is the same, the same submission meets the same criteria."""
         exercises = tuple(replace(each, points=dict.fromkeys(each.points, 0)) for each in self.exercises)
         runs = tuple(
             replace(run, max_points=0, criteria=tuple(replace(each, points=0) for each in run.criteria))

@@ -256,7 +256,7 @@ def test_no_forged_or_copied_run_is_on_the_leaderboard(batch):
     assert done.returncode == 0, done.stderr
     table = (batch.world.course / "exports" / "leaderboard_01.csv").read_text()
     ranked = {row["student_id"] for row in csv.DictReader(io.StringIO(table))}
-    # Whose run is worth nothing, or is another's: of all exhibits some hand in an honest run, and only these may be here.
+    # Some exhibits hand in an honest run beside what they try; only these may be here.
     run, bad = CELLS["run"], {"forged", "escape", "copy"}
     honest = {each.student for each in batch.exhibits if each.points[run] != 0 and not each.flags & bad}
     assert {"mia", "zoe"} <= ranked <= honest | set(HONEST_STUDENTS)

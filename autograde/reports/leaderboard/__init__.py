@@ -37,7 +37,7 @@ LEAST_WORK = 0.1  # of the smallest baseline's: less is trained weights brought 
 
 @dataclass(frozen=True)
 class Entry:
-    """One row: a student's figures, or a baseline's, whose `student` is empty. `late` is not ranked; `steps` may be unknown.
+    """One row: a student's figures, or a baseline's, whose `student` is empty. A late one is not ranked.
 
     `rank` is that in the ranking that the row is of; `submitted` and `tie` order equal figures.
     """
@@ -156,7 +156,7 @@ def _ranked(entries: Iterable[Entry], order) -> tuple[Entry, ...]:
 
 
 def nickname(submission: Path) -> str:
-    """The nickname in ``submitted/STUDENT/LAB``; empty where there is none that can be shown. Never raises for its content."""
+    """The nickname in ``submitted/STUDENT/LAB``; empty if there is none or it cannot be shown. Never raises for it."""
     try:
         folder = open_submission(submission)
         try:
@@ -172,7 +172,7 @@ def nickname(submission: Path) -> str:
 
 
 def _names(entries: Sequence[Entry], wanted: Mapping[str, str], taken: Iterable[str]) -> dict[str, str]:
-    """The name of each entry: a nickname that is nobody else's, neither account nor baseline; else a number, by place."""
+    """Each student's name: a nickname that is nobody else's, no account and no baseline; else a number, by place."""
     names, anonymous = {}, 0
     used = {unicodedata.normalize("NFKC", name).casefold() for name in taken}
     for entry in sorted(entries, key=lambda each: (each.submitted or datetime.max, each.tie)):
