@@ -6,6 +6,10 @@ is the grader's.
 
 A rubric may ask for a GPU. The run then has one that no other submission has meanwhile. Before it, CUDA is started in a
 sandbox without a submission: what fails there is not this student's doing.
+
+A student's code writes the files of the run, its number of images included. It cannot change the grader's clock, which
+is therefore the measure of work, in steps of a reference training that the grader times just before, on the
+same cores and in a sandbox without a submission.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from autograde.grading.evidence import LIMITS
 from autograde.grading.executed_cells import cells_to_run
+from autograde.grading.networks import DRIVER, NETWORKS
 from autograde.rubric.form import Execution as ExecutionRules
 from autograde.rubric.verdict import Flag
 from autograde.sandbox.bubblewrap import SandboxError
@@ -44,13 +49,41 @@ def start(student, given, outside):
 """
 
 
+# Median seconds of a training step of the lab's network on 128 images
+REFERENCE_STEP = (
+    DRIVER
+    + """
+
+def step(student, given, outside):
+    import statistics
+    import time
+    from course_lib.training.precision import accelerate_model
+    device = given["device"]
+    model = accelerate_model(build(student, given["network"], given), device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    images, labels = torch.rand(128, given["channels"], 32, 32, device=device), torch.arange(128, device=device) % 10
+    times = []
+    for _ in range(15):
+        begun = time.perf_counter()
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times[5:])
+"""
+)
+
+
 @dataclass(frozen=True)
 class Ran:
-    """The result of a grading run: its files, its seconds, and flags."""
+    """The result of a grading run: its files, its seconds, flags, and the seconds of a reference step."""
 
     files: RunFiles
     seconds: float
     flags: list[Flag]
+    step_seconds: float | None = None
 
 
 def rerun(context: GradingContext, repaired: RepairedNotebook) -> Ran:
@@ -75,6 +108,7 @@ def rerun(context: GradingContext, repaired: RepairedNotebook) -> Ran:
         gpu = held.enter_context(one_gpu()) if rules.gpu else None
         if gpu is not None:
             _check(gpu, context)
+        step_seconds = _reference_step(context, gpu) if context.rubric.leaderboard else None
         started = time.monotonic()
 
         def once(share: float) -> tuple[list[dict[str, Any]], float, dict[str, bytes | None]]:
@@ -105,7 +139,28 @@ def rerun(context: GradingContext, repaired: RepairedNotebook) -> Ran:
             files[name] = EvidenceError(f"the grader's own run of the notebook left no {name}{why}")
         else:
             files[name] = content
-    return Ran(files, seconds, flags)
+    return Ran(files, seconds, flags, step_seconds)
+
+
+def _reference_step(context: GradingContext, gpu: Gpu | None) -> float | None:
+    """Seconds of a step of the reference training; None where it cannot be measured."""
+    kind, _, name = context.rubric.runs[0].model.network.partition(":")
+    if kind != "course_lib" or NETWORKS[name].text:
+        return None
+    numbers = {number: default for number, (default, _, _) in NETWORKS[name].numbers.items()}
+    given = {"network": name, "numbers": numbers, "classes": 10, "channels": 3, "device": "cuda" if gpu else "cpu"}
+    cores = available_cores()
+    limits = Limits(seconds=300.0, processors=cores, memory_bytes=int(context.rubric.rerun.memory_gib * (1 << 30)))
+
+    def measure(share: float) -> dict[str, Any]:
+        with context.warm.execute(limits, threads=cores, gpu=gpu) as execution:
+            return execution.call(REFERENCE_STEP, "step", given)[0]
+
+    try:
+        seconds = in_turn(measure, share=1.0).get("value")
+    except Exceeded:
+        return None
+    return seconds if isinstance(seconds, float) and seconds > 0 else None
 
 
 def _check(gpu: Gpu, context: GradingContext) -> None:

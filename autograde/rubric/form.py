@@ -13,8 +13,19 @@ Text = Annotated[str, Meta(min_length=1)]
 Points = Annotated[float, Meta(ge=0, le=1e6)]
 Count = Annotated[int, Meta(ge=1)]
 Positive = Annotated[float, Meta(gt=0, le=1e12)]
+Fraction = Annotated[float, Meta(gt=0, le=1)]
 
-__all__ = ["Criterion", "Execution", "Exercise", "ModelEvidence", "Rerun", "Rubric", "RunEvidence"]
+__all__ = [
+    "Baseline",
+    "Criterion",
+    "Execution",
+    "Exercise",
+    "Leaderboard",
+    "ModelEvidence",
+    "Rerun",
+    "Rubric",
+    "RunEvidence",
+]
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,22 @@ class Rerun(Struct, frozen=True, forbid_unknown_fields=True):
     gpu: bool = False  # whether the sandbox has a GPU, one that no other submission has meanwhile
 
 
+class Baseline(Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of the leaderboard that is no student's; its work in reference steps, where that is known."""
+
+    name: Text
+    accuracy: Fraction
+    steps: Positive | None = None
+
+
+class Leaderboard(Struct, frozen=True, forbid_unknown_fields=True):
+    """The accuracy to which work is counted, and the rows to compare with."""
+
+    target: Fraction
+    in_a_row: Count = 1  # epochs that must reach the target
+    baselines: tuple[Baseline, ...] = ()
+
+
 @dataclass(frozen=True)
 class Rubric:
     """How a lab is graded."""
@@ -129,6 +156,7 @@ class Rubric:
     exercises: tuple[Exercise, ...] = ()
     execution: Execution = field(default_factory=Execution)
     rerun: Rerun | None = None
+    leaderboard: Leaderboard | None = None  # ``lab leaderboard`` ranks labs that have one
     digest: str = ""
 
     @property
@@ -145,13 +173,13 @@ class Rubric:
 
     @property
     def criteria_digest(self) -> str:
-        """SHA-256 of everything but the points: if it is the same, the same submission meets the same criteria."""
+        """SHA-256 of all but points and leaderboard: if it is the same, the same submission meets the same criteria."""
         exercises = tuple(replace(each, points=dict.fromkeys(each.points, 0)) for each in self.exercises)
         runs = tuple(
             replace(run, max_points=0, criteria=tuple(replace(each, points=0) for each in run.criteria))
             for run in self.runs
         )
-        unweighted = replace(self, exercises=exercises, runs=runs, digest="")
+        unweighted = replace(self, exercises=exercises, runs=runs, leaderboard=None, digest="")
         return hashlib.sha256(repr(unweighted).encode()).hexdigest()
 
     @property

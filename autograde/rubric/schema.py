@@ -18,6 +18,7 @@ from autograde.rubric.form import (
     Criterion,
     Execution,
     Exercise,
+    Leaderboard,
     ModelEvidence,
     Points,
     Rerun,
@@ -93,6 +94,7 @@ class _File(Struct, forbid_unknown_fields=True, kw_only=True):
     execution: Execution = Execution()
     exercises: dict[str, Any] = {}
     rerun: Rerun | None = None
+    leaderboard: Leaderboard | None = None
     run: list[dict[str, Any]] = []
 
 
@@ -147,6 +149,8 @@ def load_rubric(path: Path) -> Rubric:
         raise fail("[[run]] needs mode 'evidence': the grader runs the notebook again, and no program")
 
     runs = _runs(file, whole, fail)
+    if file.leaderboard is not None and file.model is None:
+        raise fail("[leaderboard] needs [model]: it ranks what the grader measures of the weights")
     exercises = tuple(_exercise(file.lab, name, points, fail) for name, points in file.exercises.items())
     if twice := _twice([*(run.cell for run in runs), *(exercise.cell for exercise in exercises)]):
         raise fail(f"cell {twice!r} is there twice")
@@ -158,6 +162,7 @@ def load_rubric(path: Path) -> Rubric:
         exercises=exercises,
         execution=file.execution,
         rerun=file.rerun,
+        leaderboard=file.leaderboard,
         digest=hashlib.sha256((text + repr(runs)).encode()).hexdigest(),  # criteria may be of another file
     )
 

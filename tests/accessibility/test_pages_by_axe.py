@@ -18,10 +18,12 @@ from autograde.reports.answers import Answer, Question
 from autograde.reports.answers.page import answers_page
 from autograde.reports.course import CourseResults, course_page
 from autograde.reports.export.scores import LabScores, StudentScore
+from autograde.reports.leaderboard import Board, Entry, board_page
 from autograde.reports.reading.page import render
 from autograde.reports.report import write_report
 from autograde.reports.report.pages import Compared, environment, similarity_page
 from autograde.reports.similarity.comparison import AnswerMatch, Fragment, Pair, Similarity
+from autograde.rubric.schema import find_rubric
 from autograde.rubric.verdict import Flag, RunSummary
 
 pytestmark = pytest.mark.browser
@@ -95,6 +97,13 @@ def test_all_answers_and_the_course(found, tmp_path):
     page = course_page(CourseResults(labs, datetime(2026, 11, 26)), {f"{LAB}.html", f"{LAB}/ada.html"})
     (tmp_path / "course.html").write_text(page)
     assert found(tmp_path / "answers.html", tmp_path / "course.html") == {}
+
+
+def test_the_leaderboard(found, tmp_path):
+    rows = (Entry("Grace", "ada", 0.9, 0.01, 900.0, rank=1), Entry("reference", "", 0.8, steps=1000.0))
+    page = tmp_path / "leaderboard.html"
+    page.write_text(board_page(find_rubric("12"), Board(rows, rows, ())))
+    assert found(page) == {}
 
 
 def test_the_feedback_of_a_lab(found, tmp_path, repository):

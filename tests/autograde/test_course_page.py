@@ -61,6 +61,13 @@ def test_those_in_trouble_come_first_and_what_nobody_has_marked_counts_neither_w
     assert [(row.student, row.missing) for row in early.rows] == [("zoë", 1), ("bob", 0), ("ada", 0)]
 
 
+def test_formgrader_s_page_of_each_submission_is_known(gradebook_of_three):
+    pages = {each.student: each.page for each in read_course(gradebook_of_three, NOW).labs[0].students}
+    with open_book(gradebook_of_three) as gradebook:
+        handed_in = {each.student_id: each.notebooks[0].id for each in gradebook.assignment_submissions(SECOND)}
+    assert handed_in and pages == dict.fromkeys(pages) | handed_in
+
+
 def test_an_extension_is_waited_for(gradebook_of_three):
     (gradebook_of_three / "extensions.csv").write_text(f"student,lab,days\nada,{SECOND},9\n")
     missing = []

@@ -51,9 +51,9 @@ QUICK = ("title", "parameters", "setup", "data", "loaders", "network", "experime
 
 
 @pytest.fixture
-def rubric(tmp_path):
+def rubric(tmp_path, request):
     path = tmp_path / f"{LAB}.toml"
-    path.write_text(RUBRIC)
+    path.write_text(RUBRIC + getattr(request, "param", ""))
     return load_rubric(path)
 
 
@@ -81,6 +81,27 @@ def test_the_grader_s_own_run_is_judged_and_the_submitted_one_is_not_looked_at(j
     assert verdict.runs[0].epochs == 1 and verdict.runs[0].final_accuracy < 0.9
     assert verdict.runs[0].data_name == "fashion-mnist-small" and verdict.flags == ()
     assert 0 < verdict.runs[0].seconds < verdict.seconds
+
+
+RANKED = """
+[model]
+network = "course_lib:wide_resnet_standardised"
+datasets = ["fashion-mnist-small"]
+images = 200
+tolerance = 0.5
+
+[leaderboard]
+target = 0.85
+"""
+
+
+@pytest.mark.parametrize("rubric", [RANKED], indirect=True)
+def test_work_is_measured_by_the_grader_s_clock_and_kept(judge, make_run):
+    verdict = judge(solved_notebook(), run=make_run([0.99] * 8))
+    (run,) = verdict.runs
+    assert run.held_out_images == 200 and run.step_seconds > 0
+    # The clock is outside of the sandbox: it has the training in it, and is itself a part of the whole grading.
+    assert run.seconds < run.grader_seconds < verdict.seconds
 
 
 @pytest.mark.slow

@@ -2,11 +2,14 @@
 
 import os
 from dataclasses import asdict, fields, replace
+from urllib.parse import unquote
 
 import pytest
 from fake_class import FINAL, LAB, RUN, UPDATE, Page, verdict
 
 import autograde.reports.report as report
+from autograde.gradebook.scores import LabPoints
+from autograde.reports.export.scores import StudentScore
 from autograde.reports.report import ReportError, write_report
 from autograde.rubric.verdict import CriterionResult, Flag, RunSummary, verdict_path
 
@@ -57,6 +60,26 @@ def test_students_lead_to_their_neighbours_and_back_to_the_class(two_labs):
     assert [link["href"] for link in pages["bob"].all("a")][:3] == [f"../page.html#{LAB}", "ada.html", "eve.html"]
     assert [link["href"] for link in pages["ada"].all("a")][:2] == [f"../page.html#{LAB}", "bob.html"]
     assert not pages["eve"].all("a", rel="next") and not pages["ada"].all("a", rel="prev")
+
+
+def test_links_lead_to_the_code_and_to_formgrader(two_labs, monkeypatch):
+    scores = {"ada": StudentScore("ada", None, None, None, True, page="1f&2")}
+    monkeypatch.setattr(report, "_in_gradebook", lambda course, rubric: (LabPoints(6, 4, 0, 5), scores, []))
+    files = [two_labs / "autograded" / "ada" / LAB / f"{LAB}.ipynb", two_labs / "feedback" / "ada" / LAB / f"{LAB}.html"]
+    for path in files:
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    for address in (None, "/services/deep/"):
+        if address:
+            monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", address)
+        _, pages = pages_of(two_labs, verdict("ada"), verdict("bob"))
+        links = [link["href"] for link in pages["ada"].all("a")][2:5]
+        assert [(pages["ada"].path.parent / unquote(link)).resolve() for link in links[:2]] == files
+        assert links[2] == (address or "http://localhost:8888/") + "formgrader/submissions/1f%262/"
+    assert not pages["bob"].all("nav", **{"aria-label": "Submission"})
+    (two_labs.parent / "nbgrader_config.py").write_text("c.ReportLinks.jupyter = 'https://hub.example.org/x'\n")
+    _, pages = pages_of(two_labs, verdict("ada"))
+    assert pages["ada"].all("a", href="https://hub.example.org/x/formgrader/submissions/1f%262/")
 
 
 def test_without_a_run_or_a_sandbox_the_page_says_so(two_labs):

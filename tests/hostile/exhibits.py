@@ -164,6 +164,9 @@ kind = "held_out_accuracy"
 points = 5
 description = "The submitted weights reach 0.8"
 threshold = 0.8
+
+[leaderboard]
+target = 0.85
 """
 
 

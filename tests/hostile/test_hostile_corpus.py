@@ -249,3 +249,19 @@ def test_no_cell_of_the_table_is_a_formula(batch):
     for row in rows:
         assert len(row) == len(rows[0])
         assert not any(re.match(r"[=+@\t\r]|-[^0-9]", cell) or "<" in cell for cell in row)
+
+
+def test_no_forged_or_copied_run_is_on_the_leaderboard(batch):
+    done = batch.command("lab", "leaderboard", "1", "--course", batch.world.course, "--rubrics", batch.root / "rubrics")
+    assert done.returncode == 0, done.stderr
+    table = (batch.world.course / "exports" / "leaderboard_01.csv").read_text()
+    ranked = {row["student_id"] for row in csv.DictReader(io.StringIO(table))}
+    # Some exhibits hand in an honest run beside what they try; only these may be here.
+    run, bad = CELLS["run"], {"forged", "escape", "copy"}
+    honest = {each.student for each in batch.exhibits if each.points[run] != 0 and not each.flags & bad}
+    assert {"mia", "zoe"} <= ranked <= honest | set(HONEST_STUDENTS)
+    # Whose file ada's is, nobody can say from the two.
+    copied = any(each.student == "somebody-elses-weights" for each in batch.exhibits)
+    assert ("ada" in ranked) != copied
+    page = (batch.world.course / "reports" / "leaderboard_01.html").read_text()
+    assert not any(student in page for student in batch.verdicts) and not re.search("<(script|img|iframe)", page)

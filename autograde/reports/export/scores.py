@@ -34,6 +34,7 @@ class StudentScore:
     unread: int = 0  # answers that have no mark yet, neither ours nor a person's
     unread_points: float = 0.0  # what these are worth together
     lms_user_id: str | None = None
+    page: str | None = None  # formgrader's name of the submission's page
 
     @property
     def score(self) -> float:
@@ -109,10 +110,14 @@ def read_scores(course: Path, lab: str) -> LabScores:
         except ExtensionError as error:
             raise CourseError(str(error)) from None
         submissions = {submission.student_id: submission for submission in gradebook.assignment_submissions(lab)}
-        unread = _unread(gradebook, lab)
+        unread, pages = _unread(gradebook, lab), _pages(gradebook, lab)
         students = tuple(
             _student(
-                student, submissions.get(student.id), extensions.get(student.id), *unread.get(student.id, (0, 0.0))
+                student,
+                submissions.get(student.id),
+                extensions.get(student.id),
+                *unread.get(student.id, (0, 0.0)),
+                pages.get(student.id),
             )
             for student in gradebook.students
         )
@@ -137,8 +142,19 @@ def _unread(gradebook: Gradebook, lab: str) -> dict[str, tuple[int, float]]:
     return {student: (count, float(points)) for student, count, points in query}
 
 
+def _pages(gradebook: Gradebook, lab: str) -> dict[str, str]:
+    """The id of each student's notebook, by which formgrader's page of a submission is found."""
+    query = (
+        gradebook.db.query(SubmittedAssignment.student_id, SubmittedNotebook.id)
+        .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+        .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+        .filter(Assignment.name == lab)
+    )
+    return dict(map(tuple, query))
+
+
 def _student(
-    student, submission, extension: Extension | None, unread: int = 0, unread_points: float = 0.0
+    student, submission, extension: Extension | None, unread: int, unread_points: float, page: str | None
 ) -> StudentScore:
     person = (student.id, student.last_name, student.first_name, student.email)
     if submission is None:
@@ -156,4 +172,5 @@ def _student(
         extension=extension,
         unread=unread,
         unread_points=unread_points,
+        page=page,
     )

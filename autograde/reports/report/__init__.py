@@ -69,13 +69,22 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
             path = out.parent / f"{rubric.lab}_similarity.html"
             pages[path] = page
             similarity[rubric.lab] = quote(path.name)  # a name with a colon in it would be read as a scheme
+    jupyter = _jupyter(course)
     common = {"written": datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"), "several_labs": len(results) > 1}
     for lab in results:
         students = [verdict.student for verdict in lab.verdicts]
         neighbours = zip([None, *students[:-1]], [*students[1:], None], strict=True)
         for verdict, (before, after) in zip(lab.verdicts, neighbours, strict=True):
-            pages[out.parent / lab.rubric.lab / f"{verdict.student}.html"] = jinja.get_template("student.html").render(
-                common, lab=lab, verdict=verdict, class_page=f"../{quote(out.name)}", before=before, after=after
+            path = out.parent / lab.rubric.lab / f"{verdict.student}.html"
+            links = _submission_links(lab, verdict.student, course, path.parent, jupyter)
+            pages[path] = jinja.get_template("student.html").render(
+                common,
+                lab=lab,
+                verdict=verdict,
+                class_page=f"../{quote(out.name)}",
+                before=before,
+                after=after,
+                links=links,
             )
     pages[out] = jinja.get_template("page.html").render(common, labs=results, similarity=similarity)
     path = out
@@ -89,6 +98,29 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
     except OSError as error:
         raise ReportError(f"{path} cannot be written ({error.strerror}); choose another place with -o FILE") from None
     return out
+
+
+def _jupyter(course: Path) -> str:
+    """The address of the Jupyter server that has formgrader, with a slash at its end."""
+    # A hub tells its servers their own address; the course's service passes it to the terminal.
+    address = os.environ.get("JUPYTERHUB_SERVICE_PREFIX") or "http://localhost:8888/"
+    with suppress(CourseError):  # as in `_in_gradebook`
+        address = str(nbgrader_settings(course).get("ReportLinks", {}).get("jupyter", address))
+    return address.rstrip("/") + "/"
+
+
+def _submission_links(
+    lab: ClassResults, student: str, course: Path, folder: Path, jupyter: str
+) -> list[tuple[str, str]]:
+    """Text and address of what there is of a submission to read; `folder` is that of the page."""
+    name = lab.rubric.lab
+    files = {"Notebook": ("autograded", f"{name}.ipynb"), "Feedback, with the code": ("feedback", f"{name}.html")}
+    paths = {text: course / step / student / name / file for text, (step, file) in files.items()}
+    links = [(text, quote(os.path.relpath(path, folder))) for text, path in paths.items() if path.is_file()]
+    score = lab.in_gradebook.get(student)
+    if score is not None and score.page:
+        links.append(("Formgrader", f"{jupyter}formgrader/submissions/{quote(score.page)}/"))
+    return links
 
 
 def _results(rubric: Rubric, course: Path, jinja: Environment) -> tuple[ClassResults, str | None]:
