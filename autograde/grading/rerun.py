@@ -92,7 +92,11 @@ def rerun(context: GradingContext, repaired: RepairedNotebook) -> Ran:
     Raises `SandboxError`: the rubric asks for a GPU, and there is none or CUDA does not start on it.
     """
     rules = context.rubric.rerun
-    everything = tuple(cell.id for cell in repaired.notebook.cells if cell.cell_type == "code")
+    everything = tuple(
+        cell.id
+        for cell in repaired.notebook.cells
+        if cell.cell_type == "code" and not cell.metadata.get("nbgrader", {}).get("grade")  # a sandbox has no checks
+    )
     parameters: dict[str, Any] = {**rules.parameters, "output_dir": FOLDER}
     cells = cells_to_run(repaired, ExecutionRules(run=everything, parameters=parameters))
     limits = Limits(

@@ -7,8 +7,10 @@ import resource
 import shutil
 import socket
 import stat
+import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +22,18 @@ from course_lib.runs.cli import lab
 from course_lib.runs.run_lab import run_lab
 from course_lib.runs.sweep.command import sweep
 from course_lib.system import extras, hardware
-from course_lib.system.doctor import Finding, as_json, as_text, examine, gpus, machine, network, programs, software
+from course_lib.system.doctor import (
+    Finding,
+    as_json,
+    as_text,
+    examine,
+    gpus,
+    machine,
+    network,
+    programs,
+    report,
+    software,
+)
 from course_lib.system.doctor import data as data_checks
 from course_lib.system.mpi_command import MpiCommand
 from data_prep.cli import data as data_command
@@ -439,3 +452,14 @@ def test_every_check_runs_here():
     assert {"python", "packages", "cores", "memory", "/dev/shm", "data", "network", "mpi"} <= {
         f.check for f in findings
     }
+
+
+def test_a_check_of_a_package_that_is_hidden_is_left_out(monkeypatch):
+    """The grader's sandbox shows the entry points of the environment, and no grader; a lab's first cell asks the doctor."""
+    points = [EntryPoint(name, f"{name}:check", "lab.doctor") for name in ("no_such_package_here", "made_up")]
+    made_up = ModuleType("made_up")
+    made_up.check = lambda: [Finding("made-up", "fine", "is there")]
+    monkeypatch.setitem(sys.modules, "made_up", made_up)
+    monkeypatch.setattr(report, "CHECKS", ())
+    monkeypatch.setattr(report, "entry_points", lambda group: points)
+    assert [finding.check for finding in examine()] == ["made-up"]
