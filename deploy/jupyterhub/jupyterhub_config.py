@@ -179,9 +179,8 @@ if course["grade_on_submission"]:
             "user": course["account"],
             "cwd": course["folder"],
             "environment": as_course,
-            "command": [
-                *(str(environment / "bin" / "python"), "-m", "autograde", "serve"),
-                *course["grade_on_submission"],
+            "command": [  # not `python -m`: that would run the checkout's grader, and `lab grade` the installed one
+                *(str(environment / "bin" / "lab"), "serve", *course["grade_on_submission"]),
                 *(("--metrics", course["metrics"]) if course["metrics"] else ()),
             ],
         }

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import random
 import shutil
 import signal
 import sys
@@ -28,6 +29,7 @@ from autograde.grading.grading_context import GradingContext, course_secret, sou
 from autograde.reports.reading import feedback
 from autograde.rubric.schema import find_rubric
 from autograde.rubric.verdict import load_verdict, verdict_path
+from autograde.submission.regrade_request import RegradeRequest, regrade_requests
 
 MINUTE, DAY = 60.0, 86400.0
 NOTHING = "c.GradeOnSubmission.feedback = 'none'"  # and no due date: no pages are made
@@ -136,6 +138,20 @@ def test_submitted_by_stock_nbgrader_it_is_graded_and_stock_nbgrader_fetches_the
     assert len(class_.listed("ada")) == 2 and class_.listed("ada")[-1]["has_exchange_feedback"]
 
 
+def test_a_request_for_a_regrade_does_not_replace_the_work_it_is_about(exchange, serve, executed):
+    """After the deadline it would be late."""
+    class_ = exchange(NOTHING, "c.GradeOnSubmission.minutes_apart = 0.0")
+    class_.submit("ada", other(0))
+    serve()
+    asks = class_.submit("ada", other(0), **{"regrade.txt": "check-train-step: look again"})
+    service = serve()
+    assert state(service, asks) == "refused" and "asks for a regrade" in service.queue.of("refused")[0].reason
+    place = class_.course / "submitted" / "ada" / LAB
+    assert regrade_requests(place) == [RegradeRequest("check-train-step", "look again")]
+    work = class_.submit("ada", other(1), **{"regrade.txt": "check-train-step: look again"})
+    assert state(serve(), work) == "graded" and len(times(executed)) == 2
+
+
 # --- killed ------------------------------------------------------------------------------------------------------------
 
 
@@ -203,6 +219,45 @@ def test_killed_at_any_moment_it_grades_each_once_and_loses_none(exchange, serve
         assert all(each["has_exchange_feedback"] == pages for each in class_.listed(student)), student
     with open_book(class_.course) as gradebook:
         assert len(gradebook.assignment_submissions(LAB)) == handed_in - 1
+
+
+@pytest.mark.slow
+def test_thirty_kills_at_random_moments_lose_none_and_grade_none_twice(exchange, serve, executed):
+    chance = random.Random(seed := time.time_ns())
+    print(f"seed {seed}")
+    class_ = exchange("c.GradeOnSubmission.minutes_apart = 0.0")
+
+    def started(student, number):
+        newest[student] = class_.submit(student, other(number))
+        child = os.fork()
+        if not child:
+            try:
+                feedback._server._process = None  # one of its own
+                serve(again=True)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return child
+
+    newest, begin = {}, time.monotonic()
+    os.waitpid(started("first", 0), 0)
+    seconds, kills, number = time.monotonic() - begin, 0, 0
+    while kills < 30:
+        number += 1
+        child = started(f"s{number // 2}", number)
+        time.sleep(chance.uniform(0, seconds))
+        os.kill(child, signal.SIGKILL)
+        kills += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    service = serve(again=True)
+    counts = Counter(states(service).values())
+    print(f"{number} starts, {counts}")
+    assert set(counts) <= {"done", "replaced"} and counts.total() == number + 1
+    assert max(times(executed).values()) == 1  # each line was written after its verdict
+    for student, folder in newest.items():
+        assert state(service, folder) == "done" and class_.listed(student)[-1]["has_exchange_feedback"]
+        assert load_verdict(verdict_path(class_.course, student, LAB)).max_score > 0
+    with open_book(class_.course) as gradebook:
+        assert len(gradebook.assignment_submissions(LAB)) == len(newest)
 
 
 # --- the limit ---------------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_grading_on_submission_is_off_until_the_site_asks_for_it(configure):
     assert [each["name"] for each in services[:-1]] == [each["name"] for each in configure().JupyterHub.services]
     formgrader, service = services[0], services[-1]
     assert service["user"] == formgrader["user"] == "course" and service["cwd"] == formgrader["cwd"]
-    assert service["command"][1:] == ["-m", "autograde", "serve", "01_single_gpu", "02_ddp"]
+    assert service["command"][1:] == ["serve", "01_single_gpu", "02_ddp"]
     assert service["environment"].items() <= formgrader["environment"].items()  # the same settings of nbgrader, and grader
     assert "url" not in service  # nobody can visit it
 
