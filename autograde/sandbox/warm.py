@@ -143,8 +143,9 @@ class WarmInterpreter:
                 "memory": int(1.25 * limits.memory_bytes),
                 "file": limits.disk_bytes // ranks,
                 "files": limits.files // ranks,
-                # The `Watch` has the verdict: in a user namespace our own processes count for the kernel, too.
-                "processes": limits.tasks + 8,
+                # The `Watch` has the verdict. The kernel counts a user's: in a user namespace our own processes, too, and
+                # as root those of another grader on this machine.
+                "processes": 2 * limits.tasks,
                 "open_files": 1024,
             },
         }
