@@ -143,8 +143,11 @@ def points(verdict: Verdict) -> dict[str, float]:
     "name", [pytest.param(name, marks=pytest.mark.slow if each.slow else ()) for name, each in EXHIBITS.items()]
 )
 def test_exhibit(batch, name):
-    exhibit = EXHIBITS[name]
-    verdict = batch.verdicts[exhibit.student]
+    assert_as_expected(EXHIBITS[name], batch.verdicts[EXHIBITS[name].student])
+
+
+def assert_as_expected(exhibit, verdict):
+    """The points, flags and reasons that the exhibit names."""
     found = points(verdict)
     lost = [result.reason for result in verdict.results if not result.passed]
     told = f"{found}\n{verdict.flags}\n" + "\n".join(dict.fromkeys(lost))
