@@ -10,7 +10,6 @@ continues where it was.
 from __future__ import annotations
 
 import fcntl
-import filecmp
 import logging
 import os
 import shutil
@@ -37,6 +36,7 @@ from autograde.gradebook.autograded import submitted_at
 from autograde.gradebook.scores import CourseError, nbgrader_settings, open_gradebook
 from autograde.rubric.verdict import Verdict, verdict_lock
 from autograde.submission.regrade_request import FILE as REGRADE
+from autograde.submission.regrade_request import only_asks
 from course_lib.runs.run_evidence.quoting import quote
 
 __all__ = ["GradeOnSubmission", "GradingService", "only_service"]
@@ -329,11 +329,10 @@ class GradingService:
             raise RefusedError("it was removed from the exchange before its turn") from None
         if submitted_at(staged) != stamp:
             raise RefusedError("timestamp.txt and the folder's name have different times")
-        asks, notebooks = staged / REGRADE, [folder / f"{row.lab}.ipynb" for folder in (staged, place)]
-        if asks.exists() and all(map(Path.is_file, notebooks)) and filecmp.cmp(*notebooks, shallow=False):
+        if only_asks(staged, place):
             # As work it would count from today on: late, perhaps. The class's report has the request.
-            asks.replace(place / REGRADE)
-            raise RefusedError("it asks for a regrade, with the notebook as it was: the submission before counts")
+            (staged / REGRADE).replace(place / REGRADE)
+            raise RefusedError("it asks for a regrade, and all else is as it was: the submission before counts")
         with verdict_lock(self.course, row.student, row.lab):
             replace_folder(staged, place, self._folder / "collected" / "old")
         return True

@@ -6,6 +6,7 @@ name of a part is about the whole lab.
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from autograde.submission.run_folder import EvidenceError, open_submission, read_plain_text
 
-__all__ = ["FILE", "RegradeRequest", "regrade_requests"]
+__all__ = ["FILE", "RegradeRequest", "only_asks", "regrade_requests"]
 
 FILE = "regrade.txt"
 LONGEST, MOST = 8_000, 20  # bytes of the file, requests in it
@@ -47,3 +48,17 @@ def regrade_requests(submission: Path) -> list[RegradeRequest]:
         os.close(folder)
     lines = filter(None, map(_LINE.fullmatch, text.splitlines()[:1000]))
     return [RegradeRequest(line["part"] or "", line["text"]) for line in lines][:MOST]
+
+
+def only_asks(submission: Path, before: Path) -> bool:
+    """Whether a submission adds nothing to the one before but a request: every other file is there, and the same."""
+    if not (submission / FILE).is_file() or (before / FILE).is_dir():
+        return False
+    new, old = (_other_files(folder) for folder in (submission, before))
+    return new == old and all(filecmp.cmp(submission / path, before / path, shallow=False) for path in new)
+
+
+def _other_files(folder: Path) -> set[Path]:
+    files = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    # The last two are nbgrader's own, and differ each time.
+    return files - {Path(FILE), Path("timestamp.txt"), Path("submission_secret.txt")}

@@ -148,8 +148,11 @@ def test_a_request_for_a_regrade_does_not_replace_the_work_it_is_about(exchange,
     assert state(service, asks) == "refused" and "asks for a regrade" in service.queue.of("refused")[0].reason
     place = class_.course / "submitted" / "ada" / LAB
     assert regrade_requests(place) == [RegradeRequest("check-train-step", "look again")]
-    work = class_.submit("ada", other(1), **{"regrade.txt": "check-train-step: look again"})
-    assert state(serve(), work) == "graded" and len(times(executed)) == 2
+    # Another notebook, or another file beside the same one, is work.
+    for number, files in ((1, {}), (1, {"notes.txt": "a run that ended later"})):
+        work = class_.submit("ada", other(number), **{"regrade.txt": "check-train-step: look again", **files})
+        assert state(serve(), work) == "graded"
+    assert len(times(executed)) == 3
 
 
 # --- killed ------------------------------------------------------------------------------------------------------------
