@@ -30,7 +30,8 @@ def test_images_per_second_are_those_of_the_step(clock):
 
 def test_a_slow_machine_makes_one_step_that_counts(clock, monkeypatch):
     steps = []
-    monkeypatch.setattr(torch.optim.SGD, "step", lambda self: steps.append(1))
+    loss = calibration.functional.cross_entropy
+    monkeypatch.setattr(calibration.functional, "cross_entropy", lambda *given: steps.append(1) or loss(*given))
     assert calibrate(0.0).images_per_second == pytest.approx(64 / 0.02)
     assert len(steps) == 2
 

@@ -120,9 +120,8 @@ FAULTS = {
         [(software, "COURSE", "no-such-course")], software.packages, ["not installed"], ["pip install"],
     ),
     "a torchvision for another torch": (
-        [("course_lib.system.torchvision_import.import_torchvision",
-          raising(RuntimeError("operator torchvision::something does not exist\nmore")))],
-        software.torchvision, ["torchvision::something"], ["together"],
+        [(software.metadata, "requires", lambda name: ["numpy", "torch (==1.13.0)"])],
+        software.torchvision, ["compiled for torch ==1.13.0"], ["together"],
     ),
     "too little memory": ([(machine, "_group_room", lambda: 0.5 * GIB)], machine.memory, ["0.5 GiB free"], ["--mem"]),
     "a container's small shared memory": (

@@ -1,11 +1,10 @@
 """Every described exercise: right answers earn everything, each mistake loses its parts, in both checks.
 
-Nothing of a mistake needs a sandbox: it is judged here, on one seed in `make test` and on 20 others in CI. Where a judgement is
-costly, CI has 3 seeds for a right answer, 1 for a wrong one, and `make test-all` 20; `make test` has the first mistake and wrong
-answer of an exercise on ranks, and none of those in a table's COSTLY. The cases of the visible check are always the same, so it
-is called once, beside the fewer seeds that judge the answer. On ranks it starts processes, which takes longest: there `make test`
-calls it for each solution, and for a wrong answer to a lab's first exercise on ranks; CI for the others.
-`test_in_the_sandbox.py` judges one right and one wrong answer of each exercise there. `tables/labNN_answers.py` says what is lost.
+Nothing of a mistake needs a sandbox: it is judged here, on one seed in `make test`, on a few others in CI, on 20 in `make test-all`.
+Where a judgement is costly, on ranks or in a table's COSTLY, `make test` judges the solution and the reference alone, and CI
+every other answer on one seed. The cases of the visible check are always the same, so it is called once, beside the fewest
+seeds. On ranks it starts processes, which takes longest: `make test` calls it there for the solution of a lab's first such
+exercise. `test_in_the_sandbox.py` judges one right and one wrong answer of each exercise. `tables/labNN_answers.py` says what is lost.
 """
 
 import contextlib
@@ -37,8 +36,7 @@ sys.path[:0] = [str(HERE), str(HERE / "tables"), str(HERE.parent / "autograde")]
 impatient = importlib.import_module("impatient")
 threaded_ranks = importlib.import_module("threaded_ranks")
 
-FEW = range(20, 21)  # none of CI's
-THREE = range(3)  # CI's for a right answer that is costly
+ONE = range(20, 21)  # none of the others'
 TABLES = {lab: importlib.import_module(f"{lab}_answers") for lab in known_labs()}
 EXERCISES = [(lab, name) for lab in known_labs() for name in exercises_of(lab)]
 LOST = {
@@ -61,30 +59,23 @@ def on_ranks(lab, name):
     return exercises_of(lab)[name].ranks > 1
 
 
-def shown_early(lab, name):
-    """Whether `make test` calls the visible check of a wrong answer."""
-    return name not in [each for each in exercises_of(lab) if on_ranks(lab, each)][1:]
-
-
-def with_seeds(names, rows, exercise_of=lambda lab, name, *_: (lab, name), soon=lambda *row: True, costly_in_ci=THREE):
-    """Parametrize with rows, each of them with several numbers of seeds; `soon`: whether `make test` has the row."""
+def with_seeds(names, rows, exercise_of=lambda lab, name, *_: (lab, name), always=False):
+    """Parametrize with rows, each of them with several numbers of seeds; `always`: `make test` has costly ones, too."""
     params = []
     for row in rows:
-        lab, name = exercise_of(*row)
-        thorough, slow = pytest.mark.thorough, pytest.mark.slow
-        classes = [(FEW, ())] * soon(*row) + (
-            [(costly_in_ci, thorough), (range(20), slow)] if costly(lab, name) else [(range(20), thorough)]
-        )
-        for seeds, marks in classes:
-            params.append(
-                pytest.param(
-                    *row,
-                    seeds,
-                    marks=marks,
-                    id=f"{'-'.join(map(str, row))}-{'one seed' if seeds == FEW else f'{len(seeds)} seeds'}",
-                )
-            )
+        late = costly(*exercise_of(*row))
+        some = range(1 if late else 5)
+        for seeds, marks in (
+            [(ONE, ())] * (always or not late) + [(some, pytest.mark.thorough), (range(20), pytest.mark.slow)]
+        ):
+            number = "one seed" if seeds == ONE else f"{len(seeds)} seeds"
+            params.append(pytest.param(*row, seeds, marks=marks, id=f"{'-'.join(map(str, row))}-{number}"))
     return pytest.mark.parametrize(f"{names}, seeds", params)
+
+
+def shown(lab, name, seeds):
+    """Whether the visible check is called: once, beside the first of the seeds that judge an answer."""
+    return seeds == (range(1) if costly(lab, name) else ONE)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -171,8 +162,8 @@ def barriers_given_up():
     return mock.patch.object(own_process, "_observe", impatient.observe)
 
 
-def loses(lab, name, functions, lost, words, seeds, look):
-    """`look`: whether the visible check is called, too. A reason tells nothing of the inputs: it is the same for all seeds.
+def loses(lab, name, functions, lost, words, seeds):
+    """A reason tells nothing of the inputs: it is the same for all seeds.
 
     A table's VARYING are parts whose reason depends on which of several processes is the first to fail.
     """
@@ -185,40 +176,35 @@ def loses(lab, name, functions, lost, words, seeds, look):
     assert all(each[part] == reasons[0][part] for each in reasons for part in each if part not in varying)
     assert any(words in reasons[0][part] for part in lost.split()), reasons[0]
     assert all(finding.hint for finding in found[0].values() if not finding.passed)
-    if not look:
+    if not shown(lab, name, seeds):
         return
     with pytest.raises(CheckFailed) as refused, barriers_given_up():
         visible(lab, name, functions)
     assert words.lower() in str(refused.value).lower()
 
 
-@with_seeds("lab, name", EXERCISES)
+@with_seeds("lab, name", EXERCISES, always=True)
 def test_the_solution_and_the_reference_earn_everything(lab, name, seeds, capsys):
     for functions in filter(None, (functions_of(lab, name), answers_of(lab)[name].reference)):
         for findings in verdicts(lab, name, functions, seeds):
             assert all(finding.passed for finding in findings.values()), findings
-        if seeds == FEW:
+        first = next((each for each in exercises_of(lab) if on_ranks(lab, each)), name)
+        if seeds == (ONE if name == first or not on_ranks(lab, name) else range(1)):
             assert visible(lab, name, functions) is None
             printed = capsys.readouterr()
             assert printed.out.count("\n") == 1 and not printed.err
 
 
-@with_seeds("lab, name, which", RIGHT, soon=lambda lab, name, which: which == 0 or not costly(lab, name))
+@with_seeds("lab, name, which", RIGHT)
 def test_another_style_earns_everything(lab, name, which, seeds):
     functions = functions_of(lab, name, TABLES[lab].RIGHT[name][which])
     for findings in verdicts(lab, name, functions, seeds):
         assert all(finding.passed for finding in findings.values()), findings
-    if seeds == (THREE if on_ranks(lab, name) else FEW):
+    if shown(lab, name, seeds):
         visible(lab, name, functions)
 
 
-def early(lab, name, mistake):
-    """Whether `make test` has a known mistake."""
-    first = next(iter(answers_of(lab)[name].mistakes))
-    return not costly(lab, name) or (mistake == first and on_ranks(lab, name))
-
-
-@with_seeds("lab, name, mistake", LOST, soon=early, costly_in_ci=range(1))
+@with_seeds("lab, name, mistake", LOST)
 def test_a_known_mistake_loses_its_parts_and_is_named(lab, name, mistake, seeds):
     answers = answers_of(lab)[name]
     known = answers.mistakes[mistake]
@@ -226,8 +212,7 @@ def test_a_known_mistake_loses_its_parts_and_is_named(lab, name, mistake, seeds)
         mine or right for mine, right in zip(known.functions, answers.reference or known.functions, strict=True)
     ]
     words = TABLES[lab].SAYS.get(mistake, known.diagnosis)
-    look = (early(lab, name, mistake) and shown_early(lab, name)) == (seeds == FEW)
-    loses(lab, name, tuple(functions), LOST[lab, name, mistake], words, seeds, look=look)
+    loses(lab, name, tuple(functions), LOST[lab, name, mistake], words, seeds)
 
 
 def test_the_tables_have_every_mistake():
@@ -235,20 +220,10 @@ def test_the_tables_have_every_mistake():
     assert known == set(LOST)
 
 
-def soon(lab, mistake):
-    """Whether `make test` has the mistake, too."""
-    name = TABLES[lab].WRONG[mistake][0]
-    first = next(other for other, (about, *_) in TABLES[lab].WRONG.items() if about == name)
-    return not costly(lab, name) or (mistake == first and on_ranks(lab, name))
-
-
-@with_seeds(
-    "lab, mistake", WRONG, lambda lab, mistake: (lab, TABLES[lab].WRONG[mistake][0]), soon, costly_in_ci=range(1)
-)
+@with_seeds("lab, mistake", WRONG, lambda lab, mistake: (lab, TABLES[lab].WRONG[mistake][0]))
 def test_another_mistake_loses_its_parts(lab, mistake, seeds):
     name, source, lost, words = TABLES[lab].WRONG[mistake]
-    look = (soon(lab, mistake) and shown_early(lab, name)) == (seeds == FEW)
-    loses(lab, name, functions_of(lab, name, source), lost, words, seeds, look=look)
+    loses(lab, name, functions_of(lab, name, source), lost, words, seeds)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +249,7 @@ def test_a_sandbox_gets_no_answer(lab, name):
 )
 def test_odd_values_earn_nothing(lab, name, value):
     functions = tuple([lambda *question, **options: value] * len(exercises_of(lab)[name].functions))
-    (findings,) = verdicts(lab, name, functions, FEW)
+    (findings,) = verdicts(lab, name, functions, ONE)
     assert not any(finding.passed for finding in findings.values()), findings
 
 

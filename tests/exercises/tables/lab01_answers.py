@@ -1,6 +1,6 @@
 """Lab 01: other right answers, and what each known mistake loses."""
 
-COSTLY = ("throughput",)  # its steps sleep, for a rate that is known
+COSTLY = ("throughput", "loaders")  # steps that sleep, for a rate that is known; processes that load
 
 # Of the mistakes in `course_lib.exercises.answers.lab01`: parts that are lost → their names.
 LOSES = {

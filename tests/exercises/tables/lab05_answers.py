@@ -3,7 +3,7 @@
 _SLIPS = "plain, no last ReLU, ReLU before the addition too, ReLU before the addition, no inner ReLU, norm after the addition, "
 _SLIPS += "no padding, shortcut alone"
 
-COSTLY = ("network",)  # a network of 30 convolutions, many times
+COSTLY = ("network", "crop-flip")  # a network of 30 convolutions, many times; thousands of crops
 
 # Of the mistakes in `course_lib.exercises.answers.lab05`: parts that are lost → their names.
 LOSES = {

@@ -2,6 +2,8 @@
 
 from answer_sources import Notebook
 
+COSTLY = ("worker",)  # it trains for several epochs
+
 LOSES = {
     "speedup-table": {
         "time": "mean of the workers, sum of the workers, longest averaging, mean averaging, first worker, no averaging, "
