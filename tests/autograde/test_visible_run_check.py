@@ -28,6 +28,7 @@ def visible(lab, run, folder, capsys):
 def write(make_run, folder, lab, run, spoil=None):
     honest = make_run([0.97, 0.98, 0.99], lab=lab, world_size=4, **({"program": run} if run else {}))
     honest.record["parameters"] |= {"target_accuracy": 0.98, "patience": 2}
+    honest.record["data"]["name"] = rules_of(run, find_rubric(lab)).model.datasets[0]
     if spoil:
         spoil(honest)
     path = honest.write(folder)
@@ -39,6 +40,7 @@ SPOILS = {
     "honest": None,
     "below": lambda run: [row.__setitem__(6, "0.01") for row in run.rows[1:]],
     "synthetic": lambda run: run.record["data"].update(provenance="synthetic"),
+    "other data": lambda run: run.record["data"].update(name="toy"),
     "one rank": lambda run: run.record.update(world_size=1),
     "stopped late": lambda run: run.record["parameters"].update(target_accuracy=0.5),
     "no transcript": lambda run: run.lines.clear(),
@@ -89,3 +91,13 @@ def test_a_rubric_may_list_criteria_of_its_own(tmp_path):
     before, after = find_rubric("1"), find_rubric("1", tmp_path)
     assert [c.id for c in after.runs[0].criteria] == ["all"] and len(before.runs[0].criteria) == 8
     assert before.digest != after.digest
+
+
+@pytest.mark.parametrize("lab, run", RUNS)
+def test_an_accuracy_counts_on_the_data_on_which_the_weights_are_tried(make_run, tmp_path, capsys, lab, run):
+    rules = rules_of(run, find_rubric(lab))
+    asked = [tuple(one.settings["datasets"]) for one in rules.criteria if "datasets" in one.settings]
+    assert asked and set(asked) == {tuple(rules.model.datasets)}
+    check(f"lab{lab[:2]}.{run.replace('_', '-') or 'run'}", write(make_run, tmp_path, lab, run, SPOILS["other data"]))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "data set 'toy' is not" in line]
+    assert len(lines) == len(asked) and all(line.startswith(" 0 of") for line in lines)

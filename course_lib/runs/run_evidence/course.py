@@ -1,8 +1,8 @@
 """The course's own criteria for a lab's runs, from ``labs/LAB.toml`` beside this file.
 
 A line is a criterion: its kind, and its points or a table with the points and the kind's settings. Criteria at the top
-level are for the notebook's own run. Criteria in a table ``[ID]`` are for the run of the program ID. The descriptions,
-the same for all labs, are in `criteria.KINDS`.
+level are for the notebook's own run. Criteria in a table ``[ID]`` are for the run of the program ID. ``datasets`` names the
+data sets on which an accuracy counts. The descriptions, the same for all labs, are in `criteria.KINDS`.
 """
 
 import tomllib
@@ -54,17 +54,20 @@ def course_criteria(lab: str, run: str = "") -> list[dict[str, Any]]:
         The id of a program's run; empty for the notebook's own.
     """
     whole = _criteria_of(lab)
-    entries = whole.get(run, {}) if run else whole
+    entries = dict(whole.get(run, {}) if run else whole)
+    datasets = entries.pop("datasets", None)
     tables = {kind: entry if isinstance(entry, dict) else {"points": entry} for kind, entry in entries.items()}
     # A table without points is a program's.
-    return [_criterion(kind, table, run) for kind, table in tables.items() if "points" in table]
+    return [_criterion(kind, table, run, datasets) for kind, table in tables.items() if "points" in table]
 
 
-def _criterion(kind: str, entry: dict[str, Any], run: str) -> dict[str, Any]:
+def _criterion(kind: str, entry: dict[str, Any], run: str, datasets: list[str]) -> dict[str, Any]:
     words = {"run": f"{run}.py" if run else "this lab", "threshold": entry.get("threshold", 0.0)}
     common = {
         "id": _IDS.get(kind, kind.replace("_", "-")),
         "kind": kind,
         "description": KINDS[kind].description.format(**words) if kind in KINDS else kind,
     }
+    if datasets and kind in KINDS and "datasets" in KINDS[kind].optional:
+        common["datasets"] = datasets
     return common | _SETTINGS.get(kind, {}) | entry

@@ -84,6 +84,9 @@ _PROVENANCE = (
     lambda v: isinstance(v, list) and v and all(p in ("official", "copy", "synthetic") for p in v),
     'a list of "official", "copy", "synthetic"',
 )
+_DATASETS = {
+    "datasets": (lambda v: isinstance(v, list) and v and all(isinstance(n, str) for n in v), "a list of data sets' names")
+}
 _MINIMUM = (lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 1, "a whole number from 1")
 _SECONDS = (lambda v: _is_number(v) and 0 < v < float("inf"), "a number of seconds above 0")
 _THRESHOLD = (lambda v: _is_number(v) and 0 < v <= 1, "a number above 0 and at most 1")
@@ -96,6 +99,14 @@ def _not_one_run(evidence: Evidence) -> Finding | None:
     curve = evidence.curve
     reason = disagreement(evidence.transcript, curve) or more_than_wall_clock(curve, evidence.record)
     return Finding(False, reason) if reason else None
+
+
+def _on_other_data(evidence: Evidence, settings: Mapping[str, Any]) -> Finding | None:
+    """A finding where the run's data set is none of the setting ``datasets``, if a rubric gives it: others are easier."""
+    name, asked = evidence.record.data_name, settings.get("datasets")
+    if asked is None or name in asked:
+        return None
+    return Finding(False, f"the run's data set {quote(name)} is not {' or '.join(asked)}", "run it on the lab's data set")
 
 
 def _learned_nothing(evidence: Evidence, settings: Mapping[str, Any]) -> Finding | None:
@@ -218,22 +229,26 @@ def early_stop(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     "Best validation accuracy reaches {threshold:.2f}",
     "plot val_accuracy over epochs: is it still rising at the end, or was the step too large?",
     {"threshold": _THRESHOLD},
+    _DATASETS,
 )
 def best_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """The best epoch reaches the threshold."""
     best = max(evidence.curve.accuracies)
-    return _compare("best", best, evidence.curve.accuracies.index(best) + 1, settings["threshold"])
+    compared = _compare("best", best, evidence.curve.accuracies.index(best) + 1, settings["threshold"])
+    return _on_other_data(evidence, settings) or compared
 
 
 @_kind(
     "Final validation accuracy reaches {threshold:.2f}",
     "compare the last epoch with the best: a late drop points at a learning rate too large",
     {"threshold": _THRESHOLD},
+    _DATASETS,
 )
 def final_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """The last epoch reaches the threshold."""
     accuracies = evidence.curve.accuracies
-    return _compare("final", accuracies[-1], len(accuracies), settings["threshold"])
+    compared = _compare("final", accuracies[-1], len(accuracies), settings["threshold"])
+    return _on_other_data(evidence, settings) or compared
 
 
 @_kind(
@@ -241,7 +256,7 @@ def final_accuracy(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     "look at the last rows of {run}/learning_curve.csv: a schedule that ends within the budget, augmentation and warm-up "
     "reach more with the same images",
     {"threshold": _THRESHOLD, "images": _MINIMUM},
-    {"in_a_row": _MINIMUM},
+    {"in_a_row": _MINIMUM, **_DATASETS},
 )
 def accuracy_within_images(evidence: Evidence, settings: Mapping[str, Any]) -> Finding:
     """So many epochs in a row (2) reach the threshold, before the epochs have used more training images than the budget.
@@ -249,7 +264,7 @@ def accuracy_within_images(evidence: Evidence, settings: Mapping[str, Any]) -> F
     An epoch uses the training images that ``run.json`` names. The curve's throughput times its seconds must not be more.
     """
     curve, record, rows = evidence.curve, evidence.record, settings.get("in_a_row", 2)
-    if refused := _not_one_run(evidence):
+    if refused := _not_one_run(evidence) or _on_other_data(evidence, settings):
         return refused
     due = stopping_epoch(curve.accuracies, settings["threshold"], rows)
     if due is None:
