@@ -10,7 +10,8 @@ labs
 thorough
     Takes seconds of processor time where a quick test looks at the same thing from nearer.
 
-`slow`, `gpu`, `slurm` and `browser` are marks in the test files. `SAMPLE` names what is quick nevertheless.
+`slow`, `gpu`, `slurm` and `browser` are marks in the test files. `SAMPLE` names what is quick nevertheless, `CI_SAMPLE` all
+that CI has of a test with many cases.
 """
 
 from __future__ import annotations
@@ -186,6 +187,21 @@ SAMPLE = {
     "labs/test_labs_in_nbgrader.py::test_the_source_validates_and_leaves_a_run": ("01_single_gpu",),
 }  # fmt: skip
 
+# Test → the ids of its cases that CI has; the others are slow.
+CI_SAMPLE = {
+    # of each lab and each transport one
+    "exercises/test_in_the_sandbox.py::test_through_the_sandbox": (
+        "lab01-evaluate", "lab02-epoch", "lab02-program", "lab03-gradient-norms", "lab04-novograd", "lab05-basic-block",
+        "lab06-ring", "lab06-six", "lab07-average", "lab07-server", "lab08-averaging", "lab08-start", "lab09-program",
+        "lab10-average", "lab11-measure", "lab12-program", "lab13-zero3", "lab14-layers",
+    ),
+    "exercises/test_in_the_sandbox.py::test_what_equals_everything_and_a_blank_earn_nothing": (
+        "lab01-evaluate", "lab02-epoch", "lab03-gradient-norms", "lab04-novograd", "lab05-basic-block", "lab06-ring",
+        "lab07-average", "lab08-averaging", "lab09-collision", "lab10-average", "lab11-measure", "lab12-program",
+        "lab13-zero3", "lab14-layers",
+    ),
+}  # fmt: skip
+
 # Tests of a class without cases, or of all cases, that are quick.
 QUICK = (
     # what the exhibits of the sample do together; the pages that people read wait
@@ -218,6 +234,8 @@ def classes(name: str, case: str | None, marks: set[str]) -> set[str]:
     marks : set of str
         The marks that it has already.
     """
+    if case not in CI_SAMPLE.get(name, (case,)):
+        return {"slow"}
     found = _by_rules(name) - {"quick"} | marks & set(CI)
     chosen = case in SAMPLE.get(name, ()) or "quick" in _by_rules(name)
     return found | {"quick"} if not marks & set(LATER) and (chosen or not found) else found

@@ -6,7 +6,7 @@ import cost_classes
 import pytest
 
 HERE = Path(__file__).parent
-RULES = [*(rule for rules in cost_classes.RULES.values() for rule in rules), *cost_classes.SAMPLE, *cost_classes.QUICK]
+RULES = [*(rule for rules in cost_classes.RULES.values() for rule in rules), *cost_classes.SAMPLE, *cost_classes.CI_SAMPLE, *cost_classes.QUICK]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -28,6 +28,14 @@ def test_the_sample_is_quick_and_in_its_class():
     lab = "labs/test_labs_in_nbgrader.py::test_the_source_validates_and_leaves_a_run"
     assert cost_classes.classes(lab, "01_single_gpu", set()) == {"quick", "labs"}
     assert cost_classes.classes(lab, "03_batch_size_scaling", set()) == {"labs"}
+
+
+def test_cases_that_ci_leaves_out_are_slow_and_no_quick_one_is_left_out():
+    name = "exercises/test_in_the_sandbox.py::test_through_the_sandbox"
+    assert cost_classes.classes(name, "lab06-six", set()) == {"thorough"}
+    assert cost_classes.classes(name, "lab06-join", set()) == {"slow"}
+    for test, cases in cost_classes.CI_SAMPLE.items():
+        assert set(cost_classes.SAMPLE.get(test, ())) <= set(cases)
 
 
 def test_two_dozen_exhibits_of_all_themes_are_a_sample(monkeypatch):
