@@ -200,6 +200,9 @@ CI_SAMPLE = {
         "lab07-average", "lab08-averaging", "lab09-collision", "lab10-average", "lab11-measure", "lab12-program",
         "lab13-zero3", "lab14-layers",
     ),
+    "rehearsal/test_labs_on_gpus.py::test_lab_on_two_gpus": (
+        "02_ddp", "06_communication", "07_sync_async_sgd", "10_kfac", "13_sharding",
+    ),
 }  # fmt: skip
 
 # Tests of a class without cases, or of all cases, that are quick.
