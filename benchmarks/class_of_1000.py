@@ -4,8 +4,8 @@ python benchmarks/class_of_1000.py [--students 200 1000] [--labs 14]
 
 The students are made up and nothing of theirs is executed: each hands in every lab, with the solution's cells or the
 starter's, drawn at random, and gets a verdict whose criteria are met or not at random. What is made is what `lab grade`
-leaves: submissions, verdicts, gradebook. What is timed is whole commands and formgrader's requests, one of each. For what
-grading itself costs see benchmarks/grading.py.
+leaves: submissions, verdicts, gradebook. What is timed is whole commands and formgrader's requests, one of each, of every
+lab, and the page of the whole course. For what grading itself costs see benchmarks/grading.py.
 """
 
 import json
@@ -44,13 +44,16 @@ def main() -> None:
             start = time.perf_counter()
             fill(root, labs, [f"s{number:04d}" for number in range(count)])
             print(f"\n{count} students × {len(labs)} labs made in {time.perf_counter() - start:.0f} s")
-            lab = labs[0]
-            measure(root, f"lab report {lab}, with similarity", "lab", "report", lab)
-            measure(root, f"lab export {lab} --to nbgrader", "lab", "export", lab, "--to", "nbgrader")
-            ten = measure(root, "nbgrader generate_feedback, ten students", "nbgrader", "generate_feedback", lab,
-                          "--student", "s000?")  # fmt: skip
-            print(f"{'':50} {ten / 10:8.2f} s a student")
-            formgrader(root, lab)
+            for lab in labs:
+                print(lab)
+                measure(root, "lab report LAB, with similarity", "lab", "report", lab)
+                measure(root, "lab export LAB --to nbgrader", "lab", "export", lab, "--to", "nbgrader")
+                ten = measure(root, "nbgrader generate_feedback LAB, ten students", "nbgrader", "generate_feedback", lab,
+                              "--student", "s000?")  # fmt: skip
+                print(f"{'':50} {ten / 10:8.2f} s a student")
+            print("all labs")
+            measure(root, "lab report, the page of the course", "lab", "report")
+            formgrader(root, labs)
 
 
 def fill(root: Path, labs: list[str], students: list[str]) -> None:
@@ -106,7 +109,7 @@ def measure(root: Path, name: str, command: str, *arguments: str) -> float:
     return seconds
 
 
-def formgrader(root: Path, lab: str) -> None:
+def formgrader(root: Path, labs: list[str]) -> None:
     """Time the requests that formgrader's pages make; prints each."""
     server = subprocess.Popen(
         [BIN / "jupyter", "server", "--allow-root", "--no-browser", "--ServerApp.port=0", "--ServerApp.ip=127.0.0.1",
@@ -125,8 +128,8 @@ def formgrader(root: Path, lab: str) -> None:
             "assignments",
             "assignments",
             "students",
-            f"submissions/{lab}",
-            f"submitted_notebooks/{lab}/{lab}",
+            *(f"submissions/{lab}" for lab in labs),
+            *(f"submitted_notebooks/{lab}/{lab}" for lab in labs),
         ):
             request = urllib.request.Request(
                 f"{address}formgrader/api/{page}", headers={"Authorization": f"token {TOKEN}"}
@@ -134,7 +137,7 @@ def formgrader(root: Path, lab: str) -> None:
             start = time.perf_counter()
             with urllib.request.urlopen(request) as answer:
                 size = len(answer.read())
-            print(f"formgrader/api/{page:35} {time.perf_counter() - start:8.2f} s {size / 1024:8.0f} KiB sent")
+            print(f"formgrader/api/{page:60} {time.perf_counter() - start:8.2f} s {size / 1024:8.0f} KiB sent")
     finally:
         server.terminate()
         server.wait()

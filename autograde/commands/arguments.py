@@ -1,4 +1,4 @@
-"""What several commands take: the course folder, a lab that has a rubric, and a student."""
+"""What several commands take: the course folder, a lab that has a rubric, a student, and where to grade."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-__all__ = ["COURSE", "LAB", "STUDENT"]
+__all__ = ["COURSE", "EXECUTOR", "LAB", "SLURM", "STUDENT"]
 
 COURSE = click.option(
     "--course",
@@ -14,6 +14,34 @@ COURSE = click.option(
     default=Path("course"),
     show_default=True,
     help="The course folder, which holds submitted/.",
+)
+EXECUTOR = click.option(
+    "--executor",
+    type=click.Choice(["local", "slurm"]),
+    default="local",
+    show_default=True,
+    is_eager=True,  # before --slurm
+)
+
+
+def _slurm(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    from autograde.batch.slurm import slurm_option
+
+    if values and context.params.get("executor") != "slurm":
+        raise click.UsageError("--slurm goes with --executor slurm.")
+    try:
+        return dict(slurm_option(value) for value in values)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+SLURM = click.option(
+    "--slurm",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_slurm,
+    help="Option of sbatch for the jobs, such as partition=short, account=cs101, time=60 (minutes per job), mem=8G or "
+    "cpus-per-task=4 (default 2); may be repeated.",
 )
 
 

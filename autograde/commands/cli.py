@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from autograde.commands.arguments import COURSE, LAB, STUDENT
+from autograde.commands.arguments import COURSE, EXECUTOR, LAB, SLURM, STUDENT
 
 __all__ = ["backup", "grade", "report", "restore"]
 
@@ -20,15 +20,6 @@ UNSANDBOXED = (
 )
 
 
-def _slurm(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    from autograde.batch.slurm import slurm_option
-
-    try:
-        return dict(slurm_option(value) for value in values)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @click.command()
 @click.argument("lab", type=LAB, required=False)
 @COURSE
@@ -36,15 +27,8 @@ def _slurm(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.option(
     "--jobs", "-j", type=click.IntRange(1, 1000), help="Submissions graded at a time.  [default: one per core]"
 )
-@click.option("--executor", type=click.Choice(["local", "slurm"]), default="local", show_default=True)
-@click.option(
-    "--slurm",
-    multiple=True,
-    metavar="KEY=VALUE",
-    callback=_slurm,
-    help="Option of sbatch for the jobs, such as partition=short, account=cs101, time=60 (minutes per job), mem=8G or "
-    "cpus-per-task=4 (default 2); may be repeated.",
-)
+@EXECUTOR
+@SLURM
 @click.option("--force", is_flag=True, help="Grade all again, unchanged submissions too.")
 @click.option(
     "--rubrics",
@@ -85,8 +69,6 @@ def grade(
         return
     if lab is None:
         raise click.UsageError("Missing argument 'LAB'.")
-    if slurm and executor != "slurm":
-        raise click.UsageError("--slurm goes with --executor slurm.")
     if no_sandbox:
         click.secho(UNSANDBOXED, fg="red", bold=True, err=True)
     if hasattr(sys.stdout, "reconfigure"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autograde.commands.arguments import COURSE, LAB
+from autograde.commands.arguments import COURSE, EXECUTOR, LAB, SLURM
 
 if TYPE_CHECKING:
     from autograde.batch.grade_on_submission import GradingService
@@ -27,6 +27,8 @@ PAUSE = 30.0  # seconds
 @click.option(
     "--jobs", "-j", type=click.IntRange(1, 1000), default=1, show_default=True, help="Submissions graded at a time."
 )
+@EXECUTOR
+@SLURM
 @click.option(
     "--metrics",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -34,7 +36,15 @@ PAUSE = 30.0  # seconds
     help="Write the queue's numbers there, for node_exporter's textfile collector.",
 )
 @click.option("--no-sandbox", is_flag=True, help="Run students' code with your rights. Every result will say so.")
-def serve(labs: tuple[str, ...], course: Path, jobs: int, metrics: Path | None, no_sandbox: bool) -> None:
+def serve(
+    labs: tuple[str, ...],
+    course: Path,
+    jobs: int,
+    executor: str,
+    slurm: dict[str, str],
+    metrics: Path | None,
+    no_sandbox: bool,
+) -> None:
     """Grade each submission of LAB when it reaches the exchange, and release its feedback, until interrupted.
 
     LAB is 1, 01 or 01_single_gpu. c.GradeOnSubmission in nbgrader_config.py says what students read and how often they
@@ -46,6 +56,7 @@ def serve(labs: tuple[str, ...], course: Path, jobs: int, metrics: Path | None, 
     from autograde.commands.cli import UNSANDBOXED
     from autograde.gradebook.scores import CourseError
     from autograde.sandbox.bubblewrap import missing_sandbox
+    from course_lib.runs.slurm.squeue import SlurmError, check_slurm
 
     if metrics is not None and metrics.suffix != ".prom":
         raise click.BadParameter(f"{metrics} does not end in .prom; node_exporter reads no other file", param_hint="--metrics")
@@ -54,18 +65,21 @@ def serve(labs: tuple[str, ...], course: Path, jobs: int, metrics: Path | None, 
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     try:
-        if not no_sandbox and (why := missing_sandbox()):
+        if executor == "slurm":
+            check_slurm()
+        elif not no_sandbox and (why := missing_sandbox()):
             raise CourseError(why)
+        grade = partial(grade_lab, executor=executor, slurm=slurm, log=click.echo)
         with only_service(course, click.echo):
             show = partial(_show, metrics=metrics)
             service = GradingService(
-                course, labs, grade_lab, jobs=jobs, sandboxed=not no_sandbox, show=show, log=click.echo
+                course, labs, grade, jobs=jobs, sandboxed=not no_sandbox, show=show, log=click.echo
             )
             try:
                 service.run()
             finally:
                 service.close()
-    except CourseError as error:
+    except (CourseError, SlurmError) as error:
         if "JUPYTERHUB_SERVICE_NAME" in os.environ:
             click.echo(error)
             time.sleep(PAUSE)  # the hub starts a service again as soon as it ends

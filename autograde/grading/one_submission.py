@@ -177,7 +177,7 @@ def _judge_run(
     seed: Sequence[int],
     flags: list[Flag],
 ) -> tuple[list[CriterionResult], RunSummary]:
-    lab, files, clock, step = context.rubric.lab, handed_in.runs[rules.id], None, None
+    lab, files, clock, ran = context.rubric.lab, handed_in.runs[rules.id], None, None
     weights = files[WEIGHTS]
     digest = hashlib.sha256(weights).hexdigest() if isinstance(weights, bytes) else None
     if context.rubric.mode == "rerun":
@@ -186,11 +186,12 @@ def _judge_run(
             files = dict.fromkeys(files, missing)
         else:
             ran = rerun(context, repaired)
-            files, clock, step = ran.files, ran.seconds, ran.step_seconds
+            files, clock = ran.files, ran.seconds
             flags += ran.flags
     evidence = with_weights(context, rules, parse_evidence(lab, files), files, cells, seed)
     results = judge_run(rules, evidence, flags, clock)
-    return results, summarise(evidence, id=rules.id, weights=digest, grader_seconds=clock, step_seconds=step)
+    measured = {"work_seconds": ran.work_seconds, "step_seconds": ran.step_seconds} if ran else {}
+    return results, summarise(evidence, id=rules.id, weights=digest, **measured)
 
 
 def _repair_flags(repaired: RepairedNotebook) -> list[Flag]:

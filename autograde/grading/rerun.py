@@ -7,9 +7,11 @@ is the grader's.
 A rubric may ask for a GPU. The run then has one that no other submission has meanwhile. Before it, CUDA is started in a
 sandbox without a submission: what fails there is not this student's doing.
 
-A student's code writes the files of the run, its number of images included. It cannot change the grader's clock, which
-is therefore the measure of work, in steps of a reference training that the grader times just before, on the
-same cores and in a sandbox without a submission.
+A student's code writes the files of the run, its number of images included. It cannot change what the kernel counts.
+So the processor time of all processes of the run is the measure of work, in steps of a reference training, whose
+processor time the grader measures just before in a sandbox without a submission. Unlike a clock, processor time does not
+count the waiting for a processor that others use. A GPU's work is no processor's: with one, which no other submission
+has meanwhile, both are measured by the clock.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def start(student, given, outside):
 """
 
 
-# Median seconds of a training step of the lab's network on 128 images
+# Median of a training step of the lab's network on 128 images: processor seconds of all threads; with a GPU, seconds
 REFERENCE_STEP = (
     DRIVER
     + """
@@ -59,18 +61,19 @@ def step(student, given, outside):
     import time
     from course_lib.training.precision import accelerate_model
     device = given["device"]
+    now = time.process_time if device == "cpu" else time.perf_counter
     model = accelerate_model(build(student, given["network"], given), device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     images, labels = torch.rand(128, given["channels"], 32, 32, device=device), torch.arange(128, device=device) % 10
     times = []
     for _ in range(15):
-        begun = time.perf_counter()
+        begun = now()
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
         loss.item()
-        times.append(time.perf_counter() - begun)
+        times.append(now() - begun)
     return statistics.median(times[5:])
 """
 )
@@ -78,11 +81,15 @@ def step(student, given, outside):
 
 @dataclass(frozen=True)
 class Ran:
-    """The result of a grading run: its files, its seconds, flags, and the seconds of a reference step."""
+    """The result of a grading run: its files, its seconds, flags, its work, and that of a reference step.
+
+    `seconds` are by the grader's clock. `work_seconds` and `step_seconds` are processor time; with a GPU, by the clock.
+    """
 
     files: RunFiles
     seconds: float
     flags: list[Flag]
+    work_seconds: float | None = None
     step_seconds: float | None = None
 
 
@@ -115,17 +122,19 @@ def rerun(context: GradingContext, repaired: RepairedNotebook) -> Ran:
         step_seconds = _reference_step(context, gpu) if context.rubric.leaderboard else None
         started = time.monotonic()
 
-        def once(share: float) -> tuple[list[dict[str, Any]], float, dict[str, bytes | None]]:
+        def once(share: float) -> tuple[list[dict[str, Any]], float, float, dict[str, bytes | None]]:
             begun = time.monotonic()
             with context.warm.execute(
                 limits, data=context.data(rules.data), threads=context.threads, fork_server=True, gpu=gpu
             ) as execution:
                 outcomes = execution.cells(cells)[0]
                 took = time.monotonic() - begun
-                return outcomes, took, execution.read([f"{FOLDER}/{name}" for name in LIMITS], max(LIMITS.values()))
+                work = took if gpu else execution.processor_seconds
+                files = execution.read([f"{FOLDER}/{name}" for name in LIMITS], max(LIMITS.values()))
+                return outcomes, took, work, files
 
         try:
-            outcomes, seconds, contents = in_turn(once, share=1.0)  # minutes: half of them would be lost too often
+            outcomes, seconds, work, contents = in_turn(once, share=1.0)  # minutes: half of them would be lost too often
         except Exceeded as error:
             reason = EvidenceError(f"the grader's own run of the notebook {error}")
             return Ran(dict.fromkeys(LIMITS, reason), time.monotonic() - started, [Flag("limit", str(reason))])
@@ -143,11 +152,11 @@ def rerun(context: GradingContext, repaired: RepairedNotebook) -> Ran:
             files[name] = EvidenceError(f"the grader's own run of the notebook left no {name}{why}")
         else:
             files[name] = content
-    return Ran(files, seconds, flags, step_seconds)
+    return Ran(files, seconds, flags, work, step_seconds)
 
 
 def _reference_step(context: GradingContext, gpu: Gpu | None) -> float | None:
-    """Seconds of a step of the reference training; None where it cannot be measured."""
+    """`REFERENCE_STEP`'s seconds; None where they cannot be measured."""
     kind, _, name = context.rubric.runs[0].model.network.partition(":")
     if kind != "course_lib" or NETWORKS[name].text:
         return None

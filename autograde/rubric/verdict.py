@@ -68,8 +68,8 @@ class RunSummary:
     `id` is the rubric's, empty for the notebook's own run; `weights` is the SHA-256 of the weights handed in.
     `curve` is a list of ``[epoch, seconds, validation accuracy]``, the row of zeros included where the file has it.
     `held_out_accuracy` is the grader's own measurement of the submitted weights, `held_out_images` on how many images; of a text, characters.
-    `grader_seconds` is the grader's clock of its own run of the notebook, `step_seconds` its measurement of one reference
-    step on that machine just before; both are None in evidence mode.
+    `work_seconds` is the processor time of the grader's own run of the notebook, `step_seconds` that of one reference step
+    on that machine just before (with a GPU: seconds by the grader's clock); both are None in evidence mode.
     """
 
     id: str = ""
@@ -86,7 +86,7 @@ class RunSummary:
     data_source: str | None = None
     held_out_accuracy: float | None = None
     held_out_images: int | None = None
-    grader_seconds: float | None = None
+    work_seconds: float | None = None
     step_seconds: float | None = None
 
 

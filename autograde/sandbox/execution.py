@@ -97,6 +97,14 @@ class Execution:
         """The most memory seen in the sandbox."""
         return self._watch.peak_bytes if self._watch else 0
 
+    @property
+    def processor_seconds(self) -> float:
+        """Processor time of all its processes until now; 0.0 without a sandbox. Raises `Exceeded`."""
+        if self._watch is None:
+            return 0.0
+        self._watch.look()
+        return self._watch.processor_seconds
+
     def allow(self, seconds: float) -> None:
         """Allow at most this many seconds from now on, if fewer than the remaining ones."""
         if math.isfinite(seconds):

@@ -52,7 +52,7 @@ def board(fresh_course, tmp_path, monkeypatch):
             clock = None if steps is None else steps * 0.25
             run = replace(
                 RUN, held_out_accuracy=accuracy, final_accuracy=0.999, best_accuracy=0.999, seconds=0.5, epochs=1,
-                grader_seconds=clock, step_seconds=clock and 0.25, curve=fields.pop("curve", TWICE),
+                work_seconds=clock, step_seconds=clock and 0.25, curve=fields.pop("curve", TWICE),
             )  # fmt: skip
             digests = {"rubric": rubric.digest, "submission": str(999 - ord(name[0]))}
             verdict(name, run=run, **{"digests": digests} | fields).save(fresh_course)

@@ -9,6 +9,8 @@ from autograde.batch.grade_lab import _check_gradable
 from autograde.gradebook.scores import CourseError
 from autograde.grading.one_submission import grade_submission
 from autograde.rubric.schema import load_rubric
+from autograde.sandbox.execution import Execution
+from course_lib.system.hardware import available_cores
 
 RUBRIC = f"""
 lab = "{LAB}"
@@ -96,12 +98,13 @@ target = 0.85
 
 
 @pytest.mark.parametrize("rubric", [RANKED], indirect=True)
-def test_work_is_measured_by_the_grader_s_clock_and_kept(judge, make_run):
+def test_work_is_the_processor_time_of_the_grader_s_run_and_kept(judge, make_run, monkeypatch):
+    monkeypatch.setattr(Execution, "processor_seconds", 1234.5)
     verdict = judge(solved_notebook(), run=make_run([0.99] * 8))
     (run,) = verdict.runs
-    assert run.held_out_images == 200 and run.step_seconds > 0
-    # The clock is outside of the sandbox: it has the training in it, and is itself a part of the whole grading.
-    assert run.seconds < run.grader_seconds < verdict.seconds
+    assert run.held_out_images == 200 and run.work_seconds == 1234.5
+    # Its ten steps are a part of the grading, on these processors.
+    assert 0 < 10 * run.step_seconds < available_cores() * verdict.seconds
 
 
 @pytest.mark.slow

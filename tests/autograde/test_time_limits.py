@@ -143,6 +143,36 @@ def test_busy_processes_are_ended_by_the_processor_time_of_all(warm, monkeypatch
     assert caught.value.kind == "time"
 
 
+BUSY_AND_IDLE = """
+import os, time
+
+def busy():
+    while time.process_time() < 0.5:
+        pass
+
+if os.fork() == 0:
+    busy()
+    os._exit(0)
+os.wait()
+busy()
+"""
+
+
+@sandboxed
+@pytest.mark.parametrize("counted", [True, False], ids=["by a control group", "by the watch"])
+def test_processor_time_is_that_of_all_processes_and_not_of_waiting(warm, monkeypatch, counted):
+    if not counted:
+        monkeypatch.setattr("autograde.sandbox.warm.control_group", lambda limit: None)
+    with warm.execute(Limits()) as execution:
+        if counted and (execution.group is None or execution.group.processor_seconds() is None):
+            pytest.skip("no control group for the processor can be made here")
+        execution.cells([{"id": "busy", "source": BUSY_AND_IDLE}])
+        busy = execution.processor_seconds
+        assert busy > 0.95  # a tick of the clock may be missing from each
+        execution.cells([{"id": "idle", "source": "import time\ntime.sleep(3)"}])
+        assert execution.processor_seconds - busy < 2
+
+
 @sandboxed
 def test_waiting_for_a_processor_is_not_the_student_s_time(warm, monkeypatch):
     look = Watch.look

@@ -2,6 +2,7 @@
 
 import functools
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,19 +14,24 @@ from autograde.batch.grade_on_submission import GradingService
 from autograde.rubric.verdict import load_verdict, verdict_path
 
 pytestmark = [pytest.mark.slow, corpus.pytestmark]
-ALL = [each for each in EXHIBITS.values() if not each.slow]
+ALL = list(EXHIBITS.values())
+# nbgrader's limit on the size of a file keeps theirs out of the course
+TOO_LARGE = ("weights-of-a-gigabyte", "weights-of-300-megabytes", "program-files-are-giants")
 
 
 def to_exchange(course: Path, student: str) -> None:
     """Move what is in ``submitted/`` to where `nbgrader submit` would have put it."""
     folder, stamp = course / "submitted" / student / LAB, "2026-11-20 22:00:00.000000 UTC"
-    (folder / "timestamp.txt").write_text(stamp)
-    folder.chmod(0o777)
+    if not folder.is_symlink():  # one hands in a link in its place
+        (folder / "timestamp.txt").write_text(stamp)
+        folder.chmod(0o777)
     folder.rename(course.parent / "exchange/distributed-training/inbound" / f"{student}+{LAB}+{stamp}+AAAA")
 
 
 @pytest.mark.parametrize("exhibits", [ALL[::24], ALL], ids=["some", "every one"])
-def test_the_service_gives_the_verdicts_of_a_batch(tmp_path, exhibits):
+def test_the_service_gives_the_verdicts_of_a_batch(tmp_path, monkeypatch, exhibits):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))  # its workers take turns with no other grader of this machine
     course = lay_out(tmp_path, "canary-grading-secret", **corpus.LIMITS)
     (tmp_path / "exchange/distributed-training/inbound").mkdir(parents=True)
     (tmp_path / "exchange/distributed-training/feedback").mkdir()
@@ -51,6 +57,8 @@ def test_the_service_gives_the_verdicts_of_a_batch(tmp_path, exhibits):
     assert done | set(refused) == set(students) and not set(refused) & set(corpus.HONEST_STUDENTS)
     wrong = {}
     for exhibit in exhibits:
+        if exhibit.student in TOO_LARGE:
+            exhibit = replace(exhibit, flags=frozenset({"missing"}), reason="is missing")
         if exhibit.student in done:
             try:
                 corpus.assert_as_expected(exhibit, load_verdict(verdict_path(course, exhibit.student, LAB)))

@@ -1,7 +1,7 @@
 """The leaderboard: who ranks where, by nothing but what the grader measured itself; no accounts, no scripts.
 
-Accuracy is the grader's own trial of the weights. Work is the grader's clock of its own run of the notebook, in
-reference steps (`autograde.grading.rerun`). A run folder's claims are in no column and in no order.
+Accuracy is the grader's own trial of the weights. Work is the processor time of the grader's own run of the notebook,
+in reference steps (`autograde.grading.rerun`). A run folder's claims are in no column and in no order.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _run(rubric: Rubric, verdict: Verdict) -> RunSummary:
 
 
 def _steps(run: RunSummary) -> float | None:
-    return run.grader_seconds / run.step_seconds if run.grader_seconds and run.step_seconds else None
+    return run.work_seconds / run.step_seconds if run.work_seconds and run.step_seconds else None
 
 
 def _entry(rubric: Rubric, verdict: Verdict, score: StudentScore | None) -> Entry:
