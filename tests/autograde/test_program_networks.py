@@ -162,6 +162,7 @@ def test_a_program_that_predicts_nothing_is_one_line(tried, name):
 
 def points_of(make_run, folder, accuracies, held):
     run = make_run(accuracies, lab=LAB, program="resnet_cifar100")
+    run.record["data"]["name"] = "cifar100"
     folder = run.write(folder)
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".safetensors"}
     flags = []
