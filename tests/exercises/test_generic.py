@@ -3,8 +3,9 @@
 Nothing of a mistake needs a sandbox: it is judged here, on one seed in `make test`, on a few others in CI, on 20 in `make test-all`.
 Where a judgement is costly, on ranks or in a table's COSTLY, `make test` judges the solution and the reference alone, and CI
 every other answer on one seed. The cases of the visible check are always the same, so it is called once, beside the fewest
-seeds. On ranks it starts processes, which takes longest: `make test` calls it there for the solution of a lab's first such
-exercise. `test_in_the_sandbox.py` judges one right and one wrong answer of each exercise. `tables/labNN_answers.py` says what is lost.
+seeds. On ranks it starts processes, which takes longest: there `make test` calls it for the solution of a lab's first such
+exercise, CI for every right answer, `make test-all` for wrong ones. `test_in_the_sandbox.py` judges one right and one wrong
+answer of each exercise. `tables/labNN_answers.py` says what is lost.
 """
 
 import contextlib
@@ -73,8 +74,10 @@ def with_seeds(names, rows, exercise_of=lambda lab, name, *_: (lab, name), alway
     return pytest.mark.parametrize(f"{names}, seeds", params)
 
 
-def shown(lab, name, seeds):
-    """Whether the visible check is called: once, beside the first of the seeds that judge an answer."""
+def shown(lab, name, seeds, wrong=True):
+    """Whether the visible check is called, too: once, with the first seeds; on ranks with `make test-all`'s if wrong."""
+    if wrong and on_ranks(lab, name):
+        return seeds == range(20)
     return seeds == (range(1) if costly(lab, name) else ONE)
 
 
@@ -200,7 +203,7 @@ def test_another_style_earns_everything(lab, name, which, seeds):
     functions = functions_of(lab, name, TABLES[lab].RIGHT[name][which])
     for findings in verdicts(lab, name, functions, seeds):
         assert all(finding.passed for finding in findings.values()), findings
-    if shown(lab, name, seeds):
+    if shown(lab, name, seeds, wrong=False):
         visible(lab, name, functions)
 
 
