@@ -6,7 +6,10 @@ import cost_classes
 import pytest
 
 HERE = Path(__file__).parent
-RULES = [*(rule for rules in cost_classes.RULES.values() for rule in rules), *cost_classes.SAMPLE, *cost_classes.CI_SAMPLE, *cost_classes.QUICK]
+RULES = [
+    *(rule for rules in cost_classes.RULES.values() for rule in rules),
+    *cost_classes.SAMPLE, *cost_classes.CI_SAMPLE, *cost_classes.QUICK,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -61,7 +61,7 @@ def course_criteria(lab: str, run: str = "") -> list[dict[str, Any]]:
     return [_criterion(kind, table, run, datasets) for kind, table in tables.items() if "points" in table]
 
 
-def _criterion(kind: str, entry: dict[str, Any], run: str, datasets: list[str]) -> dict[str, Any]:
+def _criterion(kind: str, entry: dict[str, Any], run: str, datasets: list[str] | None) -> dict[str, Any]:
     words = {"run": f"{run}.py" if run else "this lab", "threshold": entry.get("threshold", 0.0)}
     common = {
         "id": _IDS.get(kind, kind.replace("_", "-")),
