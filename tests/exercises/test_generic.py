@@ -1,6 +1,6 @@
 """Every described exercise: right answers earn everything, each mistake loses its parts, in both checks.
 
-Nothing of a mistake needs a sandbox: it is judged here, on one seed in `make test`, on a few others in CI, on 20 in `make test-all`.
+Nothing of a mistake needs a sandbox: it is judged here, on one seed in `make test`, on two others in CI, on 20 in `make test-all`.
 Where a judgement is costly, on ranks or in a table's COSTLY, `make test` judges the solution and the reference alone, and CI
 every other answer on one seed. The cases of the visible check are always the same, so it is called once, beside the fewest
 seeds. On ranks it starts processes, which takes longest: there `make test` calls it for the solution of a lab's first such
@@ -65,7 +65,7 @@ def with_seeds(names, rows, exercise_of=lambda lab, name, *_: (lab, name), alway
     params = []
     for row in rows:
         late = costly(*exercise_of(*row))
-        some = range(1 if late else 5)
+        some = range(1 if late else 2)
         for seeds, marks in (
             [(ONE, ())] * (always or not late) + [(some, pytest.mark.thorough), (range(20), pytest.mark.slow)]
         ):

@@ -20,6 +20,7 @@ from nbgrader.validator import Validator
 from autograde.gradebook.scores import nbgrader_settings
 from course_lib.runs.warm_kernels import WarmServer
 
+ALONE = "01_single_gpu"  # it launches one rank
 COLD = "02_ddp"  # executed in a kernel that is started as a student's is
 
 
@@ -67,6 +68,8 @@ def executed(repository: Path, lab: str, shared: Path, warm_server, monkeypatch)
             with monkeypatch.context() as patch:  # no data but what ships, and nobody's settings
                 patch.setenv("LAB_DATA", str(folder / "no data here"))
                 patch.setenv("HOME", str(folder / "home"))
+                if lab == ALONE:
+                    patch.setenv("SLURM_CPUS_ON_NODE", "1")  # the rank that it launches has one thread, too
                 if lab != COLD:
                     patch.setattr(WarmServer, "shared", lambda: warm_server)
                     patch.setattr(KernelProvisionerFactory.instance(), "default_provisioner_name", "lab-warm")
