@@ -77,6 +77,8 @@ def accuracy_of(weights, record):
         validation = training.part(slice(len(training) * 5 // 6, None))
         images, labels = validation.images, validation.labels
     images = images.float() / 255
+    if record["lab"] == "05_resnet_hw":
+        images = torch.nn.functional.avg_pool2d(images, 2)
     images = (images - torch.tensor(staged.mean).view(1, -1, 1, 1)) / torch.tensor(staged.std).view(1, -1, 1, 1)
     with torch.no_grad():
         predicted = torch.cat([model(part).argmax(1) for part in images.split(250)])
