@@ -69,7 +69,6 @@ class ExerciseJudge:
     seed: list[int]  # seed of the hidden inputs; each exercise draws from its own stream
     flags: list[Flag] = field(default_factory=list)  # new flags are appended
     _left_out: list[AnswerError] = field(default_factory=list)
-    _timed_out: bool = False
     _failed_before_calls: AnswerError | None = None
 
     def judge(self, exercise: Exercise) -> list[CriterionResult]:
@@ -91,24 +90,23 @@ class ExerciseJudge:
 
     def _findings(self, exercise: Exercise) -> Findings:
         try:
-            return in_turn(lambda share: self._attempt(exercise, share), only_alone=self._timed_out)
+            return in_turn(lambda: self._attempt(exercise))
         except Exceeded as error:
-            self._timed_out |= error.kind == "time"
             if not error.cell:
                 raise _ended(error) from None
             self._leave_out(error)
         return self._findings(exercise)
 
-    def _attempt(self, exercise: Exercise, share: float) -> Findings:
+    def _attempt(self, exercise: Exercise) -> Findings:
         check = find_check(exercise.check)
-        limits = Limits.of(share * self.rules.seconds, self.rules.memory_gib)
+        limits = Limits.of(self.rules.seconds, self.rules.memory_gib)
         limits = replace(limits, processors=max(limits.processors, check.ranks))
         stream = np.random.default_rng([*self.seed, *exercise.cell.encode()])
         with self.warm.execute(
             limits, check.ranks, self.data, withheld=self.rules.withheld, network=check.network
         ) as execution:
             outcomes = execution.cells(self.cells)
-            execution.allow(share * check.seconds)
+            execution.allow(check.seconds)
             ask = _SandboxAsk(exercise.check, execution, outcomes[0], stream, self._left_out)
             try:
                 return check.judge(ask)

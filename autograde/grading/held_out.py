@@ -149,9 +149,8 @@ def try_weights(
     labels = sample.labels
     given = {"weights": weights, "network": name, "numbers": numbers, "batch": network.batch, **sample.given}
 
-    def predict(share: float) -> dict[str, Any]:
-        bounds = replace(limits, seconds=share * limits.seconds)
-        with warm.execute(bounds, data=data if from_student else {}) as execution:
+    def predict() -> dict[str, Any]:
+        with warm.execute(limits, data=data if from_student else {}) as execution:
             execution.cells(cells if from_student else [])
             return execution.call(DRIVER, "predict_characters" if network.text else "predict", given)[0]
 

@@ -122,7 +122,7 @@ def rerun(context: GradingContext, repaired: RepairedNotebook) -> Ran:
         step_seconds = _reference_step(context, gpu) if context.rubric.leaderboard else None
         started = time.monotonic()
 
-        def once(share: float) -> tuple[list[dict[str, Any]], float, float, dict[str, bytes | None]]:
+        def once() -> tuple[list[dict[str, Any]], float, float, dict[str, bytes | None]]:
             begun = time.monotonic()
             with context.warm.execute(
                 limits, data=context.data(rules.data), threads=context.threads, fork_server=True, gpu=gpu
@@ -134,7 +134,7 @@ def rerun(context: GradingContext, repaired: RepairedNotebook) -> Ran:
                 return outcomes, took, work, files
 
         try:
-            outcomes, seconds, work, contents = in_turn(once, share=1.0)  # minutes: half of them would be lost too often
+            outcomes, seconds, work, contents = in_turn(once)
         except Exceeded as error:
             reason = EvidenceError(f"the grader's own run of the notebook {error}")
             return Ran(dict.fromkeys(LIMITS, reason), time.monotonic() - started, [Flag("limit", str(reason))])
@@ -165,12 +165,12 @@ def _reference_step(context: GradingContext, gpu: Gpu | None) -> float | None:
     cores = available_cores()
     limits = Limits(seconds=300.0, processors=cores, memory_bytes=int(context.rubric.rerun.memory_gib * (1 << 30)))
 
-    def measure(share: float) -> dict[str, Any]:
+    def measure() -> dict[str, Any]:
         with context.warm.execute(limits, threads=cores, gpu=gpu) as execution:
             return execution.call(REFERENCE_STEP, "step", given)[0]
 
     try:
-        seconds = in_turn(measure, share=1.0).get("value")
+        seconds = in_turn(measure).get("value")
     except Exceeded:
         return None
     return seconds if isinstance(seconds, float) and seconds > 0 else None

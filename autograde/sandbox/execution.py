@@ -20,7 +20,7 @@ from typing import Any
 from autograde.sandbox.bubblewrap import Sandbox, SandboxError
 from autograde.sandbox.cgroup import ControlGroup
 from autograde.sandbox.inside import wire
-from autograde.sandbox.limits import WALL, Exceeded, Limits, Watch, out_of_memory
+from autograde.sandbox.limits import DISTURBED, WALL, Exceeded, Limits, Watch, out_of_memory
 from autograde.sandbox.rank_channel import RankChannel
 from data_prep.root import data_root
 
@@ -62,6 +62,7 @@ class _Clocks:
     wall: float
     own: float
     processor: float
+    counted: bool = True  # False: nothing counts the waiting
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,11 @@ class _Allowance:
 
     def check(self, now: _Clocks, processors: int) -> None:
         """Raise `Exceeded` if the time is over."""
-        if now.own - self.since.own >= self.seconds or now.wall - self.since.wall >= WALL * self.seconds:
-            raise Exceeded("time", f"timed out after {self.seconds:g} s")
+        wall, own = now.wall - self.since.wall, now.own - self.since.own
+        if own >= self.seconds or wall >= WALL * self.seconds:
+            late = Exceeded("time", f"timed out after {self.seconds:g} s")
+            late.disturbed = not now.counted or wall - own >= DISTURBED * self.seconds
+            raise late
         if now.processor - self.since.processor >= processors * self.seconds:
             raise Exceeded("time", f"timed out after {processors * self.seconds:g} s of processor time")
 
@@ -119,7 +123,7 @@ class Execution:
     def _clocks(self) -> _Clocks:
         wall = time.monotonic()
         if self._watch is None:
-            return _Clocks(wall, wall, 0.0)
+            return _Clocks(wall, wall, 0.0, counted=False)
         return _Clocks(wall, wall - self._watch.waited, self._watch.processor_seconds)
 
     def cells(self, cells: Sequence[Mapping[str, str]]) -> list[list[dict[str, Any]]]:

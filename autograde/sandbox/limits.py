@@ -24,6 +24,7 @@ __all__ = ["Exceeded", "Limits", "Watch"]
 MIB = 1 << 20
 TICKS = os.sysconf("SC_CLK_TCK")
 WALL = 10.0  # wall clock to an execution's own clock, at most
+DISTURBED = 0.25  # of a time limit: after waiting so long for processors, an execution may be late because of others
 CROWD = 64  # processes and threads of a sandbox; with more, all of them wait for everybody else's
 
 
@@ -55,9 +56,11 @@ class Exceeded(Exception):
 
     Kinds: ``time``, ``memory``, ``disk``, ``tasks``, ``output``, ``answer`` (too large), ``protocol`` (not in the
     format), ``ended`` (the process ended by itself, or was killed). `cell` is the id of the cell that was being executed.
+    `disturbed`, of kind ``time``: whether other processes of the machine may be the cause.
     """
 
     cell = ""
+    disturbed = False
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)

@@ -1,8 +1,8 @@
 """Taking turns on one machine, so that other executions cannot make a student exceed a time limit.
 
-An execution first runs at the same time as those of other workers, with half of its time limit. If that is not enough,
-it runs once more, alone, with the whole limit. Only then is a time limit a verdict. Workers, also of several batches of
-one account, share two locked files. The kernel releases a lock when its process ends, for any reason.
+An execution runs at the same time as those of other workers. Where it exceeds a time limit and others may be the cause
+(`Exceeded.disturbed`), it runs once more, alone. Only the second result is then a verdict. Workers, also of several
+batches of one account, share two locked files. The kernel releases a lock when its process ends, for any reason.
 """
 
 from __future__ import annotations
@@ -21,29 +21,22 @@ from autograde.sandbox.limits import Exceeded
 __all__ = ["alone", "beside_others", "in_turn", "one_of"]
 
 T = TypeVar("T")
-BESIDE_OTHERS = 0.5  # share of the time limit
 GLANCE = 0.2  # seconds between two looks at what is free
 
 
-def in_turn(attempt: Callable[[float], T], share: float = BESIDE_OTHERS, only_alone: bool = False) -> T:
-    """Run an attempt at the same time as others. If it exceeds a time limit, run it once more alone.
+def in_turn(attempt: Callable[[], T]) -> T:
+    """Run an attempt at the same time as others. If it exceeds a time limit because of them, run it once more alone.
 
-    Parameters
-    ----------
-    attempt : callable
-        ``attempt(share)`` runs with this share, 0…1, of its time limit.
-
-    Raises `Exceeded` as the attempt does. Of kind ``time`` only where the attempt was alone.
+    Raises `Exceeded` as the attempt does; where others may be the cause, only if the attempt was alone.
     """
-    if not only_alone:
-        try:
-            with beside_others():
-                return attempt(share)
-        except Exceeded as error:
-            if error.kind != "time":
-                raise
+    try:
+        with beside_others():
+            return attempt()
+    except Exceeded as error:
+        if not error.disturbed:
+            raise
     with alone():
-        return attempt(1.0)
+        return attempt()
 
 
 @contextlib.contextmanager

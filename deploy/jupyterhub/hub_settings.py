@@ -22,6 +22,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "metrics": "",  # a file .prom for node_exporter, with the numbers of that service's queue
         "deadlines": {},  # lab → a text, which students read on their page of welcome
     },
+    # How that service grades: as `lab serve --executor --jobs --slurm`.
+    "grading": {"executor": "local", "jobs": 1, "slurm": []},
     "people": {"instructors": [], "students": [], "students_group": "", "authenticator": "pam"},
     # With authenticator = "lti", "oauth" or "ldap", all of its table, except ca_certificates.
     "lti": {
@@ -107,6 +109,15 @@ def _check(file: Path, settings: dict[str, dict[str, Any]]) -> None:
     for lab in settings["course"]["grade_on_submission"]:
         if not (isinstance(lab, str) and _NAME.fullmatch(lab)):
             raise SettingsError(f"{file}: [course] grade_on_submission lists labs' names, such as 01_single_gpu")
+    grading = settings["grading"]
+    if grading["executor"] not in ("local", "slurm"):
+        raise SettingsError(f"{file}: [grading] executor = {grading['executor']!r}; there are local and slurm")
+    if not 1 <= grading["jobs"] <= 1000:
+        raise SettingsError(f"{file}: [grading] jobs = {grading['jobs']}; from 1 to 1000 submissions at a time")
+    if not all(isinstance(option, str) and "=" in option for option in grading["slurm"]):
+        raise SettingsError(f'{file}: [grading] slurm lists options of sbatch as texts, such as "partition=short"')
+    if grading["slurm"] and grading["executor"] != "slurm":
+        raise SettingsError(f'{file}: [grading] slurm goes with executor = "slurm"')
     for lab, text in settings["course"]["deadlines"].items():
         if not (_NAME.fullmatch(lab) and isinstance(text, str) and text.isprintable() and "|" not in text):
             raise SettingsError(f"{file}: [course.deadlines] {lab} is to be a lab's name, with a text of one line")
@@ -123,9 +134,13 @@ def _check(file: Path, settings: dict[str, dict[str, Any]]) -> None:
             raise SettingsError(f"{file}: [{authenticator}] {name} is to be a list of texts")
     ldap = settings["ldap"]
     if ldap["tls_strategy"] not in ("before_bind", "on_connect"):
-        raise SettingsError(f"{file}: [ldap] tls_strategy is before_bind or on_connect; without TLS all read the passwords")
+        raise SettingsError(
+            f"{file}: [ldap] tls_strategy is before_bind or on_connect; without TLS all read the passwords"
+        )
     if not all("{username}" in str(template) for template in ldap["bind_dn_template"]):
-        raise SettingsError(f"{file}: [ldap] bind_dn_template is to hold {{username}}: else anybody signs in as everybody")
+        raise SettingsError(
+            f"{file}: [ldap] bind_dn_template is to hold {{username}}: else anybody signs in as everybody"
+        )
     spawner = settings["servers"]["spawner"]
     if spawner not in ("local", "slurm"):
         raise SettingsError(f"{file}: [servers] spawner = {spawner!r}; there are local and slurm")

@@ -17,7 +17,9 @@ from hub_settings import read_settings, roster
 
 c = get_config()  # noqa: F821  (JupyterHub provides it)
 site = read_settings()
-course, paths, network, servers = (site[table] for table in ("course", "paths", "network", "servers"))
+course, grading, paths, network, servers = (
+    site[table] for table in ("course", "grading", "paths", "network", "servers")
+)
 students, instructors = roster(site)
 state, environment = Path(paths["state"]), Path(paths["environment"])
 state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -63,7 +65,10 @@ if sign_on == "oauth":
 elif sign_on == "ldap":
     ldap = site["ldap"]
     # ldap3 checks no certificate by itself: a machine on the way would read the passwords.
-    c.LDAPAuthenticator.tls_kwargs = {"validate": ssl.CERT_REQUIRED, "ca_certs_file": ldap.pop("ca_certificates") or None}
+    c.LDAPAuthenticator.tls_kwargs = {
+        "validate": ssl.CERT_REQUIRED,
+        "ca_certs_file": ldap.pop("ca_certificates") or None,
+    }
     c.LDAPAuthenticator.update(ldap)
 elif sign_on == "lti":
     lti = site["lti"]
@@ -181,6 +186,8 @@ if course["grade_on_submission"]:
             "environment": as_course,
             "command": [  # not `python -m`: that would run the checkout's grader, and `lab grade` the installed one
                 *(str(environment / "bin" / "lab"), "serve", *course["grade_on_submission"]),
+                *("--executor", grading["executor"], "--jobs", str(grading["jobs"])),
+                *(f"--slurm={option}" for option in grading["slurm"]),
                 *(("--metrics", course["metrics"]) if course["metrics"] else ()),
             ],
         }
@@ -203,7 +210,11 @@ c.JupyterHub.active_server_limit = servers["at_most"]
 c.JupyterHub.shutdown_on_logout = False
 c.Spawner.cmd = [str(environment / "bin" / "jupyterhub-singleuser")]
 c.Spawner.env_keep = ["LANG"]
-c.Spawner.environment = {**common, "JUPYTER_CONFIG_PATH": config_path, "COURSE_HUB_DEADLINES": json.dumps(course["deadlines"])}
+c.Spawner.environment = {
+    **common,
+    "JUPYTER_CONFIG_PATH": config_path,
+    "COURSE_HUB_DEADLINES": json.dumps(course["deadlines"]),
+}
 c.Spawner.mem_limit = f"{servers['memory_gib']}G"  # what JupyterLab's memory display shows
 c.Spawner.start_timeout = 120
 c.Spawner.http_timeout = 300  # a server starts beside what others train

@@ -8,6 +8,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from traitlets.config import Config
 
+from autograde.commands.serve import serve
+
 SLURM = """
 [servers]
 spawner = "slurm"
@@ -78,9 +80,19 @@ def test_grading_on_submission_is_off_until_the_site_asks_for_it(configure):
     assert [each["name"] for each in services[:-1]] == [each["name"] for each in configure().JupyterHub.services]
     formgrader, service = services[0], services[-1]
     assert service["user"] == formgrader["user"] == "course" and service["cwd"] == formgrader["cwd"]
-    assert service["command"][1:] == ["serve", "01_single_gpu", "02_ddp"]
-    assert service["environment"].items() <= formgrader["environment"].items()  # the same settings of nbgrader, and grader
+    assert service["command"][1:] == ["serve", "01_single_gpu", "02_ddp", "--executor", "local", "--jobs", "1"]
+    assert (
+        service["environment"].items() <= formgrader["environment"].items()
+    )  # the same settings of nbgrader, and grader
     assert "url" not in service  # nobody can visit it
+
+
+def test_it_grades_by_slurm_where_the_site_says_so(configure):
+    grading = '[grading]\nexecutor = "slurm"\njobs = 20\nslurm = ["partition=short", "time=60"]\n'
+    command = configure(f'[course]\ngrade_on_submission = ["02_ddp"]\n{grading}').JupyterHub.services[-1]["command"]
+    given = serve.make_context("serve", command[2:]).params
+    assert given["labs"] == ("02_ddp",) and (given["executor"], given["jobs"]) == ("slurm", 20)
+    assert given["slurm"] == {"partition": "short", "time": "60"}
 
 
 def test_no_role_rules_the_hub(configure):

@@ -38,7 +38,10 @@ def test_what_the_example_comments_out_is_right_too(deploy, read):
     assert settings["network"]["ip"] == "0.0.0.0"
     assert settings["people"]["authenticator"] == "lti" and settings["lti"]["context"] == "7"
     for other in ("oauth", "ldap"):
-        assert read("\n".join(lines).replace('authenticator = "lti"', f'authenticator = "{other}"'))[other] == settings[other]
+        assert (
+            read("\n".join(lines).replace('authenticator = "lti"', f'authenticator = "{other}"'))[other]
+            == settings[other]
+        )
 
 
 def test_the_demos_settings_are_read(tmp_path, read):
@@ -55,6 +58,8 @@ WRONG = {
     "[servers]\nspawner = 'docker'": "local and slurm", "[servers]\nspawner = 'slurm'": "partitions",
     "[course]\nid = '../x'": "a-z", "[course]\nid = 'a b'": "a-z", "[network]\nip = '0.0.0.0'": "in the clear",
     "[network]\ntls_key = '/k'": "go together", "[course]\ngrade_on_submission = ['../x']": "labs' names",
+    "[grading]\nexecutor = 'pbs'": "local and slurm", "[grading]\njobs = 0": "from 1 to 1000",
+    "[grading]\nexecutor = 'slurm'\nslurm = ['short']": "partition=short", "[grading]\nslurm = ['time=60']": "goes with",
     "[people]\nauthenticator = 'none'": "pam, lti, oauth, ldap", "[people]\nauthenticator = 'lti'": r"needs \[lti\] issuer",
     "[people]\nauthenticator = 'oauth'\n[oauth]\nclient_id = 'c'": r"needs \[oauth\] client_secret",
     "[people]\nauthenticator = 'ldap'\n[ldap]\nserver_address = 'l'": r"needs \[ldap\] bind_dn_template",
