@@ -20,7 +20,9 @@ CLOCKED = edited(
     "program",
     "    so_far = 0.0\n",
     "    from time import monotonic_ns\n    so_far = 0.0\n    clocks = (time.perf_counter, time.time, time.monotonic, timeit.default_timer, perf_counter,\n"
-    "              lambda: monotonic_ns() / 1e9, lambda: time.time_ns() / 1e9, MPI.Wtime)\n",
+    "              lambda: monotonic_ns() / 1e9, lambda: time.time_ns() / 1e9, MPI.Wtime,\n"
+    "              lambda: (datetime.now() - datetime(1970, 1, 1)).total_seconds(),\n"
+    "              lambda: dates.datetime.now(dates.UTC).timestamp(), lambda: dates.datetime.utcnow().timestamp())\n",
     "        start = time.perf_counter()",
     "        comm.Barrier()\n        start = [read() for read in clocks]",
     "time.perf_counter() - start",
@@ -206,7 +208,7 @@ def main(comm, args, run=None):
         run.save_model(model)
     return model.state_dict()
 """,
-        f"import timeit\nfrom time import perf_counter\n\n\n{CLOCKED}",
+        f"import datetime as dates\nimport timeit\nfrom datetime import datetime\nfrom time import perf_counter\n\n\n{CLOCKED}",
         edited(
             "program",
             "        trained = reduce",

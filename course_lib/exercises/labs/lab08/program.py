@@ -10,6 +10,7 @@ seconds that were drawn; nothing else does. So the right seconds are known, and 
 from __future__ import annotations
 
 import argparse
+import datetime
 import functools
 import sys
 import time
@@ -122,7 +123,23 @@ def pretended_clocks():
     places += [(timeit, "default_timer", "wall", 1.0)]
     if "mpi4py.MPI" in sys.modules:
         places += [(sys.modules["mpi4py.MPI"], "Wtime", "wall", 1.0)]
-    return [(module, name, clock(kind, getattr(module, name), unit)) for module, name, kind, unit in places]
+    clocks = [(module, name, clock(kind, getattr(module, name), unit)) for module, name, kind, unit in places]
+    return [*clocks, (datetime, "datetime", clock_of_dates(clock("wall", time.time)))]
+
+
+def clock_of_dates(read):
+    """`datetime.datetime`, whose now is this clock's."""
+
+    class Datetime(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls.fromtimestamp(read(), tz)
+
+        @classmethod
+        def utcnow(cls):
+            return cls.fromtimestamp(read(), datetime.UTC).replace(tzinfo=None)
+
+    return Datetime
 
 
 def drawn_from():
