@@ -133,9 +133,7 @@ def curve_of(run: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def evening(
-    jobs: Sequence[Job], work: Path, results: Path, device: str, minutes: float | None = None
-) -> list[dict[str, Any]]:
+def evening(jobs: Sequence[Job], work: Path, results: Path, device: str, minutes: float | None = None) -> list[dict[str, Any]]:
     """Run the jobs that have not passed yet and fit into what is left of the time; publish after each."""
     began = time.monotonic()
     for job in jobs:
@@ -147,10 +145,7 @@ def evening(
             print(f"{job.name}: may take {job.minutes:.0f} minutes, {left:.1f} are left", flush=True)
         else:
             outcome = run_job(job, folder, job.minutes)
-            print(
-                f"{job.name}: {'passed' if outcome['passed'] else outcome['reason']}, {outcome['seconds']:.0f} s",
-                flush=True,
-            )
+            print(f"{job.name}: {'passed' if outcome['passed'] else outcome['reason']}, {outcome['seconds']:.0f} s", flush=True)
             publish(jobs, work, results, device)
     publish(jobs, work, results, device)
     return _outcomes(jobs, work)
@@ -209,9 +204,7 @@ def page(facts: dict[str, Any], picture: str) -> str:
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", f"![best accuracy so far against training time, one curve per job]({picture})", ""]
-    lines.append(
-        "GPU busy is NVML's share for the first GPU. Peak memory is the fullest GPU's, with all its processes."
-    )
+    lines.append("GPU busy is NVML's share for the first GPU. Peak memory is the fullest GPU's, with all its processes.")
     for speed in (outcome["speed"] for outcome in facts["results"] if "speed" in outcome):
         lines += ["", "## Speed", "", speed["conditions"], "", *gpu.table(speed["results"])]
     return "\n".join(lines) + "\n"

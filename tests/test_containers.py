@@ -120,7 +120,6 @@ def test_what_git_ignores_enters_no_image(repository):
         name = line.rstrip("/")
         rooted = name.startswith("/")  # Git's other patterns hold in every folder
         assert (name[1:] if rooted else f"**/{name}") in kept_out, line
-
     def ignored(path):  # the last pattern that matches decides; one of a folder holds for what is in it
         found = False
         for line in lines:

@@ -21,6 +21,4 @@ def test_the_demo_ends_with_commands_that_exist(tmp_path):
             command = [str(Path(sys.executable).parent / Path(words[0]).name), *words[1:]]
             done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
             # `lab doctor` ends with 1 where this machine lacks something, and says what
-            assert done.returncode == 0 or (words[1] == "doctor" and "Traceback" not in done.stderr and done.stdout), (
-                done
-            )
+            assert done.returncode == 0 or (words[1] == "doctor" and "Traceback" not in done.stderr and done.stdout), done

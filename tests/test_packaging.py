@@ -246,9 +246,7 @@ def test_its_labs_are_release_copies(repository, wheel):
     prefix = "course_lib/release_copies/"
     copies = [name for name in wheel.namelist() if re.match(prefix + r"(\d\d_|sources\.md)", name)]
     notes = [name for name in copies if name.endswith("/AGENTS.md")]  # beside each notebook, from one source
-    assert len(notes) == 14 and {wheel.read(name) for name in notes} == {
-        (repository / "labs/assistants.md").read_bytes()
-    }
+    assert len(notes) == 14 and {wheel.read(name) for name in notes} == {(repository / "labs/assistants.md").read_bytes()}
     copied = [name.replace(prefix, "labs/") for name in copies if name not in notes]
     assert sorted([*copied, "labs/assistants.md"]) == sources
     assert [name for name in wheel.namelist() if name.endswith(".ipynb") and name not in copies] == []

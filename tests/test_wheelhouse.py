@@ -38,21 +38,10 @@ def test_a_bare_environment_runs_lab_01(wheelhouse, repository, tmp_path):
     run = tmp_path / "node" / "bin"
     install = [str(run / "pip"), "install", "--quiet", "--no-index", "--no-deps", *map(str, wheels)]
     subprocess.run(install, check=True, timeout=900)
-    command = [
-        str(run / "lab"),
-        "run",
-        str(repository / "labs/01_single_gpu/01_single_gpu.ipynb"),
-        "--profile",
-        "smoke",
-    ]
+    command = [str(run / "lab"), "run", str(repository / "labs/01_single_gpu/01_single_gpu.ipynb"), "--profile", "smoke"]
     environment = {"PATH": f"{run}:/usr/bin:/bin", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, "-o", str(tmp_path / "out")],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=900,
+        [*command, "-o", str(tmp_path / "out")], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr + done.stdout[-2000:]
     assert (tmp_path / "out" / "run.json").is_file()

@@ -59,9 +59,7 @@ def serve(
     from course_lib.runs.slurm.squeue import SlurmError, check_slurm
 
     if metrics is not None and metrics.suffix != ".prom":
-        raise click.BadParameter(
-            f"{metrics} does not end in .prom; node_exporter reads no other file", param_hint="--metrics"
-        )
+        raise click.BadParameter(f"{metrics} does not end in .prom; node_exporter reads no other file", param_hint="--metrics")
     if no_sandbox:
         click.secho(UNSANDBOXED, fg="red", bold=True, err=True)
     if hasattr(sys.stdout, "reconfigure"):

@@ -28,9 +28,7 @@ def timelines(panels: Mapping[str, Sequence[Sequence[Action]]], title: str, unit
             for kind, number, start, end in stage:
                 colour = COLOURS["measured" if kind == "F" else "other"]
                 axes.barh(place, end - start, left=start - begin, height=0.8, color=colour, edgecolor="white")
-                axes.text(
-                    (start + end) / 2 - begin, place, str(number), ha="center", va="center", color="white", fontsize=8
-                )
+                axes.text((start + end) / 2 - begin, place, str(number), ha="center", va="center", color="white", fontsize=8)
         axes.set(yticks=range(len(stages)), ylabel="stage")
         axes.invert_yaxis()
         axes.grid(False)

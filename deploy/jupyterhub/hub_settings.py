@@ -134,13 +134,9 @@ def _check(file: Path, settings: dict[str, dict[str, Any]]) -> None:
             raise SettingsError(f"{file}: [{authenticator}] {name} is to be a list of texts")
     ldap = settings["ldap"]
     if ldap["tls_strategy"] not in ("before_bind", "on_connect"):
-        raise SettingsError(
-            f"{file}: [ldap] tls_strategy is before_bind or on_connect; without TLS all read the passwords"
-        )
+        raise SettingsError(f"{file}: [ldap] tls_strategy is before_bind or on_connect; without TLS all read the passwords")
     if not all("{username}" in str(template) for template in ldap["bind_dn_template"]):
-        raise SettingsError(
-            f"{file}: [ldap] bind_dn_template is to hold {{username}}: else anybody signs in as everybody"
-        )
+        raise SettingsError(f"{file}: [ldap] bind_dn_template is to hold {{username}}: else anybody signs in as everybody")
     spawner = settings["servers"]["spawner"]
     if spawner not in ("local", "slurm"):
         raise SettingsError(f"{file}: [servers] spawner = {spawner!r}; there are local and slurm")

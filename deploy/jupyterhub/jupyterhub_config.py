@@ -17,9 +17,7 @@ from hub_settings import read_settings, roster
 
 c = get_config()  # noqa: F821  (JupyterHub provides it)
 site = read_settings()
-course, grading, paths, network, servers = (
-    site[table] for table in ("course", "grading", "paths", "network", "servers")
-)
+course, grading, paths, network, servers = map(site.get, ("course", "grading", "paths", "network", "servers"))
 students, instructors = roster(site)
 state, environment = Path(paths["state"]), Path(paths["environment"])
 state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,10 +63,7 @@ if sign_on == "oauth":
 elif sign_on == "ldap":
     ldap = site["ldap"]
     # ldap3 checks no certificate by itself: a machine on the way would read the passwords.
-    c.LDAPAuthenticator.tls_kwargs = {
-        "validate": ssl.CERT_REQUIRED,
-        "ca_certs_file": ldap.pop("ca_certificates") or None,
-    }
+    c.LDAPAuthenticator.tls_kwargs = {"validate": ssl.CERT_REQUIRED, "ca_certs_file": ldap.pop("ca_certificates") or None}
     c.LDAPAuthenticator.update(ldap)
 elif sign_on == "lti":
     lti = site["lti"]
@@ -210,11 +205,7 @@ c.JupyterHub.active_server_limit = servers["at_most"]
 c.JupyterHub.shutdown_on_logout = False
 c.Spawner.cmd = [str(environment / "bin" / "jupyterhub-singleuser")]
 c.Spawner.env_keep = ["LANG"]
-c.Spawner.environment = {
-    **common,
-    "JUPYTER_CONFIG_PATH": config_path,
-    "COURSE_HUB_DEADLINES": json.dumps(course["deadlines"]),
-}
+c.Spawner.environment = {**common, "JUPYTER_CONFIG_PATH": config_path, "COURSE_HUB_DEADLINES": json.dumps(course["deadlines"])}
 c.Spawner.mem_limit = f"{servers['memory_gib']}G"  # what JupyterLab's memory display shows
 c.Spawner.start_timeout = 120
 c.Spawner.http_timeout = 300  # a server starts beside what others train

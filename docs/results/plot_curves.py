@@ -25,9 +25,7 @@ def draw(path: Path) -> None:
     program = next(name for name in THRESHOLDS if path.stem.startswith(name))
     threshold = THRESHOLDS[program]
     figure, ax = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-    ax.plot(
-        curve.epoch[1:], curve.val_accuracy[1:], marker="o", color=plots.COLOURS["measured"], label="held-out images"
-    )
+    ax.plot(curve.epoch[1:], curve.val_accuracy[1:], marker="o", color=plots.COLOURS["measured"], label="held-out images")
     ax.plot(
         curve.epoch[1:], curve.train_accuracy[1:], marker="s", markersize=4, color=plots.COLOURS["other"],
         label="training, augmented",

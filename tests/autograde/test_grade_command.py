@@ -33,14 +33,7 @@ def run(command, *arguments):
 
 def test_they_are_commands_of_lab():
     points = {point.name: point for point in entry_points(group="lab.commands")}
-    commands = {
-        "grade": grade,
-        "report": report,
-        "export": export,
-        "extend": extend,
-        "backup": backup,
-        "restore": restore,
-    }
+    commands = {"grade": grade, "report": report, "export": export, "extend": extend, "backup": backup, "restore": restore}
     assert {name: points[name].load() for name in commands} == commands
 
 

@@ -185,10 +185,7 @@ def test_a_penalty_reaches_gradebook_report_feedback_and_exports(late_class, gra
     config = nbgrader_settings(late_class)
     assert NbGraderAPI(config=config).generate_feedback(LAB)["success"]
     pages = {name: (late_class / "feedback" / name / LAB / f"{LAB}.html").read_text() for name in ("ada", "bob")}
-    assert (
-        "<td>Late submission penalty</td><td></td><td>-10</td>" in pages["bob"]
-        and "Late submission" not in pages["ada"]
-    )
+    assert "<td>Late submission penalty</td><td></td><td>-10</td>" in pages["bob"] and "Late submission" not in pages["ada"]
     extended = "deadline was extended by 3 days, until 2026-11-23 22:00 UTC"
     assert extended in pages["ada"] and "extended" not in pages["bob"]
 

@@ -131,9 +131,7 @@ def test_weights_of_lab_14_predict_the_characters_that_the_notebook_s_own_networ
     weights = saved(model, tmp_path / "run")
     found = tried("character_transformer", "austen-persuasion", weights, 2000, **sizes)
     assert (found.correct, found.images, found.unit, found.provenance) == (expected, 2000, "characters", "copy")
-    assert (
-        tried("character_transformer", "austen-persuasion", weights, 2000, **sizes | {"heads": 8}).correct != expected
-    )
+    assert tried("character_transformer", "austen-persuasion", weights, 2000, **sizes | {"heads": 8}).correct != expected
     with pytest.raises(EvidenceError, match="does not fit the lab's network of width 32 and heads 4 and layers 3"):
         tried("character_transformer", "austen-persuasion", weights, 2000, **sizes | {"layers": 3})
     assert find_rubric("14").runs[0].model.network == "course_lib:character_transformer"

@@ -65,10 +65,7 @@ def test_students_lead_to_their_neighbours_and_back_to_the_class(two_labs):
 def test_links_lead_to_the_code_and_to_formgrader(two_labs, monkeypatch):
     scores = {"ada": StudentScore("ada", None, None, None, True, page="1f&2")}
     monkeypatch.setattr(report, "_in_gradebook", lambda course, rubric: (LabPoints(6, 4, 0, 5), scores, []))
-    files = [
-        two_labs / "autograded" / "ada" / LAB / f"{LAB}.ipynb",
-        two_labs / "feedback" / "ada" / LAB / f"{LAB}.html",
-    ]
+    files = [two_labs / "autograded" / "ada" / LAB / f"{LAB}.ipynb", two_labs / "feedback" / "ada" / LAB / f"{LAB}.html"]
     for path in files:
         path.parent.mkdir(parents=True)
         path.write_text("")

@@ -81,9 +81,7 @@ LATER = {"torch", "numpy", "pandas", "matplotlib", "papermill", "nbformat", "nbg
 
 
 def test_help_imports_nothing_that_takes_long():
-    program = (
-        "import sys; from course_lib.runs.cli import lab; lab(['--help'], standalone_mode=False); print(*sys.modules)"
-    )
+    program = "import sys; from course_lib.runs.cli import lab; lab(['--help'], standalone_mode=False); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "sweep" in done.stdout and not LATER & set(done.stdout.split())
 

@@ -111,9 +111,7 @@ def command(folder, name, text):
 
 
 def test_no_mpirun_is_one_line_with_the_remedy(no_mpi, monkeypatch):
-    with pytest.raises(
-        MPINotFoundError, match=r"^there is no mpirun: .*pip install 'distributed-training-labs\[mpi\]'$"
-    ):
+    with pytest.raises(MPINotFoundError, match=r"^there is no mpirun: .*pip install 'distributed-training-labs\[mpi\]'$"):
         mpi_launch(print, 2)
     monkeypatch.setenv("LAB_MPIRUN", "no-such-mpirun --fast")
     with pytest.raises(MPINotFoundError, match="no command 'no-such-mpirun'"):

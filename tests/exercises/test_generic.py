@@ -66,10 +66,9 @@ def with_seeds(names, rows, exercise_of=lambda lab, name, *_: (lab, name), alway
     for row in rows:
         late = costly(*exercise_of(*row))
         some = range(1 if late else 2)
-        for seeds, marks in [(ONE, ())] * (always or not late) + [
-            (some, pytest.mark.thorough),
-            (range(20), pytest.mark.slow),
-        ]:
+        for seeds, marks in (
+            [(ONE, ())] * (always or not late) + [(some, pytest.mark.thorough), (range(20), pytest.mark.slow)]
+        ):
             number = "one seed" if seeds == ONE else f"{len(seeds)} seeds"
             params.append(pytest.param(*row, seeds, marks=marks, id=f"{'-'.join(map(str, row))}-{number}"))
     return pytest.mark.parametrize(f"{names}, seeds", params)

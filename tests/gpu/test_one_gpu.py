@@ -151,13 +151,7 @@ def test_a_training_resumes_on_the_other_device(device, data, tmp_path, order, f
         common = {"mean": data.mean, "std": data.std}
         train = Batches(data.train, 32, place, shuffle=True, **common)
         history = fit(
-            model,
-            train,
-            Batches(data.test, 64, place, **common),
-            optimizer,
-            epochs=epochs,
-            checkpoint=checkpoint,
-            quiet=True,
+            model, train, Batches(data.test, 64, place, **common), optimizer, epochs=epochs, checkpoint=checkpoint, quiet=True
         )
         return {name: tensor.cpu() for name, tensor in model.state_dict().items()}, history, optimizer
 
@@ -201,9 +195,7 @@ def test_what_a_training_keeps_and_saves_is_what_the_allocator_holds(real_gpu):
     with torch.autograd.graph.saved_tensors_hooks(*hooks):
         loss = torch.exp(torch.exp(model(x) * 1e-3)).sum()
     held = torch.cuda.memory_allocated() - before
-    new = (
-        sum(saved.values()) - 4 * (parameters - 4 * 1024) - x.nbytes
-    )  # the weights, without biases, and the input were there
+    new = sum(saved.values()) - 4 * (parameters - 4 * 1024) - x.nbytes  # the weights, without biases, and the input were there
     assert abs(held - new) <= 0.05 * new, (held, new)  # a block may be a little larger than its tensor
     loss.backward()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, foreach=False)

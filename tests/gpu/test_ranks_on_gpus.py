@@ -126,10 +126,7 @@ def test_one_rank_on_nccl_trains_the_same_in_each_way(device):
 
 
 def test_our_collectives_across_nccl(two_gpus):
-    assert (
-        launch(collectives, two_gpus, timeout=600)
-        == [dict.fromkeys(("whole", "ring", "broadcast", "reduce"), True)] * 2
-    )
+    assert launch(collectives, two_gpus, timeout=600) == [dict.fromkeys(("whole", "ring", "broadcast", "reduce"), True)] * 2
 
 
 def test_ranks_on_their_own_gpus_train_the_same_in_each_way(two_gpus):

@@ -81,9 +81,7 @@ def test_grading_on_submission_is_off_until_the_site_asks_for_it(configure):
     formgrader, service = services[0], services[-1]
     assert service["user"] == formgrader["user"] == "course" and service["cwd"] == formgrader["cwd"]
     assert service["command"][1:] == ["serve", "01_single_gpu", "02_ddp", "--executor", "local", "--jobs", "1"]
-    assert (
-        service["environment"].items() <= formgrader["environment"].items()
-    )  # the same settings of nbgrader, and grader
+    assert service["environment"].items() <= formgrader["environment"].items()  # nbgrader's settings, and the grader
     assert "url" not in service  # nobody can visit it
 
 

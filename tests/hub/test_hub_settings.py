@@ -38,10 +38,7 @@ def test_what_the_example_comments_out_is_right_too(deploy, read):
     assert settings["network"]["ip"] == "0.0.0.0"
     assert settings["people"]["authenticator"] == "lti" and settings["lti"]["context"] == "7"
     for other in ("oauth", "ldap"):
-        assert (
-            read("\n".join(lines).replace('authenticator = "lti"', f'authenticator = "{other}"'))[other]
-            == settings[other]
-        )
+        assert read("\n".join(lines).replace('authenticator = "lti"', f'authenticator = "{other}"'))[other] == settings[other]
 
 
 def test_the_demos_settings_are_read(tmp_path, read):

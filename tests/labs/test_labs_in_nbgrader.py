@@ -141,6 +141,4 @@ def test_autograde_and_feedback(root, lab, nothing_staged):
                 assert grade.auto_score == (grade.max_score if full else 0), (student, name)
             # No run folder was handed in, and what the re-run left does not count for one.
             assert next(grade.auto_score for grade in grades if grade.name == "run-evidence") == 0
-            assert (root / "course" / "feedback" / student / lab / f"{lab}.html").stat().st_size > (
-                20_000 if skeleton else 50_000
-            )
+            assert (root / "course" / "feedback" / student / lab / f"{lab}.html").stat().st_size > (20_000 if skeleton else 50_000)

@@ -69,9 +69,7 @@ def _note_few_cores(world_size: int, cores: int) -> None:
 
 @functools.cache
 def _note_shared_gpus(world_size: int, gpus: int) -> None:
-    print(
-        f"note: {world_size} ranks share {gpus} GPU(s), and NCCL refuses that: messages go by Gloo; expect no speed-up"
-    )
+    print(f"note: {world_size} ranks share {gpus} GPU(s), and NCCL refuses that: messages go by Gloo; expect no speed-up")
 
 
 def warm_up() -> None:

@@ -34,12 +34,7 @@ EXITS = (
     (r"Process name: \[.*?,\s*(?P<rank>\d+)\]\s+Exit code:\s+(\d+)", lambda match: int(match[2])),
     (r"due to process rank (?P<rank>\d+) with PID.*?exiting\s+improperly", lambda match: 0),
 )
-TORCHRUN = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-)  # of a surrounding job: no rank of this one has them
+TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")  # of a surrounding job: no rank of this one has them
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 

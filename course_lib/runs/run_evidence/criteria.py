@@ -85,10 +85,7 @@ _PROVENANCE = (
     'a list of "official", "copy", "synthetic"',
 )
 _DATASETS = {
-    "datasets": (
-        lambda v: isinstance(v, list) and v and all(isinstance(n, str) for n in v),
-        "a list of data sets' names",
-    )
+    "datasets": (lambda v: isinstance(v, list) and v and all(isinstance(n, str) for n in v), "a list of data sets' names")
 }
 _MINIMUM = (lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 1, "a whole number from 1")
 _SECONDS = (lambda v: _is_number(v) and 0 < v < float("inf"), "a number of seconds above 0")
@@ -109,9 +106,7 @@ def _on_other_data(evidence: Evidence, settings: Mapping[str, Any]) -> Finding |
     name, asked = evidence.record.data_name, settings.get("datasets")
     if asked is None or name in asked:
         return None
-    return Finding(
-        False, f"the run's data set {quote(name)} is not {' or '.join(asked)}", "run it on the lab's data set"
-    )
+    return Finding(False, f"the run's data set {quote(name)} is not {' or '.join(asked)}", "run it on the lab's data set")
 
 
 def _learned_nothing(evidence: Evidence, settings: Mapping[str, Any]) -> Finding | None:

@@ -53,7 +53,9 @@ def speed() -> Iterator[Finding]:
         notes.append(f"other programs run on this machine (load {busy:.0f}, {cores} cores): alone it is faster")
     found = str(measured) if notes else f"{measured}; {measured.expectation()}"
     if not measured.bfloat16:
-        notes.append("it has no bfloat16: the labs train in float32, which takes longer, and this is all right")
+        notes.append(
+            "it has no bfloat16: the labs train in float32, which takes longer, and this is all right"
+        )
     yield fine("speed", found, "; ".join(notes))
 
 

@@ -347,9 +347,7 @@ def _mean_steps(case, seen, right):
     for one in seen["ranks"]:
         for n, (value, weight) in enumerate(zip(case["values"], one["weights"], strict=True)):
             if weight.shape != value.shape or (n == case["frozen"] and not _near(weight, value)):
-                return (
-                    "a parameter has another shape than before" if n != case["frozen"] else "the frozen one has changed"
-                )
+                return "a parameter has another shape than before" if n != case["frozen"] else "the frozen one has changed"
     found = [flat(one["weights"]) for one in seen["ranks"]]
     if all(_near(one, trained(case["world"])) for one in found):
         return "" if sum(seen["sent"]) else "the weights are right, but nothing was sent"

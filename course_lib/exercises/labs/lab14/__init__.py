@@ -53,18 +53,13 @@ def _draw_plans(random):
 
 def observe_plan(case, rank_bytes, step_seconds, best_plan):
     if "plan" in case:
-        return {
-            "bytes": rank_bytes(case["model"], case["plan"]),
-            "seconds": step_seconds(case["model"], case["plan"], case["link"]),
-        }
+        return {"bytes": rank_bytes(case["model"], case["plan"]), "seconds": step_seconds(case["model"], case["plan"], case["link"])}
     # The memory: three tenths of the weights and states, which no single stage fits; what all states take; everything; or nothing.
     weights = 12 * case["model"]["width"] ** 2 * case["model"]["layers"]
     whole = weights + 2 * case["model"]["vocabulary"] * case["model"]["width"]
     memory = {None: 1.0, True: 16 * weights * 0.3, "states": 16 * whole, False: 1e15}[case["tight"]]
     found = best_plan(case["model"], case["devices"], memory, case["link"])
-    return {
-        "plan": None if found is None else {name: found[name] for name in ("data", "tensor", "pipe", "micro", "zero")}
-    }
+    return {"plan": None if found is None else {name: found[name] for name in ("data", "tensor", "pipe", "micro", "zero")}}
 
 
 PLAN = Exercise(("rank_bytes", "step_seconds", "best_plan"), _draw_plans, observe_plan, {

@@ -166,9 +166,7 @@ def _in_order(case, seen, right):
         asked = "".join(kind for kind, _ in order_of(case["schedule"], rank, case["stages"], case["micro"]))
         if one["events"] != asked:
             if one["events"] == "FB" * case["micro"]:
-                return (
-                    "each micro-batch goes forward and at once backward: only one stage works at a time. Follow `order`"
-                )
+                return "each micro-batch goes forward and at once backward: only one stage works at a time. Follow `order`"
             return "a stage's forwards and backwards are not in the order of `order`"
     return ""
 
@@ -180,7 +178,9 @@ def _few_messages(case, seen, right):
         wanted += [(stage, stage + 1, nbytes), (stage + 1, stage, nbytes)] * case["micro"]
     if sorted(tuple(each) for each in seen["messages"]) == sorted(wanted):
         return ""
-    return "the messages are not one activation to the next stage and one gradient back for each micro-batch, of the micro-batch's size"
+    return (
+        "the messages are not one activation to the next stage and one gradient back for each micro-batch, of the micro-batch's size"
+    )
 
 
 def _counted(case, seen):

@@ -106,11 +106,7 @@ def _f(case, seen, right):
     for rank, one in enumerate(seen["ranks"]):
         if not _close(one["f"], case["x"][rank]):
             summed = _close(one["f"], _sum(case, "x", rank)) and case["what"] != "group"
-            return (
-                "f sums in forward; its forward is the tensor itself"
-                if summed
-                else "the forward of f is not the tensor itself"
-            )
+            return "f sums in forward; its forward is the tensor itself" if summed else "the forward of f is not the tensor itself"
     if all(_close(one["f_grad"], _sum(case, "from_f", rank)) for rank, one in enumerate(seen["ranks"])):
         return ""
     if all(_close(one["f_grad"], case["from_f"][rank]) for rank, one in enumerate(seen["ranks"])):
@@ -124,11 +120,7 @@ def _g(case, seen, right):
     for rank, one in enumerate(seen["ranks"]):
         if not _close(one["g"], _sum(case, "x", rank)):
             own = _close(one["g"], case["x"][rank])
-            return (
-                "the forward of g is the rank's own tensor; sum over the ranks"
-                if own
-                else "the forward of g is not the sum over the ranks"
-            )
+            return "the forward of g is the rank's own tensor; sum over the ranks" if own else "the forward of g is not the sum over the ranks"
     if all(_close(one["g_grad"], case["from_g"][rank]) for rank, one in enumerate(seen["ranks"])):
         return ""
     if all(_close(one["g_grad"], _sum(case, "from_g", rank)) for rank, one in enumerate(seen["ranks"])):
@@ -249,8 +241,7 @@ def _column_input(case, seen, right):
     if all(_close(one["column_x"], of_x) for _, one in _ends(case, seen)):
         return ""
     parts = [
-        F.linear(_part(case, rank, case["upstream"], -1), _part(case, rank, case["weight"], 0).T)
-        for rank in range(RANKS)
+        F.linear(_part(case, rank, case["upstream"], -1), _part(case, rank, case["weight"], 0).T) for rank in range(RANKS)
     ]
     if all(_close(one["column_x"], parts[rank]) for rank, one in _ends(case, seen)):
         return "the input's gradient is this rank's part only: x has to pass through copy_to_ranks, whose backward sums"
@@ -290,10 +281,7 @@ def _own_numbers(case, seen, right):
     outputs, inputs = case["weight"].shape
     for rank, one in _ends(case, seen):
         size, bias = len(members_of(case, rank)), case["bias"] is not None
-        wanted = {
-            "column": (outputs * inputs + bias * outputs) // size,
-            "row": outputs * inputs // size + bias * outputs,
-        }
+        wanted = {"column": (outputs * inputs + bias * outputs) // size, "row": outputs * inputs // size + bias * outputs}
         if any(one[f"{name}_numbers"] != most for name, most in wanted.items()):
             return "the layer's parameters are not this rank's part of the weight, and the bias"
         if any(one[f"{name}_kept"] != most for name, most in wanted.items()):
@@ -413,13 +401,10 @@ def _divided(case, seen, right):
     whole = sum(w.numel() for w in case["weights"])
     last_bias = case["weights"][-1].numel()
     if all(
-        one["numbers"] == (whole - last_bias) // len(members_of(case, rank)) + last_bias
-        for rank, one in _ends(case, seen)
+        one["numbers"] == (whole - last_bias) // len(members_of(case, rank)) + last_bias for rank, one in _ends(case, seen)
     ):
         return ""
-    return (
-        "the ranks' parameters are not their parts: all weights and the first bias are divided, the last bias is whole"
-    )
+    return "the ranks' parameters are not their parts: all weights and the first bias are divided, the last bias is whole"
 
 
 def _two_messages(case, seen, right):
