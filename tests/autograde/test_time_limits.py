@@ -4,6 +4,7 @@ import math
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,23 @@ def test_an_answer_that_never_returns_stops_the_others_only_where_they_may_be_th
 
 
 @sandboxed
+def test_an_answer_that_others_delayed_keeps_its_points(warm, monkeypatch):
+    monkeypatch.setattr("autograde.sandbox.execution.DISTURBED", 0.0)
+    asked = []
+    execute = warm.execute
+
+    def late_at_first(limits, *args, **options):
+        asked.append(limits.seconds)
+        return execute(replace(limits, seconds=0.01) if len(asked) == 1 else limits, *args, **options)
+
+    monkeypatch.setattr(warm, "execute", late_at_first)
+    lab = GradedLab(warm, "01_single_gpu")
+    judged = lab.judge("evaluate")
+    assert judged.points == judged.max_points, judged.reasons
+    assert asked == [lab.rubric.execution.seconds] * 2  # alone it has the whole limit again
+
+
+@sandboxed
 @pytest.mark.parametrize("counted", [True, False])
 def test_busy_processes_are_ended_by_the_processor_time_of_all(warm, monkeypatch, counted):
     if not counted:
@@ -180,9 +198,7 @@ def test_waiting_for_a_processor_is_not_the_student_s_time(warm, monkeypatch):
     with warm.execute(Limits(seconds=0.5)) as execution:
         (outcome,) = execution.cells([{"id": "a", "source": "import time\ntime.sleep(1.0)"}])
         assert outcome[0]["error"] is None
-        with pytest.raises(
-            Exceeded, match=r"timed out after 0\.5 s"
-        ) as caught:  # not for ever: the wall clock bounds it
+        with pytest.raises(Exceeded, match=r"timed out after 0\.5 s") as caught:  # not for ever: the wall clock bounds it
             execution.cells([{"id": "b", "source": "time.sleep(60)"}])
         assert caught.value.disturbed
 
