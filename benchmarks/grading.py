@@ -90,10 +90,10 @@ def lay_out(root: Path, count: int, config: str | None = None) -> Path:
     return root
 
 
-def make_course(root: Path, source: NotebookNode, config: str | None = None) -> None:
-    """The folder of a course with lab 01; `config` replaces the course's own settings of nbgrader."""
-    (root / "labs" / LAB).mkdir(parents=True)
-    nbformat.write(source, root / "labs" / LAB / f"{LAB}.ipynb")
+def make_course(root: Path, source: NotebookNode, config: str | None = None, lab: str = LAB) -> None:
+    """The folder of a course with one lab; `config` replaces the course's own settings of nbgrader."""
+    (root / "labs" / lab).mkdir(parents=True)
+    nbformat.write(source, root / "labs" / lab / f"{lab}.ipynb")
     (root / "nbgrader_config.py").write_text(config or (REPOSITORY / "nbgrader_config.py").read_text())
 
 
@@ -111,13 +111,22 @@ def run(command: list[object], folder: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def submission(source: NotebookNode, kind: str) -> NotebookNode:
+def solved(source: NotebookNode) -> NotebookNode:
+    """The release copy of a lab with the solutions filled in."""
     notebook = release_of(source)
-    smoke = yaml.safe_load((REPOSITORY / "labs" / LAB / "profiles.yaml").read_text())["smoke"]
-    for cell, solved in zip(notebook.cells, source.cells, strict=True):
+    for cell, solution in zip(notebook.cells, source.cells, strict=True):
         if cell.metadata.get("nbgrader", {}).get("solution"):
-            text = "\n".join(line for line in solved.source.splitlines() if "### " not in line)
-            cell.source = text.replace(*KINDS[kind]) if KINDS[kind][0] else text
+            cell.source = "\n".join(line for line in solution.source.splitlines() if "### " not in line)
+    return notebook
+
+
+def submission(source: NotebookNode, kind: str) -> NotebookNode:
+    """Lab 01 as such a student hands it in, with the smoke parameters."""
+    notebook = solved(source)
+    smoke = yaml.safe_load((REPOSITORY / "labs" / LAB / "profiles.yaml").read_text())["smoke"]
+    for cell in notebook.cells:
+        if cell.metadata.get("nbgrader", {}).get("solution"):
+            cell.source = cell.source.replace(*KINDS[kind])
         if "parameters" in cell.metadata.get("tags", []):
             cell.source += "".join(f"\n{name} = {value!r}" for name, value in smoke.items())
     return notebook

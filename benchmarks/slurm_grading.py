@@ -6,8 +6,8 @@ A class of n submissions on w workers takes S + C·(n / w)·max(1, w / cores) se
 warm interpreter) and C (a submission) come from two small classes of lab 01 with the fewest workers. The model then
 predicts the larger classes, which are graded as well. The submissions are those of grading.py.
 
-For the whole course, C of each lab comes from the solutions of one and of three students, without run folders. The
-prediction for 1,000 students has `width` workers with a core each.
+For the whole course, C of each lab is half of the difference between classes of three and of one student, who hand in the
+solutions without run folders; one run of each. The prediction for 1,000 students has `width` workers with a core each.
 """
 
 import sys
@@ -16,10 +16,9 @@ import time
 from pathlib import Path
 
 import nbformat
-from grading import BIN, REPOSITORY, lay_out, run
+from grading import BIN, REPOSITORY, lay_out, make_course, run, solved
 from harness import conditions, parse_options
 
-from autograde.submission.notebook_repair import release_of
 from course_lib.system.hardware import available_cores
 
 sys.path.insert(0, str(REPOSITORY / "tests" / "slurm"))
@@ -47,7 +46,7 @@ def main() -> None:
     total = 0.0
     for lab in labs:
         one, three = (solutions(lab, count) for count in (1, 3))
-        total += max(0.0, three - one) / 2
+        total += (three - one) / 2
         print(f"{lab:28} {(three - one) / 2:6.1f} s a solution", flush=True)
     hours = (len(labs) * start + 1000 * total / options.width) / 3600
     print(f"1,000 students × {len(labs)} labs on {options.width} cores, solutions only: {hours:.1f} hours predicted")
@@ -68,15 +67,10 @@ def on_slurm(count: int, workers: int) -> float:
 def solutions(lab: str, count: int) -> float:
     """Seconds of `lab grade` with one worker on the solutions of so many students, without run folders."""
     source = nbformat.read(REPOSITORY / "labs" / lab / f"{lab}.ipynb", as_version=4)
-    notebook = release_of(source)
-    for cell, solved in zip(notebook.cells, source.cells, strict=True):
-        if cell.metadata.get("nbgrader", {}).get("solution"):
-            cell.source = "\n".join(line for line in solved.source.splitlines() if "### " not in line)
+    notebook = solved(source)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        (root / "nbgrader_config.py").write_text((REPOSITORY / "nbgrader_config.py").read_text())
-        (root / "labs" / lab).mkdir(parents=True)
-        nbformat.write(source, root / "labs" / lab / f"{lab}.ipynb")
+        make_course(root, source, lab=lab)
         for number in range(count):
             home = root / "course" / "submitted" / f"s{number}" / lab
             home.mkdir(parents=True)
