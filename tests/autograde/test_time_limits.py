@@ -198,7 +198,8 @@ def test_waiting_for_a_processor_is_not_the_student_s_time(warm, monkeypatch):
     with warm.execute(Limits(seconds=0.5)) as execution:
         (outcome,) = execution.cells([{"id": "a", "source": "import time\ntime.sleep(1.0)"}])
         assert outcome[0]["error"] is None
-        with pytest.raises(Exceeded, match=r"timed out after 0\.5 s") as caught:  # not for ever: the wall clock bounds it
+        # Not for ever: the wall clock bounds it.
+        with pytest.raises(Exceeded, match=r"timed out after 0\.5 s") as caught:
             execution.cells([{"id": "b", "source": "time.sleep(60)"}])
         assert caught.value.disturbed
 
