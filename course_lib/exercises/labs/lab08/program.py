@@ -106,8 +106,8 @@ def _known_to_a_rank(case, rank):
 CLOCKS = {"wall": ("perf_counter", "monotonic", "time"), "process": ("process_time", "thread_time")}
 
 
-def clock(kind, real, unit=1):
-    """A clock of the grader's on a rank, and the real one for everything else in this process."""
+def clock(kind, real, unit):
+    """A clock of the grader's on a rank, a second in its `unit` and type; the real one for everything else in this process."""
 
     def read():
         outside = getattr(HERE, "outside", None)
@@ -124,7 +124,7 @@ def pretended_clocks():
     if "mpi4py.MPI" in sys.modules:
         places += [(sys.modules["mpi4py.MPI"], "Wtime", "wall", 1.0)]
     clocks = [(module, name, clock(kind, getattr(module, name), unit)) for module, name, kind, unit in places]
-    return [*clocks, (datetime, "datetime", clock_of_dates(clock("wall", time.time)))]
+    return [*clocks, (datetime, "datetime", clock_of_dates(clock("wall", time.time, 1.0)))]
 
 
 def clock_of_dates(read):
