@@ -76,14 +76,14 @@ class ControlGroup:
         with contextlib.suppress(OSError):
             (self.folder / "cgroup.kill").write_text("1")
         for folder in self._folders:
-            for _ in range(500):
+            for glance in range(500):
                 try:
                     folder.rmdir()
                     break
                 except FileNotFoundError:
                     break
                 except OSError:
-                    time.sleep(0.02)  # the kernel is still taking its processes down
+                    time.sleep(min(0.001 * (glance + 1), 0.02))  # the kernel is still taking its processes down
 
 
 def control_group(limit: int) -> ControlGroup | None:

@@ -32,12 +32,11 @@ def code_cells(notebook: Path, parameters: dict) -> list[tuple[str, str]]:
 
 def may_use_gpus(notebook: Path) -> bool:
     """Whether the code names a device or launches ranks; a lab that does neither (MPI, HogWild) computes on CPUs by design."""
-    names = {
-        getattr(node, "id", getattr(node, "attr", None))
+    return any(
+        getattr(node, "id", getattr(node, "attr", None)) in ("rank_device", "cuda", "device", "launch", "run_grid")
         for _, source in code_cells(notebook, {})
         for node in ast.walk(ast.parse(source))
-    }
-    return bool(names & {"rank_device", "cuda", "device", "launch", "run_grid"})
+    )
 
 
 def parameters(notebook: Path, gpus: int) -> dict:
