@@ -240,6 +240,8 @@ WRONG = {
     "not shuffled": ("worker", edited("worker", "torch.randperm(len(labels), generator=torch.Generator().manual_seed(number))", "torch.arange(len(labels))"),
                      "random", "shuffle them"),
     "the same each epoch": ("worker", edited("worker", "number = job[\"seed\"] + epoch", "number = job[\"seed\"]"), "random", "the same order"),
+    "seeded once a call": ("worker", edited("worker", "    for epoch in job", "    generator = torch.Generator().manual_seed(job[\"seed\"])\n    for epoch in job",
+        "generator=torch.Generator().manual_seed(number)", "generator=generator"), "random", "if the call begins with it"),
     "the same samples": ("worker", edited("worker", _SHARES, "torch.arange(rank, len(labels), size)[order[order < (len(labels) - rank + size - 1) // size]].split(size_of_batch)"),
                          "random", "the same samples in every epoch"),
     "equal masks": ("worker", edited("worker", "1000 * number + rank", "number"), "random", "dropout masks are equal"),

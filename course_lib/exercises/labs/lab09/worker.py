@@ -66,47 +66,56 @@ class Door:
 
 
 def observe_processes(case, worker):
-    """What each process does, one after the other: their memory is the same, their random numbers begin alike."""
+    """What each process does, one after the other: their memory is the same, their random numbers begin alike.
+
+    `alone` is the first process's last epoch in a call of its own.
+    """
     samples = torch.arange(case["samples"], dtype=torch.float64)
     data = torch.stack([samples, samples * samples], 1), samples + FAULT
     weights = torch.zeros(2, dtype=torch.float64)
     done = torch.zeros(case["size"], dtype=torch.int64)
     clocks = torch.zeros(case["size"], 2, dtype=torch.float64)
-    threads, found = torch.get_num_threads(), []
-    for rank in range(case["size"]):
-        events, clock = [], {"wall": case["began"] + 7 * rank, "process": 0.5}
-        door = Door(events)
+    shared = weights, data, done, clocks
+    ranks = [_observe_process(case, worker, rank, case["epochs"], *shared) for rank in range(case["size"])]
+    seen = {"ranks": ranks, "weights": weights.tolist()}
+    if len(case["epochs"]) > 1:
+        seen["alone"] = _observe_process(case, worker, 0, case["epochs"][-1:], *shared)["events"]
+    return seen
 
-        def step(model, batch, lr, lock, events=events, clock=clock, door=door):
-            if len(events) >= MOST:
-                raise ValueError("far too many steps")
-            inputs, labels = batch
-            own = isinstance(model, torch.Tensor) and model.data_ptr() == weights.data_ptr()
-            paired = bool(((labels - inputs[:, 0]) == FAULT).all()) and len(labels) == len(inputs)
-            events.append({
-                "what": "step", "samples": [int(n) for n in inputs[:, 0]], "paired": paired, "own": own, "lr": float(lr),
-                "lock": lock is door, "drawn": float(torch.rand(())), "threads": torch.get_num_threads(),
-            })  # fmt: skip
-            model += 1.0
-            for name in clock:
-                clock[name] += case["step_seconds"]
 
-        job = {name: case[name] for name in ("lr", "batch_size", "epochs", "seed")} | {"step": step}
-        gate = Gate(events, clock, case["wait_seconds"])
-        torch.manual_seed(20_090_417)
-        torch.set_num_threads(2)
-        before = [done.tolist(), clocks.tolist()]
-        try:
-            with pretended_clocks(worker, lambda name, which, clock=clock: clock[which]):
-                worker(rank, case["size"], weights, data, job, door, gate, done, clocks)
-        finally:
-            torch.set_num_threads(threads)
-        kept = all(
-            [row for n, row in enumerate(now) if n != rank] == [row for n, row in enumerate(old) if n != rank]
-            for now, old in zip((done.tolist(), clocks.tolist()), before, strict=True)
-        )
-        found.append({"events": events, "kept": kept, "done": done.tolist()[rank], "clock": clocks.tolist()[rank]})
-    return {"ranks": found, "weights": weights.tolist()}
+def _observe_process(case, worker, rank, epochs, weights, data, done, clocks):
+    events, clock = [], {"wall": case["began"] + 7 * rank, "process": 0.5}
+    door, threads = Door(events), torch.get_num_threads()
+
+    def step(model, batch, lr, lock):
+        if len(events) >= MOST:
+            raise ValueError("far too many steps")
+        inputs, labels = batch
+        own = isinstance(model, torch.Tensor) and model.data_ptr() == weights.data_ptr()
+        paired = bool(((labels - inputs[:, 0]) == FAULT).all()) and len(labels) == len(inputs)
+        events.append({
+            "what": "step", "samples": [int(n) for n in inputs[:, 0]], "paired": paired, "own": own, "lr": float(lr),
+            "lock": lock is door, "drawn": float(torch.rand(())), "threads": torch.get_num_threads(),
+        })  # fmt: skip
+        model += 1.0
+        for name in clock:
+            clock[name] += case["step_seconds"]
+
+    job = {name: case[name] for name in ("lr", "batch_size", "seed")} | {"step": step, "epochs": list(epochs)}
+    gate = Gate(events, clock, case["wait_seconds"])
+    torch.manual_seed(20_090_417)
+    torch.set_num_threads(2)
+    before = [done.tolist(), clocks.tolist()]
+    try:
+        with pretended_clocks(worker, lambda name, which: clock[which]):
+            worker(rank, case["size"], weights, data, job, door, gate, done, clocks)
+    finally:
+        torch.set_num_threads(threads)
+    kept = all(
+        [row for n, row in enumerate(now) if n != rank] == [row for n, row in enumerate(old) if n != rank]
+        for now, old in zip((done.tolist(), clocks.tolist()), before, strict=True)
+    )
+    return {"events": events, "kept": kept, "done": done.tolist()[rank], "clock": clocks.tolist()[rank]}
 
 
 # --- judging
@@ -195,6 +204,11 @@ def _shuffled(case, seen, right):
         return 'two epochs have the same order: draw it from job["seed"] and the epoch'
     if len(epochs) > 1 and case["size"] > 1 and set(epochs[0][0]) == set(epochs[1][0]):
         return "a process has the same samples in every epoch: shuffle all samples first, then divide them"
+    if len(epochs) > 1 and [n for step in _steps({"events": seen["alone"]}) for n in step["samples"]] != epochs[-1][0]:
+        return (
+            "an epoch has another order if the call begins with it: draw the order from the seed and the epoch's number, not "
+            "from a generator that goes on from epoch to epoch"
+        )
     drawn = [tuple(step["drawn"] for step in _steps(one))[:3] for one in seen["ranks"]]
     if len(set(drawn)) < len(drawn):
         return (
