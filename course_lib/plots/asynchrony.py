@@ -209,7 +209,7 @@ def lost_against_features(lost: Mapping[int, float], colliding: Mapping[int, flo
     title = f"Of dense updates {lost[sizes[0]]:.0%} are lost, at {sizes[-1]:,} features {lost[sizes[-1]]:.2%}"
     axes = new_axes(title, f"features n (each update has k = {nonzeros})", "share (log scale)", (6.8, 3.8))
     series = {
-        "updates that collide somewhere": list(colliding.values()),
+        "updates that collide, by the formula": list(colliding.values()),
         "loss of dense updates × k/n": [lost[nonzeros] * nonzeros / n for n in sizes],
         "increments lost, measured": list(lost.values()),
     }

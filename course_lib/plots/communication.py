@@ -79,7 +79,7 @@ def sent_bytes(series: Mapping[str, Sequence[int]], least: float, title: str) ->
             np.arange(len(values)) + offsets[index], [value / 1e6 for value in values], width, label=label,
             color=style.PALETTE[index], hatch=style.HATCHES[index], edgecolor="white",
         )  # fmt: skip
-    axes.axhline(least / 1e6, **style.REFERENCE, label="the least possible")
+    axes.axhline(least / 1e6, **style.REFERENCE, label="the least for the busiest rank")
     axes.set_xticks(range(max(map(len, series.values()))))
     axes.set_ylim(0, 1.35 * max(map(max, series.values())) / 1e6)  # room for the legend
     axes.legend(ncol=2, loc="upper right")

@@ -80,6 +80,7 @@ def test_kill_9_leaves_a_whole_page_and_no_job(tmp_path):
     pytest.fail("the job outlived the evening")
 
 
+@pytest.mark.slow
 def test_a_lab_s_run_on_the_page(results_gpu, tmp_path):
     """The smoke profile of a lab, on this machine's device."""
     job = results_gpu.lab("01", 60, 0, threshold=0.3, profile="smoke")  # minutes: no limit, however slow the processor

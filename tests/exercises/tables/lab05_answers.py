@@ -251,6 +251,7 @@ for _name, _options, _lost, _words in (
         "or none",
     ),
     ("every fifth", "flipped=lambda n, draw, top: torch.rand(n, generator=draw) < 0.2", "flips", "half of the images"),
+    ("every second", "flipped=lambda n, draw, top: torch.arange(n) % 2 == 1", "flips", "in every batch"),
 ):
     _source = f"crop_and_flip = crops_with({_options})" if _options else "crop_and_flip = lambda *_: None"
     _import = "from course_lib.exercises.answers.lab05.training import crops_with"

@@ -111,6 +111,9 @@ def _flips(case, seen, right):
         return "all images of the batch are mirrored, or none: draw for every image"
     if not 0.42 < share < 0.58:
         return "half of the images should be mirrored"
+    two = _traced(case, seen["second"])
+    if torch.equal(one[:, 2], two[:, 2]) and not torch.equal(one, two):
+        return "the same images are mirrored in every batch: draw it for every image of every batch"
     apart = _apart(one[:, 2], one[:, 0]) and _apart(one[:, 2], one[:, 1])
     return "" if apart else "whether an image is mirrored follows from its offset: draw it separately"
 

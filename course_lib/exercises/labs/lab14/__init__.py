@@ -59,7 +59,17 @@ def observe_plan(case, rank_bytes, step_seconds, best_plan):
     whole = weights + 2 * case["model"]["vocabulary"] * case["model"]["width"]
     memory = {None: 1.0, True: 16 * weights * 0.3, "states": 16 * whole, False: 1e15}[case["tight"]]
     found = best_plan(case["model"], case["devices"], memory, case["link"])
-    return {"plan": None if found is None else {name: found[name] for name in ("data", "tensor", "pipe", "micro", "zero")}}
+    if found is None:
+        return {"plan": None}
+    plan = {name: found[name] for name in ("data", "tensor", "pipe", "micro", "zero")}
+    # On one stage without tensor ranks the micro-batches cost no time: of equally fast numbers that fit, each is as good.
+    seconds = step_seconds(case["model"], plan, case["link"])
+    for micro in range(1, plan["micro"]):
+        fewer = plan | {"micro": micro}
+        if case["model"]["batch"] % (plan["data"] * micro) == 0 and rank_bytes(case["model"], fewer) <= memory:
+            if abs(step_seconds(case["model"], fewer, case["link"]) - seconds) <= 1e-9 * seconds:
+                return {"plan": fewer}
+    return {"plan": plan}
 
 
 PLAN = Exercise(("rank_bytes", "step_seconds", "best_plan"), _draw_plans, observe_plan, {
