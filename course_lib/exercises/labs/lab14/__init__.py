@@ -66,9 +66,13 @@ def observe_plan(case, rank_bytes, step_seconds, best_plan):
     seconds = step_seconds(case["model"], plan, case["link"])
     for micro in range(1, plan["micro"]):
         fewer = plan | {"micro": micro}
-        if case["model"]["batch"] % (plan["data"] * micro) == 0 and rank_bytes(case["model"], fewer) <= memory:
-            if abs(step_seconds(case["model"], fewer, case["link"]) - seconds) <= 1e-9 * seconds:
-                return {"plan": fewer}
+        divides = case["model"]["batch"] % (plan["data"] * micro) == 0
+        if (
+            divides
+            and rank_bytes(case["model"], fewer) <= memory
+            and abs(step_seconds(case["model"], fewer, case["link"]) - seconds) <= 1e-9 * seconds
+        ):
+            return {"plan": fewer}
     return {"plan": plan}
 
 
