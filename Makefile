@@ -12,7 +12,7 @@ CI_TESTS := (exhibits or (labs or thorough) and not quick) and not (slow or gpu 
 help:
 	@echo "make demo      stage FashionMNIST, run labs 01 and 02, grade them, write the report"
 	@echo "make test      the quick tests: every exercise, every command, a sample of the rest (10 minutes on two slow cores)"
-	@echo "make test-ci   what continuous integration adds: every hostile submission, every lab (40 to 50 minutes more)"
+	@echo "make test-ci   what continuous integration adds: every hostile submission, every lab (20 to 50 minutes more)"
 	@echo "make test-all  all tests, also those that need Slurm, a browser or a GPU (hours)"
 	@echo "make test-gpu  the tests that need a CUDA GPU; refuses without one"
 	@echo "make results-gpu   speed on a GPU and every lab's gpu profile, into docs/results/gpu/; MINUTES=25 chooses what fits"
