@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import platform
 import sqlite3
 import tarfile
 import tempfile
@@ -25,7 +26,9 @@ from autograde.gradebook.scores import CourseError, nbgrader_settings
 from autograde.rubric.verdict import verdict_lock
 from course_lib.runs.run_evidence.quoting import quote
 
-__all__ = ["back_up", "restore"]
+__all__ = ["CANNOT_RESTORE", "back_up", "can_restore", "restore"]
+
+CANNOT_RESTORE = f"Python {platform.python_version()} restores no backup: it unpacks archives without checks; 3.11.4 does it"
 
 GRADEBOOK, QUEUE = "gradebook.db", "on_submission/queue.sqlite"
 FILES, SUBMITTED = ("extensions.csv", "grading_secret"), "submitted"
@@ -164,9 +167,14 @@ def _add_tree(tar: tarfile.TarFile, folder: Path, name: str, left_out: list[str]
                 left_out.append(str(path))
 
 
+def can_restore() -> bool:
+    """Whether this Python unpacks archives with checks; Debian 12's own 3.11.2 does not."""
+    return hasattr(tarfile, "data_filter")
+
+
 def _unpack(archive: Path, folder: Path) -> None:
-    if not hasattr(tarfile, "data_filter"):
-        raise CourseError("this Python unpacks archives without checks; use 3.11.4 or newer")
+    if not can_restore():
+        raise CourseError(CANNOT_RESTORE)
     with gzip.open(archive) as stream:
         with tarfile.open(fileobj=stream, mode="r|") as tar:
             for member in tar:

@@ -196,6 +196,14 @@ def test_what_is_there_is_kept_with_its_journals(full, tmp_path):
     assert (aside / "extensions.csv").read_text() == (aside / "gradebook.db-wal").read_text() == "later"
 
 
+def test_a_python_that_cannot_restore_says_so_when_it_backs_up(full, tmp_path, monkeypatch):
+    monkeypatch.delattr(tarfile, "data_filter")
+    done = lab(backup, tmp_path / "b", "--course", full)
+    assert done.exit_code == 0 and "restores no backup" in done.stderr and "3.11.4" in done.stderr
+    done = lab(restore, tmp_path / "b", "--course", full, "--replace")
+    assert done.exit_code == 1 and "restores no backup" in done.output and (full / "extensions.csv").read_text() == "new"
+
+
 def test_root_does_not_write_into_another_account_s_course(full, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: full.stat().st_uid + 1)
     for work in (lambda: back_up(full, tmp_path / "b"), lambda: put_back(tmp_path / "b", full, True)):
