@@ -202,4 +202,6 @@ def restore(archive: Path, course: Path, replace: bool) -> None:
             aside = archives.restore(archive, course, replace)
     except CourseError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f"{course} is restored{f'; what was there is in {aside}' if aside else ''}; next: lab grade LAB, for each lab")
+    click.echo(
+        f"{course} is restored{f'; what was there is in {aside}' if aside else ''}; next: lab grade LAB, for each lab"
+    )

@@ -28,7 +28,9 @@ from course_lib.runs.run_evidence.quoting import quote
 
 __all__ = ["CANNOT_RESTORE", "back_up", "can_restore", "restore"]
 
-CANNOT_RESTORE = f"Python {platform.python_version()} restores no backup: it unpacks archives without checks; 3.11.4 does it"
+CANNOT_RESTORE = (
+    f"Python {platform.python_version()} restores no backup: it unpacks archives without checks; 3.11.4 does it"
+)
 
 GRADEBOOK, QUEUE = "gradebook.db", "on_submission/queue.sqlite"
 FILES, SUBMITTED = ("extensions.csv", "grading_secret"), "submitted"

@@ -201,7 +201,9 @@ def test_a_python_that_cannot_restore_says_so_when_it_backs_up(full, tmp_path, m
     done = lab(backup, tmp_path / "b", "--course", full)
     assert done.exit_code == 0 and "restores no backup" in done.stderr and "3.11.4" in done.stderr
     done = lab(restore, tmp_path / "b", "--course", full, "--replace")
-    assert done.exit_code == 1 and "restores no backup" in done.output and (full / "extensions.csv").read_text() == "new"
+    assert (
+        done.exit_code == 1 and "restores no backup" in done.output and (full / "extensions.csv").read_text() == "new"
+    )
 
 
 def test_root_does_not_write_into_another_account_s_course(full, tmp_path, monkeypatch):

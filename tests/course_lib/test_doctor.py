@@ -174,7 +174,7 @@ FAULTS = {
     "a port that is none": ([("MASTER_PORT", "many")], network.rendezvous, ["no port"], ["unset MASTER_PORT"]),
     "an exchange that cannot be written to": (
         [(programs, "_exchange_root", lambda: HERE), (os, "access", lambda path, mode: False)],
-        programs.exchange, [HERE, "may not read and write"], ["chmod"],
+        programs.exchange, [HERE, "may not read and write"], ["sets its permissions"],
     ),
     "no MPI": ([(programs, "find_mpi", raising(NO_MPI))], programs.mpi, ["mpirun"], ["pip install"]),
     "an mpi4py that does not load the starter's MPI": (

@@ -85,12 +85,12 @@ def exchange() -> Iterator[Finding]:
     hub = bool(os.environ.get("JUPYTERHUB_USER"))
     root = Path(_exchange_root())
     if not root.exists() and hub:
-        remedy = f"labs cannot be fetched or handed in: the administrator makes it, see deploy/jupyterhub/README.md, The exchange"
+        remedy = "labs cannot be fetched or handed in: the administrator makes it, see deploy/jupyterhub/README.md, The exchange"
         yield problem("exchange", f"there is no {root}", remedy)
     elif not root.exists():
         yield absent("exchange", f"no {root}", "hand in as your course says; on a hub it is there")
     elif not os.access(root, os.R_OK | os.W_OK | os.X_OK):
-        remedy = f"the administrator sets its permissions, see deploy/jupyterhub/README.md, The exchange"
+        remedy = "the administrator sets its permissions, see deploy/jupyterhub/README.md, The exchange"
         yield problem("exchange", f"{root} is there, but you may not read and write there", remedy)
     else:
         yield fine("exchange", str(root))
