@@ -42,7 +42,7 @@ ANSWERS = {
             _ledger(of=lambda tensors: sum(t.untyped_storage().nbytes() // t.element_size() for t in
                                            {t.untyped_storage().data_ptr(): t for t in tensors}.values()))),
         "as large as weights": Mistake("the gradients are counted where there are none: p.grad may be None",
-            _ledger(gradients=lambda parameters: [torch.empty_like(p) for p in parameters])),
+            _ledger(gradients=lambda parameters: [torch.empty_like(p) if p.grad is None else p.grad for p in parameters])),
         "without counters": Mistake("the counters of steps are missing; they are tensors of the state, too",
             _ledger(state=lambda optimizer: [t for each in optimizer.state.values() for t in each.values()
                                              if isinstance(t, torch.Tensor) and t.dim()])),

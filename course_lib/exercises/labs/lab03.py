@@ -116,17 +116,24 @@ def observe_training(case, train_steps, scaled_lr):
 
         def watch(losses):
             before.append(model[0].weight.detach().clone())
-            watched.append([len(losses) if isinstance(losses, list) else None, not torch.equal(*before[-2:])])
+            seen = len(losses) if isinstance(losses, list) else None
+            watched.append([seen, not torch.equal(*before[-2:]), attached(losses)])
             return len(watched) == case["ends"]
 
-        train_steps(*given, watch)
-        return {"watched": watched}
+        losses = train_steps(*given, watch)
+        ended = len(losses) if isinstance(losses, list | torch.Tensor) else None
+        return {"watched": watched, "ended": [ended, attached(losses)]}
     return {
         "weights": [tensor.detach().clone() for tensor in model.state_dict().values()],
         "losses": losses.tolist() if isinstance(losses, torch.Tensor) else losses,
         "epochs": passes.epochs,
         "lr": optimizer.param_groups[0]["lr"],
     }
+
+
+def attached(losses):
+    some = losses if isinstance(losses, list) else [losses]
+    return any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in some)
 
 
 def _same_fractions(seen, right):
@@ -154,9 +161,10 @@ training = Exercise(("train_steps", "scaled_lr"), _draw_trainings, observe_train
         "wrong: it advances once after each update", "print the learning rate of each step",
         cases="scheduled", keys="weights lr"),
     "watch": Part("watch sees the losses after every update, and can end the training", "watch(losses) is called after "
-        "every update with the list of the losses so far; where it returns True, the training ends",
+        "every update with the list of the losses so far, detached; where it returns True, the training ends, and these "
+        "losses are returned",
         "let watch print len(losses) and return len(losses) == 3: it prints 1, 2 and 3", cases="watched",
-        keys="watched"),
+        keys="watched ended"),
     "linear": _rule("Linear scaling", "rule 'linear' is wrong", _BY_HAND, keys="linear"),
     "sqrt": _rule("Square-root scaling", "rule 'sqrt' is wrong", _BY_HAND, keys="sqrt"),
     "none": _rule("The constant learning rate", "rule 'none' is wrong",

@@ -41,14 +41,15 @@ def _draw_momenta(random):
 
 def observe_sgd(case, sgd_step):
     weights, states = [w.clone() for w in case["weights"]], [{} for _ in case["weights"]]
-    moves = {}
+    moves, given = {}, [[g.clone() for g in gradients] for gradients in case["gradients"]]
     for step in range(6):
-        for w, state, gradients in zip(weights, states, case["gradients"], strict=True):
-            sgd_step(w, gradients[step].clone(), state, **case["options"])
+        for w, state, gradients in zip(weights, states, given, strict=True):
+            sgd_step(w, gradients[step], state, **case["options"])
         if step in (0, 1, 5):
             for number, (after, before) in enumerate(zip(weights, case["weights"], strict=True), 1):
                 moves[f"after step {step + 1}, tensor {number}"] = (after.detach() - before) / case["options"]["lr"]
-    return moves
+    kept = torch.equal(torch.stack([torch.stack(each) for each in given]), case["gradients"])
+    return moves | ({"gradients as they were": kept} if case["options"]["momentum"] else {})
 
 
 momentum = Exercise(("sgd_step",), _draw_momenta, observe_sgd, {

@@ -587,7 +587,9 @@ _JOINED = {
 }
 _JUDGED = {
     "deal": _after("deal", _rows, _EVERY, {"it leaves every rank the first rows": lambda g, r: g[0][:ROWS]}),
-    "collect": _after("collect", lambda g, r: torch.cat(g), (0,), _JOINED),
+    "collect": _after("collect", lambda g, r: None if r else torch.cat(g), _EVERY, {
+        reason: lambda g, r, other=other: None if r else other(g, r) for reason, other in _JOINED.items()} | {
+        "on the ranks other than 0 it should return None": lambda g, r: torch.cat(g)}),
     "everybody": _after("everybody", lambda g, r: torch.cat(g), _EVERY, _JOINED),
     "total_on_zero": _after("total_on_zero", _total, (0,), _SHARED),
     "agree": _after("agree", lambda g, r: g[0], _EVERY, _SHARED | {

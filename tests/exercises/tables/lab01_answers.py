@@ -25,7 +25,8 @@ LOSES = {
         "loop metrics modes": "one epoch less, the first batch",
         "loop metrics modes stop": "one epoch",
         "modes": "never train, train once, evaluates every step",
-        "metrics": "means of means, not divided, the last batch, sums go on, evaluated after, by batches, one dict",
+        "metrics": "means of means, not divided, the last batch, sums go on, by batches, one dict",
+        "metrics modes": "evaluated after",
         "metrics modes stop": "on the training batches",
         "metrics stop": "per cent, the last row, no return",
         "stop": "stop ignored, stop never asked, training accuracy, losses, the last accuracy, a number, "
@@ -305,6 +306,8 @@ def make_loaders(train_set, validation_images, batch_size, num_workers, pin_memo
 
 # Other mistakes: name → (exercise, source, parts that are lost, words of the reason).
 WRONG = {
+    "two forward passes": ("train-step", "def train_step(model, images, labels, optimizer, loss_fn):\n    loss, logits = loss_fn(model(images), labels), model(images)\n    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n    return loss.detach(), logits.detach()", "returns", "before the update"),
+    "batches read twice": ("training", training().replace("    for epoch in range(epochs):\n", "    for epoch in range(epochs):\n        n = sum(len(y) for _, y in train_batches)\n"), "modes", "read more than once"),
     "signs of the gradient": ("train-step", "def train_step(model, images, labels, optimizer, loss_fn):\n    logits = model(images)\n    loss = loss_fn(logits, labels)\n    optimizer.zero_grad()\n    loss.backward()\n    [p.grad.sign_() for p in model.parameters()]\n    optimizer.step()\n    return loss.detach(), logits.detach()", "update repeat", "not those of the given optimiser"),
     "nothing happens": ("train-step", "def train_step(*_): return torch.zeros(()), torch.zeros(8, 5)", "update repeat returns", "weights are where they were"),
     "lists": ("loaders", _READ_ONCE, "training edges", "same order"),

@@ -93,6 +93,7 @@ def make_loaders(train_set, validation_set, batch_size, seed):
 """,
     ],
     "wrap": [
+        edited(WRAP, "    on_gpu =", "    model = model.to(device)\n    on_gpu ="),
         """
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -203,6 +204,9 @@ _LOADERS = "shares epochs batches validation"
 _WHOLE = "training validation records resumes"
 _OF = {
     "set-up": {
+        "device_id alone": (
+            edited(SET_UP, "        torch.cuda.set_device(local_rank)\n", "", '("nccl")', '("nccl", device_id=torch.device("cuda", local_rank))'),
+            "gpu", "another GPU than its own"),
         "the GPU after the group": (
             edited(SET_UP, "        torch.cuda.set_device(local_rank)\n", "", '("nccl")\n', '("nccl")\n        torch.cuda.set_device(local_rank)\n'),
             "gpu", "set_device comes after"),
@@ -246,6 +250,7 @@ _OF = {
         "the last rank first": (edited(PREPARE, "== 0", "== 2", "!= 0", "!= 2"), "order", "another rank began before"),
     },
     "loaders": {
+        "validation shuffled": (edited(LOADERS, "DataLoader(share, 250)", "DataLoader(share, 250, shuffle=True)"), "validation", "no shuffling"),
         "no sampler": (edited(LOADERS, "sampler=sampler", "shuffle=True"), "shares epochs", "every rank trains on the whole set"),
         "a seed for each rank": (edited(LOADERS, "seed=seed", "seed=seed + rank"), "shares", "the same seed"),
         "no seed": (edited(LOADERS, ", seed=seed", ""), "epochs", "another seed"),
@@ -286,6 +291,8 @@ _OF = {
         "nothing returned": (edited(WRAP, "    return nn", "    nn"), "weights gradients sync gpu", "raised"),
     },
     "epoch": {
+        "a second forward pass": (
+            edited(EPOCH, "        loss = loss_fn(logits, labels)\n", "        loss = loss_fn(model(images), labels)\n"), "sums", "more than one forward pass"),
         "no set_epoch": (edited(EPOCH, "    loader.sampler.set_epoch(epoch)\n", ""), "order", "two epochs have the same order"),
         "set_epoch with another number": (edited(EPOCH, "set_epoch(epoch)", "set_epoch(epoch + 1)"), "order", "the orders of their numbers"),
         "set_epoch at the end": (
@@ -373,6 +380,7 @@ def accumulated_step(model, micro_batches, optimizer, loss_fn):
         "the first one": (edited(BUFFERS, "src=0)", "src=0)\n        break"), "equal rank0", "still differ"),
     },
     "reductions": {
+        "no device": (REDUCTIONS.replace(", device=device", ""), "everywhere", "put on `device`"),
         "rates added": (
             edited(REDUCTIONS, "torch.tensor(float(images)", "torch.tensor(images / seconds", "(total / slowest).item()", "total.item()"), "rate", "adds the ranks' rates"),
         "the mean rate": (
@@ -400,6 +408,7 @@ def accumulated_step(model, micro_batches, optimizer, loss_fn):
                                    "rate seconds accuracy loss everywhere", "one is in dist.all_reduce (SUM), another in dist.barrier"),
     },
     "stop": {
+        "no device": (edited(STOP, ", device=device", ""), "same rank0", "put on `device`"),
         "each by itself": ("def stop_together(wish, device):\n    return wish\n", "same rank0", "decide differently"),
         "any rank": (
             "def stop_together(wish, device):\n    vote = torch.tensor(int(wish), device=device)\n    dist.all_reduce(vote, op=dist.ReduceOp.MAX)\n    return vote.item() > 0\n", "rank0", "any rank's wish"),
@@ -415,6 +424,12 @@ def accumulated_step(model, micro_batches, optimizer, loss_fn):
         "the message is not read": (edited(STOP, "bool(decision.item())", "wish"), "same rank0", "decide differently"),
     },
     "program": {
+        "a reached target forgotten": (
+            edited(PROGRAM, "    stopped = stop_together(reached(accuracies, args), device)\n    while", "    stopped = False\n    while"),
+            "resumes", "has reached its target trains on"),
+        "statistics of parameters": (edited(PROGRAM, "for buffer in model.buffers()]", "for buffer in model.parameters()]"), "training", "the statistics are not"),
+        "always a run folder": (edited(PROGRAM, "if rank == 0 and run is not None:", "if rank == 0:"), "resumes", "save_model"),
+        "seconds not restored": (edited(PROGRAM, "records, times = checkpoint.restore", "records, _ = checkpoint.restore"), "resumes", "restore the epochs' seconds"),
         "loaded before": (
             edited(PROGRAM, "    data = prepare_once(lambda: load(args.dataset, train_samples=args.train_samples))",
                    "    data = load(args.dataset, train_samples=args.train_samples)\n    prepare_once(lambda: None)"),
@@ -444,7 +459,7 @@ def accumulated_step(model, micro_batches, optimizer, loss_fn):
         "stopped alone": (edited(PROGRAM, "stopped = stop_together(reached(accuracies, args), device)", "stopped = reached(accuracies, args)"), "validation", "not every rank asks"),
         "rank 0 asks alone": (edited(PROGRAM, "        stopped = stop_together(reached(accuracies, args), device)\n        if rank == 0:\n", "        if rank == 0:\n            stopped = stop_together(reached(accuracies, args), device)\n"),
                               "training validation records", "continues after"),
-        "its own seconds": (edited(PROGRAM, "times.append(slowest)", "times.append(seconds)"), "records", "time of a record"),
+        "its own seconds": (edited(PROGRAM, "times.append(slowest)", "times.append(seconds)"), "records resumes", "time of a record"),
         "its own rate": (edited(PROGRAM, "rate, slowest = reduce", "rate, (_, slowest) = trained[2] / seconds, reduce"), "records", "images_per_sec of a record"),
         "its own training loss": (edited(PROGRAM, "train_loss, train_accuracy = reduce_metrics(*trained, device)", "train_loss, train_accuracy = trained[0] / trained[2], trained[1] / trained[2]"),
                                   "records", "train_loss of a record"),

@@ -1,12 +1,16 @@
 """Lab 03: other right answers, and what each known mistake loses."""
 
+from answer_sources import Notebook
+
+OURS = Notebook("03_batch_size_scaling")
+
 # Of the mistakes in `course_lib.exercises.answers.lab03`: parts that are lost → their names.
 LOSES = {
     "training": {
         "updates losses passes schedule": "gradients kept, evaluation mode, one step more, second forward pass",
         "watch": "watch not called, watch goes on, watch before the update, latest loss watched",
         "passes": "one pass, no set_epoch, epochs from 1, always epoch 0", "schedule": "schedule per pass, schedule never",
-        "losses": "loss after, last loss",
+        "losses": "loss after", "losses watch": "last loss",
         "linear sqrt fraction": "no reference, upside down", "fraction": "whole factors, never below",
         "linear": "linear by the root", "sqrt": "sqrt as linear", "none": "none scales",
     },
@@ -172,6 +176,11 @@ RIGHT = {
 
 # Other mistakes: name → (exercise, source, parts that are lost, words of the reason).
 WRONG = {
+    "attached losses": ("training", OURS.edited("training", "losses.append(loss.detach())", "losses.append(loss)"), "watch", "detached"),
+    "nothing at the target": (
+        "training", OURS.edited("training", "            if ended or len(losses) == steps:", "            if ended:\n                return\n            if len(losses) == steps:"),
+        "watch", "return the losses",
+    ),
     "no step counted": ("training", _train(losses="[]"), "losses", "not those of the batches"),
     "a word": (
         "training", _train().split("def scaled_lr")[0] + "def scaled_lr(*_): return 'fast'", "linear sqrt none fraction",

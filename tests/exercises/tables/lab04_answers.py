@@ -192,6 +192,8 @@ RIGHT = {
 
 # Other mistakes: name → (exercise, source, parts that are lost, words of the reason).
 WRONG = {
+    "g is changed": ("momentum", sgd("m * state['v'] + g if 'v' in state else g.clone()", "w.sub_(lr * (g.add_(v, alpha=m) if nesterov else v))"), "nesterov", "steps are wrong"),
+    "the first g is changed": ("momentum", sgd("state['v'].mul_(m).add_(g) if 'v' in state else g"), "heavy nesterov", "steps are wrong"),
     "one velocity for all": ("momentum", "kept = {}\n" + sgd().replace("state", "kept").replace("g, kept", "g, state"), "heavy nesterov", "a v for each tensor"),
     "a new weight": ("momentum", sgd(move="w = w - lr * v"), "heavy nesterov", "did not move"),
     "too few iterations": ("warmup", warmup("0.5 * "), "iteration", "finished share"),

@@ -217,6 +217,7 @@ RIGHT = {
 
 # Other mistakes: name → (exercise, source, parts that are lost, words of the reason).
 WRONG = {
+    "always 3 channels": ("network", NETWORK.format(pooled="x.amax((2, 3))").replace("nn.Conv2d(channels, 32", "nn.Conv2d(3, 32"), "parameters", "another number of parameters"),
     "x is changed": ("basic-block", SHORTCUT + BLOCK.replace("way = self.way(x)", "x = x.mul_(2); way = self.way(x)"), "identity channels stride", "x was changed"),
     "a layer in vain": ("basic-block", SHORTCUT + BLOCK.replace("self.last =", "self.more = nn.Linear(3, 3)\n        self.last ="), "layers", "other layers"),
     "half of it": ("bottleneck", BOTTLENECK.replace("self.way(x) + ", "0.5 * self.way(x) + "), "identity channels stride", "not ReLU(F(x) + x)"),

@@ -270,12 +270,18 @@ def join(way, rank, world_size, place):
         "no result": (overlapped("swap(tensor, right, incoming, left)\n    result = None"), "overlap", "should return the pair"),
     },
     "six": {
+        "garbage on the others": (instead("six", """
+def collect(mine):
+    parts = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+    dist.gather(mine, parts if dist.get_rank() == 0 else None, dst=0)
+    return torch.cat(parts)
+"""), "collect bytes", "in collect: what it leaves"),
         "all-gather for gather": (instead("six", """
 def collect(mine):
     whole = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(whole, mine)
     return torch.cat(whole)
-"""), "bytes", "in collect, the ranks leave dist.all_gather with"),
+"""), "collect bytes", "it should return None"),
         "all-reduce for reduce": (edited("six", "dist.reduce(x, dst=0)", "dist.all_reduce(x)"), "bytes",
                                   "in total_on_zero, the ranks leave dist.all_reduce with"),
         "broadcast for scatter": (instead("six", """

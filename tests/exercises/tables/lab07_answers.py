@@ -217,18 +217,16 @@ def push_and_pull(model, version):
 """
     ],
     "server": [SERVE, THREADS],
-    "stale-step": [
-        """
+    "backup": [BACKUP],
+}
+
+_GRADIENT = """
 def staleness_aware_step(optimizer, staleness):
     for group in optimizer.param_groups:
         for p in group["params"]:
             p.grad /= staleness + 1
     optimizer.step()
 """
-    ],
-    "backup": [BACKUP],
-}
-
 _MEAN = "even uneven edges one-message"
 _ALL = "one-step values bytes"
 _OF = {
@@ -323,7 +321,8 @@ def push_and_pull(model, version):
         "in turns": (IN_TURNS, "parameters versions staleness", "deadlock"),
     },
     "stale-step": {
-        "half": (edited(RIGHT["stale-step"][0], "staleness + 1", "2"), "rate groups restored", "is not one step"),
+        "the gradient divided": (_GRADIENT, "rate groups restored", "is not one step"),
+        "half": (edited(_GRADIENT, "staleness + 1", "2"), "rate groups restored", "is not one step"),
     },
     "backup": {
         "waits for all": (edited(BACKUP, "len(kept) < needed", "len(kept) < workers - gone", "int(message[1]) != version", "False"), "late dropped", "deadlock"),

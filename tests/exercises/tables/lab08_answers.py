@@ -247,6 +247,10 @@ def average_models(comm, model, samples):
 """
 
 WRONG = {
+    # program
+    "test results twice": ("program", edited("program", "images, trained, tested)", "images, tested, tested)"), "evaluation", "reported training results"),
+    "all training images": ("program", edited("program", "data.train.part(mine[:500])", "data.train"), "evaluation", "more than 500"),
+    "others' images": ("program", edited("program", "data.train.part(mine[:500])", "data.train.part(range(len(mine)))"), "evaluation", "reported training results"),
     # partition
     "each rank draws its own order": (
         "partition", edited("partition", ", generator=generator", ""), "cover equal seed by-label", "in two shares",

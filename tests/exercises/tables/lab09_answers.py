@@ -95,6 +95,7 @@ def network_step(model, batch, lr, lock):
 """,
     ],
     "worker": [
+        edited("worker", "order[rank::size].split(size_of_batch)", "order.split(size_of_batch)[rank::size]"),
         """
 def worker(rank, size, model, data, job, lock, barrier, done, clock):
     torch.set_num_threads(1)
@@ -244,6 +245,11 @@ WRONG = {
         "generator=torch.Generator().manual_seed(number)", "generator=generator"), "random", "if the call begins with it"),
     "the same samples": ("worker", edited("worker", _SHARES, "torch.arange(rank, len(labels), size)[order[order < (len(labels) - rank + size - 1) // size]].split(size_of_batch)"),
                          "random", "the same samples in every epoch"),
+    "no job's seed": ("worker", edited("worker", 'number = job["seed"] + epoch', "number = epoch"), "random", 'another job["seed"]'),
+    "masks once a call": ("worker", edited("worker", "        torch.manual_seed(1000 * number + rank)\n", "", "    for epoch in job", '    torch.manual_seed(job["seed"] + rank)\n    for epoch in job'),
+        "random", "numbers of another epoch"),
+    "masks of the next epoch": ("worker", edited("worker", "1000 * number + rank", "number + rank"), "random", "numbers of another epoch"),
+    "counts an epoch ahead": ("worker", edited("worker", "            done[rank] += len(batch)\n", "        done[rank] += len(order[rank::size])\n"), "count", "up to date"),
     "equal masks": ("worker", edited("worker", "1000 * number + rank", "number"), "random", "dropout masks are equal"),
     "global generator": ("worker", edited("worker", "generator=torch.Generator().manual_seed(number)", "generator=torch.manual_seed(number)",
                          "        torch.manual_seed(1000 * number + rank)\n", ""), "random", "dropout masks are equal"),

@@ -210,6 +210,10 @@ RIGHT = {
 
 # Other mistakes: name → (exercise, source, parts that are lost, words of the reason).
 WRONG = {
+    "inverses with the factors": (
+        "kfac", Notebook("10_kfac").edited("kfac", "        if self.steps % self.inverse_interval == 0:\n            self.invert()\n", "            if self.steps % self.inverse_interval == 0:\n                self.invert()\n"),
+        "interval", "",
+    ),
     "likeliest class": ("fisher", _LIKELIEST, "value order mean", "it is not the Fisher"),
     "a corner": ("fisher", "def softmax_fisher(w, x): return x.T @ x", "value order mean", "another shape"),
     "the product itself": ("kron", _ITSELF, "size", "itself made?"),

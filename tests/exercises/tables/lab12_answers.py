@@ -50,6 +50,7 @@ def same_on_all_ranks(model):  # everything in one message, compared with rank 0
 """,
     ],
     "program": [
+        edited("program", "sampler.set_epoch(epoch)", "sampler.set_epoch(epoch + 1)"),
         edited(
             "program",
             "    while len(records) < args.epochs and not stopped:\n        epoch = len(records)\n",
@@ -95,6 +96,17 @@ _OF = {
         "the optimiser alone": (edited("recipe", "return optimizer, torch", "return torch"), _RECIPE, "LambdaLR"),
     },
     "same": {
+        "hashes": ("""
+import hashlib
+
+def same_on_all_ranks(model):
+    digest = hashlib.sha256()
+    for value in [*model.parameters(), *model.buffers()]:
+        digest.update(value.detach().cpu().numpy().tobytes())
+    every = [None] * dist.get_world_size()
+    dist.all_gather_object(every, digest.hexdigest())
+    return len(set(every)) == 1
+""", "weights", "does not notice"),
         "a sum": (
             "def same_on_all_ranks(model):\n"
             "    mine = torch.stack([v.double().sum() for v in [*model.parameters(), *model.buffers()]]).detach()\n"
@@ -118,6 +130,10 @@ _OF = {
                                  "equal weights buffers", "changes the model"),
     },
     "program": {
+        "counts anew after a restart": (
+            edited("program", "    while len(records) < args.epochs and not stopped:\n", "    restored = len(records)\n    while len(records) < args.epochs and not stopped:\n",
+                   "sampler.set_epoch(epoch)", "sampler.set_epoch(epoch - restored)"), "resumes", ""),
+        "seeds that meet": (edited("program", "(args.seed * 10_007 + epoch) * 10_007 + rank", "args.seed + epoch + rank"), "randomness", "in another epoch"),
         "the starter as it is": (
             "def main(args, run=None):\n    return dict(accuracies=train_single(args), stopped=False, time=0.0, same=True)\n",
             _WHOLE, "does not train"),

@@ -43,6 +43,10 @@ RIGHT = {
 
 # Name → exercise, source, parts that are lost, words of the reason.
 WRONG = {
+    "views counted": ("ledger", edited("ledger", "nbytes([p.grad for p in parameters if p.grad is not None])", "sum(p.grad.nbytes for p in parameters if p.grad is not None)",
+        "nbytes([each for each in entries if isinstance(each, torch.Tensor)])", "sum(each.nbytes for each in entries if isinstance(each, torch.Tensor))"), "storages", ""),
+    "gradient cleared": ("zero2", edited("zero2", "        self.vector.copy_(whole)\n", "        self.vector.copy_(whole)\n        self.optimizer.zero_grad()\n"), "gradients", "is not the mean gradient"),
+    "another name": ("zero2", edited("zero2", "self.shard", "self.mine"), "gradients", "is not the mean gradient"),
     "one gradient": ("ledger", edited("ledger", "p.grad for p in parameters if", "p.grad for p in parameters[:1] if"), "weights storages frozen", ""),
     "not cut anew": ("reshard", "def reshard(shards, numbers, ranks, rank):\n    return shards[rank % len(shards)]\n", "whole padding", "join the shards"),
     "state everywhere": ("zero1", edited("zero1", "if owner == rank]", "]"), "state balance frozen", "keeps the state of all"),

@@ -48,7 +48,11 @@ _MERGED = (
 _MANY = edited("plan", "key=lambda plan: step_seconds(model, plan, link)",
                "key=lambda plan: (float(f'{step_seconds(model, plan, link):.9e}'), plan['zero'], -plan['micro'])")  # fmt: skip
 
-RIGHT = {"conjugate": [_HOOKS], "orders": [_MERGED], "plan": [_MANY]}
+RIGHT = {
+    "conjugate": [_HOOKS],
+    "orders": [_MERGED],
+    "plan": [_MANY, edited("plan", "for zero in (0, 1):", "for zero in (False, True):")],
+}
 
 _F_BACK, _G_BACK = "return _summed(gradient, ctx.group), None", "return gradient, None"
 _ISEND = "requests.append((dist.isend(message, rank + 1, group=groups[0]), message))"
@@ -56,6 +60,12 @@ _ISEND_BACK = "requests.append((dist.isend(x.grad, rank - 1, group=groups[1]), x
 
 # Other mistakes: name → (exercise, source, parts that are lost, words of the reason).
 WRONG = {
+    "earlier gradients divided": ("pipeline", edited("pipeline", " / len(inputs)", "", "    return total", "    for p in stage.parameters():\n        p.grad /= len(inputs)\n    return total / len(inputs)"),
+        "gradients order messages deadlock", ""),
+    "earlier gradients cleared": ("pipeline", edited("pipeline", "    rank, last =", "    stage.zero_grad()\n    rank, last ="), "gradients order messages deadlock", ""),
+    "no loss elsewhere": ("pipeline", edited("pipeline", "return total", "return total if rank == last else None"), "loss", "do not return 0.0"),
+    "inputs with gradients": ("pipeline", edited("pipeline", "                x.requires_grad_()\n", "            x.requires_grad_()\n"), "gradients loss order messages deadlock", "floating point"),
+    "the caller's bias": ("layers", edited("layers", "nn.Parameter(linear.bias.detach().clone())", "linear.bias"), "own", "parameters of its own"),
     "f without backward": ("conjugate", edited("conjugate", _F_BACK, "return gradient, None"), "f kept group", "passes the gradient on"),
     "g sums twice": (
         "conjugate", edited("conjugate", "    def backward(ctx, gradient):\n        return gradient, None",

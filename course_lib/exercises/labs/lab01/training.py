@@ -89,7 +89,8 @@ def observe_steps(case, train_step):
     norm = [nn.BatchNorm1d(hidden_units(case["state"]))] if case["norm"] else []
     model = perceptron(case["state"], *norm).train()
     optimizer = torch.optim.SGD(model.parameters(), **case["sgd"])
-    loss_fn, found, steps = nn.CrossEntropyLoss(label_smoothing=case["smoothing"]), None, []
+    loss_fn, found, steps, forwards = nn.CrossEntropyLoss(label_smoothing=case["smoothing"]), None, [], []
+    model.register_forward_pre_hook(lambda *given: forwards.append(1))
     for images, labels in case["batches"]:
         found = train_step(model, images.clone(), labels.clone(), optimizer, loss_fn)
         gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
@@ -97,7 +98,7 @@ def observe_steps(case, train_step):
     values = pair(found, "loss", "logits")
     attached = any(isinstance(value, torch.Tensor) and value.requires_grad for value in values.values())
     found = {"steps": steps} if len(steps) > 1 else {"weights": steps[0]["weights"]}
-    return values | found | {"attached": attached, "training": model.training}
+    return values | found | {"attached": attached, "training": model.training, "forwards": len(forwards)}
 
 
 def _flat(tensors, like):
@@ -155,7 +156,7 @@ TRAIN_STEP = Exercise(("train_step",), _draw_steps, observe_steps, {
         "print a gradient's norm before each step: PyTorch adds to .grad", cases="two", judge=_repeats),
     "returns": Part("Returns loss and logits of before the update, detached",
         "loss and logits are not those of the weights before the update",
-        "print type, shape and requires_grad of what train_step returns", cases="one", keys="loss logits attached"),
+        "print type, shape and requires_grad of what train_step returns", cases="one", keys="loss logits attached forwards"),
 }, "do one step by hand for a linear layer, and compare a weight before and after train_step")  # fmt: skip
 
 # --- evaluate
@@ -291,12 +292,13 @@ class Again:
     """Batches that can be read again, though not by their numbers."""
 
     def __init__(self, batches):
-        self.batches = batches
+        self.batches, self.passes = batches, 0
 
     def __len__(self):
         return len(self.batches)
 
     def __iter__(self):
+        self.passes += 1
         for images, labels in self.batches:
             yield images.clone(), labels.clone()
 
@@ -445,7 +447,11 @@ def observe_training(case, outside, train):
         rows = train(model, *some, optimizer, recorders.loss_fn, case["epochs"], **options)
     if isinstance(rows, list | tuple):
         rows = [[row.get(key) for key in KEYS] if isinstance(row, dict) else None for row in rows]
-    return {"rows": rows, "epochs": len(rows) if isinstance(rows, list) else None}
+    return {
+        "rows": rows,
+        "epochs": len(rows) if isinstance(rows, list) else None,
+        "passes": [each.passes for each in some],
+    }
 
 
 def _calls_step(case, seen, right):
@@ -468,6 +474,8 @@ def _modes(case, seen, right):
         return "the validation batches are evaluated more than once an epoch, which costs more time than the training"
     if sorted(evaluated) != sorted([*VALIDATION] * case["epochs"]):
         return "some validation batch does not reach evaluate in every epoch"
+    if list(seen["passes"]) != [case["epochs"]] * 2:
+        return "the batches are read more than once an epoch, which costs as much as loading them all: sum len(labels) in the loop"
     if all(mode is True for mode in seen["modes"]):
         return ""
     return ("some step was made in evaluation mode, in which batch norm and dropout do not train: evaluate() leaves the "

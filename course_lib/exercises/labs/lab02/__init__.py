@@ -74,7 +74,8 @@ def observe_set_up(case, set_up):
         backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, device_id=None, **others
     ):
         bound = device_id if device_id is None or isinstance(device_id, int) else torch.device(device_id).index
-        calls.append(["join", str(backend), current[0] if bound is None else bound, int(rank), int(world_size)])
+        gpu = current[0] if bound in (None, current[0]) else -1  # device_id alone makes no GPU the current one
+        calls.append(["join", str(backend), gpu, int(rank), int(world_size)])
         place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
         init(pretended_backend(), store=dist.HashStore(), **place)
         sys.excepthook = hook  # PyTorch's writes the rank before each line
@@ -482,6 +483,9 @@ def _validated_once(case, seen, right):
         len(one["validation"][-1]) > VALIDATION_BATCH for one in seen["found"]
     ):
         return "validation batches do not have 250 images"
+    places = {number: place for place, number in enumerate(case["validation"].tolist())}
+    if any(share != sorted(share, key=places.get) for share in shares):
+        return "the validation images are not in the set's order: they need no shuffling"
     return ""
 
 
@@ -607,9 +611,25 @@ def _draw_epochs(random):
 def observe_reductions(case, rank, outside, reduce_throughput, reduce_metrics):
     cpu = torch.device("cpu")
     with collective_group(rank, case["size"], outside):
-        throughput = reduce_throughput(case["images"], case["seconds"], cpu)
-        metrics = reduce_metrics(case["loss_sum"], case["correct"], case["counts"], cpu)
-    return {"throughput": pair(throughput), "metrics": pair(metrics)}
+        with NamesDevice() as first:
+            throughput = reduce_throughput(case["images"], case["seconds"], cpu)
+        with NamesDevice() as second:
+            metrics = reduce_metrics(case["loss_sum"], case["correct"], case["counts"], cpu)
+    return {"throughput": pair(throughput), "metrics": pair(metrics), "placed": first.named and second.named}
+
+
+class NamesDevice(torch.overrides.TorchFunctionMode):
+    """Whether a call of PyTorch was told a device, as long as it is open. Collectives of objects do so themselves, by its name."""
+
+    def __init__(self):
+        super().__init__()
+        self.named = False
+
+    def __torch_function__(self, function, types, given=(), named=None):
+        named = named or {}
+        if function is not torch.device:
+            self.named |= any(isinstance(each, torch.device | str) for each in (*given, *named.values()))
+        return function(*given, **named)
 
 
 def pair(found):
@@ -700,7 +720,13 @@ def _everywhere(case, seen, right):
     first = seen["ranks"][0]
     if any(not equal(one[which], first[which], _LOW) for one in seen["ranks"] for which in ("throughput", "metrics")):
         return "some rank does not have rank 0's numbers"
-    return ""
+    return _placed(seen)
+
+
+def _placed(seen):
+    if all(one["placed"] is True for one in seen["ranks"]):
+        return ""
+    return "a message is not put on `device`: NCCL sends no tensor that is on the CPU; torch.tensor(…, device=device)"
 
 
 def _rounded(seen, which):
@@ -749,8 +775,9 @@ def _draw_wishes(random):
 
 
 def observe_stops(case, rank, outside, stop_together):
-    with collective_group(rank, 3, outside):
-        return {"stops": [stop_together(wish, torch.device("cpu")) for wish in case["wishes"]]}
+    with collective_group(rank, 3, outside), NamesDevice() as placed:
+        stops = [stop_together(wish, torch.device("cpu")) for wish in case["wishes"]]
+    return {"stops": stops, "placed": placed.named}
 
 
 def _stops(seen):
@@ -767,7 +794,7 @@ def _same_everywhere(case, seen, right):
         each[0] != wishes[0] for each, wishes in zip(_stops(seen), case["wishes"], strict=True) if len(set(wishes)) == 1
     ):
         return "where all ranks wish the same, that is not what they decide"
-    return ""
+    return _placed(seen)
 
 
 def _as_rank_0(case, seen, right):

@@ -41,6 +41,7 @@ __all__ = ["PROGRAM"]
 
 RANKS, BATCHES, BATCH = 2, 3, 2
 IMAGES, WEIGHTS = RANKS * BATCHES * BATCH, 1174
+NEVER = 99  # an epoch in which a job would be killed, and which never comes
 METRICS = ("images_per_sec", "train_loss", "train_accuracy", "val_loss", "val_accuracy")
 
 
@@ -143,6 +144,7 @@ def _draw_programs(random):
             case(-1, 6, 4, "2 ranks with a process group, at most 6 epochs, two accuracies above the target after 4")
         ],
         "resumed": [case(2, 4, 5, "2 ranks without a process group, 4 epochs, and the job is killed in the third")],
+        "ended": [case(NEVER, 5, 3, "2 ranks without a process group, started again after the target was reached")],
     }
 
 
@@ -298,8 +300,13 @@ def observe_program(case, rank, outside, main):
             returned, ended = started(main, args, Run(), rank, 2, outside)
         else:
             HERE.next_weights = case["weights"][1]
-            returned, ended = started_twice(main, args, Run(), rank, 2, outside, second_weights)
+            give_stand_ins(main, [stand_in_report])
+            returned, ended = started_twice(main, args, None, rank, 2, outside, second_weights)
     return facts_of(returned) | ended
+
+
+def stand_in_report(run, record, seconds, stopped):
+    """In the place of the notebook's where there is no run folder: it would print."""
 
 
 def second_weights():
@@ -317,6 +324,7 @@ def facts_of(returned):
         "keys": sorted(map(str, returned)), "accuracies": returned.get("accuracies"), "stopped": returned.get("stopped"),
         "time": returned.get("time"), "orders": [list(order) for order in orders] if isinstance(orders, list) else None,
         "weights": weights, "none": weights is None, "fingerprint": returned.get("fingerprint"),
+        "statistics": returned.get("statistics"),
     }  # fmt: skip
 
 
@@ -365,6 +373,10 @@ def _trained(case, seen, right):
     for one, model in zip(seen["ranks"], ended, strict=True):
         if not equal(one["fingerprint"], [weight.detach().double().sum().item() for weight in model.parameters()]):
             return "the fingerprint is not the sum of each of the trained model's parameters"
+    names = [name for name, _ in ended[0].named_buffers()]
+    sums = [seen["ranks"][0]["weights"][name].double().sum().item() for name in names]
+    if not equal(seen["ranks"][0]["statistics"], sums) or len(seen["ranks"][1]["statistics"]) != len(names):
+        return "the statistics are not the sum of each of the trained model's buffers"
     return ""
 
 
@@ -619,6 +631,8 @@ def _whole_order(case, rank, seed, number):
 
 def _resumes(case, seen, right):
     most, killed = len(case["epochs"]), case["killed"]
+    if killed == NEVER:
+        return _trains_no_further(case, seen)
     if not any(one["files"] == [True] for one in seen["ranks"]):
         return "no rank writes args.checkpoint"
     if seen["ranks"][0]["files"] != [True]:
@@ -648,11 +662,23 @@ def _resumes(case, seen, right):
             return "the second start has lost the optimiser's momentum: restore optimizer, too"
         if one["keys"] is None or len(one["accuracies"]) != most:
             return "after the second start there is not one accuracy for each epoch of both"
+        if not equal(one["time"], sum(each["seconds"] for each in case["epochs"])):
+            return "after the second start the time is not that of both: restore the epochs' seconds, too"
         if one["up"] is not False:
             return "at the end the process group that set_up made is still there: dist.destroy_process_group()"
     return _really(case, seen, right) or (
         "" if _restored(seen) else "the second start does not have the weights that are in the checkpoint"
     )
+
+
+def _trains_no_further(case, seen):
+    """A restored training that has reached its target."""
+    for calls, one in zip(seen["calls"], seen["ranks"], strict=True):
+        if named(calls[len(_first_start(calls)) :], "train"):
+            return "a restored training that has reached its target trains on: ask stop_together before the first epoch, too"
+        if one["keys"] is None or len(one["accuracies"]) != case["stops_after"] or one["stopped"] is not True:
+            return "where the restored training had reached its target, `accuracies` or `stopped` does not say so"
+    return ""
 
 
 def _drawn_before(calls, epoch):
@@ -684,7 +710,7 @@ PROGRAM = Exercise(("main",), _draw_programs, observe_program, {
     "validation": Part("Every rank validates the same network, and they stop together", _NO_DICT, cases="whole", needs="really", judge=_validation),
     "records": Part("Rank 0 reports the whole job's numbers", _NO_DICT, cases="whole", needs="really", judge=_records,
                     hint="print the record of each epoch"),
-    "resumes": Part("Continues from rank 0's checkpoint, and leaves the group that it made", _NO_DICT, cases="resumed",
+    "resumes": Part("Continues from rank 0's checkpoint, and leaves the group that it made", _NO_DICT, cases="resumed ended",
                     judge=_resumes, hint="run it twice with the same args.checkpoint, and stop the first run after an epoch"),
-}, "write down which function each + line of section 1 calls, in which order, and what it returns", guarded="resumed",
+}, "write down which function each + line of section 1 calls, in which order, and what it returns", guarded="resumed ended",
     share=_known_to_ranks, **watched(RANKS, Program))  # fmt: skip

@@ -152,7 +152,9 @@ def replaced(places, function):
 def wrapped_for_gpu(wrap, number, sync):
     state = [torch.ones(HIDDEN, FEATURES), *[torch.ones(HIDDEN)] * 3, torch.ones(CLASSES, HIDDEN), torch.ones(CLASSES)]
     with replaced([(nn.parallel, "DistributedDataParallel", Pretended)], wrap):
-        wrapped = wrap(network(state, True), torch.device("cuda", number), sync)
+        model = network(state, True)
+        model.to = lambda *given, **named: model  # it is where it should be
+        wrapped = wrap(model, torch.device("cuda", number), sync)
     if not isinstance(wrapped, Pretended):
         return None
     ids = wrapped.device_ids
@@ -308,7 +310,8 @@ def _draw_trainings(random):
 
 def observe_epoch(case, rank, outside, train_epoch):
     with collective_group(rank, case["size"], outside):
-        model = nn.parallel.DistributedDataParallel(network(case["state"], True))
+        model, forwards = nn.parallel.DistributedDataParallel(network(case["state"], True)), []
+        model.module.register_forward_pre_hook(lambda *given: forwards.append(1))
         data = Asked(case["count"], outside)
         sampler = DistributedSampler(data, case["size"], rank, seed=case["seed"])
         loader = DataLoader(data, case["batch_size"], sampler=sampler, drop_last=True)
@@ -320,7 +323,7 @@ def observe_epoch(case, rank, outside, train_epoch):
             given = (model, loader, number, optimizer, scheduler, nn.CrossEntropyLoss(), torch.device("cpu"))
             returned.append(train_epoch(*given))
     weights = [parameter.detach().clone() for parameter in model.parameters()]
-    return {"returned": returned, "steps": optimizer.steps, "weights": weights}
+    return {"returned": returned, "steps": optimizer.steps, "weights": weights, "forwards": len(forwards)}
 
 
 def _without_images(case, rank):
@@ -429,6 +432,10 @@ def _right_sums(case, seen, right):
             truth = _sums(steps[place * count : (place + 1) * count])
             if not equal(found, truth, CLOSE):
                 return _which_sum(case, found, truth)
+        if one["forwards"] != len(steps):
+            return (
+                "a batch has more than one forward pass: count the predictions of the logits that the loss is made of"
+            )
     return ""
 
 

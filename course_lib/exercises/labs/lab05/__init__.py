@@ -181,10 +181,10 @@ def observe_network(case, HomeworkResNet):
     ]
     if lacking:
         return f"no part named {lacking[0]}: set self.{lacking[0]} in __init__"
-    return sizes(model, case) if case["look"] == "maps" else values(model, case)
+    return sizes(model, case, HomeworkResNet) if case["look"] == "maps" else values(model, case)
 
 
-def sizes(model, case):
+def sizes(model, case, make):
     """Shapes of the maps for two sizes of images, parameters of each part, and parts that get no gradient."""
     parts, seen = {name: getattr(model, name) for name in ("stem", *STAGES)}, {}
     for size in (32, 64):
@@ -204,6 +204,8 @@ def sizes(model, case):
             handle.remove()
         seen |= {f"{name}, {size}×{size}": shape for name, shape in maps.items()}
     counts = {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
+    gray = make(case["classes"], in_channels=1)
+    counts["stem, in_channels=1"] = sum(p.numel() for p in gray.stem.parameters())
     counts["classifier"] = sum(p.numel() for p in model.classifier.parameters())
     counts["all"] = sum(p.numel() for p in model.parameters())
     model.train()(noise((4, 3, 32, 32), case["seed"]).float()).square().sum().backward()

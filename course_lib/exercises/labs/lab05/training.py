@@ -96,6 +96,9 @@ def _offsets(case, seen, right):
             return "an offset never occurs: torch.randint(high) stops before high, and there are 2·padding + 1 offsets"
         if counts.min() < 0.6 * IMAGES / number:
             return "the offsets are not equally frequent"
+    two = _traced(case, seen["second"])
+    if any(torch.equal(one[:, way], two[:, way]) for way in (0, 1)) and not torch.equal(one, two):
+        return "the offsets are the same in every batch: draw them for every image of every batch, from the generator"
     return "" if _apart(one[:, 0], one[:, 1]) else "the offsets from above and from the left are not drawn separately"
 
 

@@ -233,9 +233,12 @@ def observe_stale_step(case, staleness_aware_step):
     groups = [{"params": [weight], "lr": rate} for weight, rate in zip(weights, case["rates"], strict=True)]
     optimizer, steps = torch.optim.SGD(groups, momentum=0.9), []
     optimizer.register_step_post_hook(lambda *_: steps.append(1))
-    for weight, gradient in zip(weights, case["gradients"], strict=True):
-        weight.grad = gradient.clone()
-    staleness_aware_step(optimizer, case["staleness"])
+    for staleness in (case["staleness"], case["staleness"] + 1):  # the second shows what the momentum has taken in
+        for group, rate in zip(optimizer.param_groups, case["rates"], strict=True):
+            group["lr"] = rate
+        for weight, gradient in zip(weights, case["gradients"], strict=True):
+            weight.grad = gradient.clone()
+        staleness_aware_step(optimizer, staleness)
     left = [rate_of(group["lr"]) for group in optimizer.param_groups]
     return {"weights": [weight.detach().clone() for weight in weights], "rates": left, "steps": len(steps)}
 

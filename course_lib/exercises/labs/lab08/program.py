@@ -226,7 +226,7 @@ def stand_in_reduce_results(comm, loss_sum, correct, images, seconds):
     total = np.empty_like(mine)
     comm.Reduce(mine, total, root=0)
     slowest = comm.reduce(float(seconds), op=max, root=0)
-    ask_grader("reduced", images=float(images), seconds=float(seconds))
+    ask_grader("reduced", images=float(images), seconds=float(seconds), loss=float(loss_sum), correct=float(correct))
     if comm.Get_rank() != 0:
         return None
     return total[0] / total[2], total[1] / total[2], slowest
@@ -384,6 +384,16 @@ def _scores(case):
     return found, len(data.test)
 
 
+def _trained_scores(case, weights):
+    """(mean loss, accuracy) of the averaged model on all shares, at an epoch's end."""
+    data, each = small_set(DATASET, case["samples"]), case["samples"] // RANKS
+    shares = torch.cat([share_of(case["samples"], RANKS, rank, case["seed"])[:each] for rank in range(RANKS)])
+    batches = Batches(data.train.part(shares), 250, mean=data.mean, std=data.std)
+    with torch.no_grad():
+        loss, correct, images = evaluate(linear_network(weights), batches, nn.functional.cross_entropy)
+    return [loss / images, correct / images]
+
+
 def _evaluated(case, seen, right):
     scores, images = _scores(case)
     own = [len(range(rank, images, RANKS)) for rank in range(RANKS)]
@@ -398,6 +408,16 @@ def _evaluated(case, seen, right):
     reports = named(seen["said"][0], "reported")
     if len(reports) != case["epochs"]:
         return "rank 0 does not report every epoch once"
+    each = [named(said, "reduced")[::2] for said in seen["said"]]  # of the training images
+    for weights, facts, *reduced in zip(_simulated(case), reports, *each, strict=True):
+        if any(one["images"] > min(500, case["samples"] // RANKS) for one in reduced):
+            return "the first reduction is of more than 500 images, or of more than a rank has trained on"
+        total = sum(one["images"] for one in reduced)
+        wanted = [sum(one[name] for one in reduced) / total for name in ("loss", "correct")]
+        if total == case["samples"] // RANKS * RANKS:
+            wanted = _trained_scores(case, weights)
+        if not equal([finite(n) for n in facts["train"][:2]], wanted, 3e-3):
+            return "the reported training results are not those of the averaged model on images that the ranks have trained on"
     for facts, (loss, accuracy) in zip(reports, scores, strict=True):
         if not equal(finite(facts["test"][1]), accuracy, 3e-3) or not equal(finite(facts["test"][0]), loss, 3e-3):
             if equal(finite(facts["train"][1]), accuracy, 3e-3):

@@ -80,6 +80,8 @@ def observe_processes(case, worker):
     seen = {"ranks": ranks, "weights": weights.tolist()}
     if len(case["epochs"]) > 1:
         seen["alone"] = _observe_process(case, worker, 0, case["epochs"][-1:], *shared)["events"]
+    seeded = case | {"seed": case["seed"] + 1}
+    seen["seeded"] = _observe_process(seeded, worker, 0, case["epochs"][:1], *shared)["events"]
     return seen
 
 
@@ -95,7 +97,7 @@ def _observe_process(case, worker, rank, epochs, weights, data, done, clocks):
         paired = bool(((labels - inputs[:, 0]) == FAULT).all()) and len(labels) == len(inputs)
         events.append({
             "what": "step", "samples": [int(n) for n in inputs[:, 0]], "paired": paired, "own": own, "lr": float(lr),
-            "lock": lock is door, "drawn": float(torch.rand(())), "threads": torch.get_num_threads(),
+            "lock": lock is door, "drawn": float(torch.rand(())), "threads": torch.get_num_threads(), "done": int(done[rank]),
         })  # fmt: skip
         model += 1.0
         for name in clock:
@@ -182,8 +184,8 @@ def _fixed_work(case, seen, right):
             )
         if set(together) != set(range(samples)):
             return "not every sample is used once in every epoch"
-        if max(map(len, shares)) - min(map(len, shares)) > 1:
-            return "the shares differ by more than one sample"
+        if max(map(len, shares)) - min(map(len, shares)) > case["batch_size"]:
+            return "the shares differ by more than a batch"
     full = case["batch_size"]
     for one in seen["ranks"]:
         sizes = [len(step["samples"]) for step in _steps(one)]
@@ -209,12 +211,22 @@ def _shuffled(case, seen, right):
             "an epoch has another order if the call begins with it: draw the order from the seed and the epoch's number, not "
             "from a generator that goes on from epoch to epoch"
         )
+    if [n for step in _steps({"events": seen["seeded"]}) for n in step["samples"]] == epochs[0][0]:
+        return 'with another job["seed"] an epoch has the same order: draw it from the seed and the epoch'
     drawn = [tuple(step["drawn"] for step in _steps(one))[:3] for one in seen["ranks"]]
     if len(set(drawn)) < len(drawn):
         return (
             "all processes draw the same random numbers, so their dropout masks are equal: the order needs a generator of its "
             "own, and torch.manual_seed another seed for each process"
         )
+    starts = [
+        step["drawn"]
+        for one in seen["ranks"]
+        for step in _steps(one)[:: len(_steps(one)) // len(epochs)][: len(epochs)]
+    ]
+    again = len(epochs) > 1 and _steps({"events": seen["alone"]})[0]["drawn"] == starts[0]
+    if again or len(set(starts)) < len(starts):
+        return "an epoch begins with the random numbers of another epoch or process: torch.manual_seed, another seed in each process and epoch"
     return ""
 
 
@@ -227,6 +239,11 @@ def _counted(case, seen, right):
             if one["done"] == len(_steps(one)):
                 return "`done` counts batches: count their samples"
             return "done[rank] is not the number of samples that this process trained on"
+        trained = 0
+        for step in _steps(one):
+            if step["done"] not in (trained, trained + len(step["samples"])):
+                return "done[rank] is not kept up to date: after each step it is the number of samples trained so far"
+            trained += len(step["samples"])
     return ""
 
 

@@ -87,6 +87,7 @@ def _draw_trainings(random):
         "interval": [
             case("5 steps, inverses at every third", 5, 1, 3),
             case("5 steps, factors at every second, inverses at every fourth", 5, 2, 4),
+            case("6 steps, factors at every third, inverses at every second", 6, 3, 2),
         ],
         "clip": [
             case("1 step, clipped", clip=float(random.uniform(1e-4, 3e-4))),

@@ -42,7 +42,7 @@ class Bench(CollectiveBroker):
         given = self.case["scenarios"][name]
         self.current[rank] = name
         self.now[rank] = given["arrive"][rank]
-        self.device[rank] = given["arrive"][rank] + given["busy"]
+        self.device[rank] = given["arrive"][rank] + given["busy"][rank]
 
     def _step(self, rank):
         name = self.current[rank]
@@ -96,14 +96,17 @@ def _draw_benches(random):
     def rounded(values):
         return np.round(values, 4).tolist()
 
-    def scenario(ranks, warm_up, repeats, *, slow=1.0, device=False, coupled=False, busy=0.0, apart=0.0, alike=True):
+    def scenario(
+        ranks, warm_up, repeats, *, slow=1.0, device=False, coupled=False, busy=0.0, late=0.0, apart=0.0, alike=True
+    ):
         seconds = random.uniform(0.2, 0.4, (1 if alike else ranks, warm_up + repeats))
         seconds = np.repeat(seconds, ranks, 0) if alike else seconds
         seconds[:, :warm_up] *= slow
         lag = random.uniform(0.3, 0.9, (ranks, warm_up + repeats)) * np.linspace(0.2, 1, ranks)[:, None]
         arrive = apart * random.permutation(ranks)
         return {
-            "warm_up": warm_up, "repeats": repeats, "device": device, "coupled": coupled, "busy": busy,
+            "warm_up": warm_up, "repeats": repeats, "device": device, "coupled": coupled,
+            "busy": rounded(busy + late * random.permutation(ranks)),
             "seconds": rounded(seconds), "lag": rounded(lag), "arrive": rounded(arrive),
         }  # fmt: skip
 
@@ -124,7 +127,7 @@ def _draw_benches(random):
     }
     several = {
         "slowest": slowest(),
-        "barrier": scenario(3, 0, repeats(), coupled=True, apart=1.5),
+        "barrier": scenario(3, 0, repeats(), coupled=True, late=7.0, apart=1.5),
     }
     series = [rounded(random.uniform(0.1, 0.3, n) * np.append(np.ones(n - 1), 20.0)) for n in (4, 7, 10)]
 
@@ -187,7 +190,7 @@ def _one_rank(given, *, dropped=True, before=True, after=True, barrier=0.0):
 
     `barrier`: the seconds of a barrier before each repeat, in which the device works on.
     """
-    now, device, found = 0.0, given["busy"], []
+    now, device, found = 0.0, given["busy"][0], []
     for number in range(given["repeats"] + given["warm_up"] * dropped):
         timed = not dropped or number >= given["warm_up"]
         now = max(now, device) if timed and before else now
@@ -206,11 +209,14 @@ def _one_rank(given, *, dropped=True, before=True, after=True, barrier=0.0):
 def _coupled(given, barriers="each"):
     """Seconds of the slowest rank's repeats where a step waits for all ranks; with a barrier before which repeats."""
     ranks = range(len(given["seconds"]))
-    now, found = list(given["arrive"]), []
+    device = [a + b for a, b in zip(given["arrive"], given["busy"], strict=True)]  # until then it has older work
+    now, found = list(given["arrive"]) if barriers == "early" else list(device), []
     for number in range(given["warm_up"] + given["repeats"]):
         first, timed = number == given["warm_up"], number >= given["warm_up"]
-        if timed and (barriers == "each" or barriers == ("first" if first else "later")):
+        if timed and (barriers in ("each", "early") or barriers == ("first" if first else "later")):
             now = [max(now) + CALL] * len(now)
+        if barriers == "early":
+            now = [max(each, work) for each, work in zip(now, device, strict=True)]
         start = now
         together = max(now[rank] + _seconds(given, rank, number) for rank in ranks)
         now = [together + given["lag"][rank][number] for rank in ranks]
@@ -314,6 +320,7 @@ def _barrier(case, seen, right):
         missing: [_coupled(given, "none")],
         "the ranks start the first repeat at different times: dist.barrier() before it, too": [_coupled(given, "later")],
         "a barrier before the first repeat is not enough: the ranks leave each step at different times": [_coupled(given, "first")],
+        "the ranks' devices finish older work after the barrier, at different times: synchronize() first, then dist.barrier()": [_coupled(given, "early")],
     }  # fmt: skip
     own, right = np.array(_own_of_coupled(given)), _coupled(given)
     wholes = [own.mean(0), own.min(0), own.sum(0)]  # what is made of the ranks' seconds is another part's affair

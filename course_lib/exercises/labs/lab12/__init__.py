@@ -167,6 +167,7 @@ def _draw_models(random):
             case("3 ranks; one weight of rank 2 differs by the last bit", False, one, one, bit),
             case("3 ranks; rank 1 has two weights in the other order", False, one, swapped, one),
             case("3 ranks; a weight of rank 0 is NaN", False, nan, one, one),
+            case("3 ranks; the same weight is NaN on all of them", False, nan, nan, nan),
         ],
         "buffers": [case("3 ranks; a buffer of rank 1 differs", False, one, buffer, one)],
     }

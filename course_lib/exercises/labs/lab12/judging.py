@@ -173,6 +173,9 @@ def _randomness(case, seen, right):
             "the ranks are not seeded anew in each epoch, so a restored epoch would have other crops than without the kill: "
             "torch.manual_seed(…) from args.seed, the epoch and the rank"
         )
+    every = [seed for each in seeds for seed in each]
+    if len(set(every)) < len(every):
+        return "a rank has the seed that another rank has in another epoch, so it draws the same crops: seed + epoch + rank is not enough"
     return ""
 
 
@@ -521,10 +524,12 @@ def _resumes(case, seen, right):
         orders = [[i for step in epoch for i in _indices(step)] for epoch in _steps(second)]
         if any(one == other for one, other in pairwise(orders)):
             return "the epochs of the second start have one order: sampler.set_epoch with the epoch's own number"
-        if orders[0] not in [
-            _order_of(case, rank, killed, seed) for seed in (case["seed"], 0)
-        ]:  # 0: the sampler's default
-            return "the second start shuffles by other epoch numbers than the first: sampler.set_epoch(epoch), counted from 0"
+        begun = [index for step in _steps(first)[0] for index in _indices(step)]
+        if [begun, orders[0]] not in [
+            [_order_of(case, rank, number + one, seed) for number in (0, killed)]
+            for one in (0, 1) for seed in (case["seed"], 0)  # epochs may count from 1; 0 is the sampler's default
+        ]:  # fmt: skip
+            return "the second start shuffles by other epoch numbers than the first: sampler.set_epoch with the epoch's own number"
         if rank == 0 and [facts["epochs"] for facts in named(second, "restore")] != [list(range(1, killed + 1))]:
             return "the run folder does not get the restored epochs: on rank 0, run.restore(records, seconds)"
         if not isinstance(one["accuracies"], list) or len(one["accuracies"]) != most:

@@ -52,6 +52,10 @@ def trained(case):
         optimizer.zero_grad()
         model(torch.ones(3, first, dtype=getattr(torch, case["dtype"]))).sum().backward()
         optimizer.step()
+    if case["kind"] == "all parameters are parts of one flat vector":  # and so are the gradients, as in DDP's bucket
+        bucket, place = torch.cat([*(p.grad.flatten() for p in model.parameters()), torch.zeros(first)]), 0
+        for p in model.parameters():
+            p.grad, place = bucket[place : place + p.numel()].view(p.shape), place + p.numel()
     if case["kind"] == "a freed first layer":
         for p in model[0].parameters():
             p.data = p.new_empty(0)

@@ -327,6 +327,7 @@ def observe_zero2(case, rank, outside, ZeRO2):
             optimizer.step()
     return {
         "weights": [p.detach() for p in parameters], "whole": sum(p.grad is not None for p in parameters),
+        "mean": getattr(getattr(optimizer, "shard", None), "grad", None),
         "state": sum(t.numel() for each in made for state in each.state.values() for t in state.values() if t.dim()),
     }  # fmt: skip
 
@@ -369,11 +370,13 @@ def _one_shard(case, seen, right):
 
 
 def _whole_gone(case, seen, right):
-    return (
-        "after the step whole gradients are still there: set p.grad = None"
-        if any(one["whole"] for one in seen["ranks"])
-        else ""
-    )
+    if any(one["whole"] for one in seen["ranks"]):
+        return "after the step whole gradients are still there: set p.grad = None"
+    last = [sum(each) / case["world"] for each in zip(*(own[-1] for own in case["gradients"]), strict=True)]
+    mean, shards = torch.cat([each.flatten() for each in last]), [one["mean"] for one in seen["ranks"]]
+    if all(isinstance(each, torch.Tensor) for each in shards) and _near(torch.cat(shards)[: len(mean)], mean):
+        return ""
+    return "after the step self.shard.grad is not the mean gradient of the rank's shard"
 
 
 def _two_halves(case, seen, right):

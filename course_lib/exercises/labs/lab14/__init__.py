@@ -61,7 +61,7 @@ def observe_plan(case, rank_bytes, step_seconds, best_plan):
     found = best_plan(case["model"], case["devices"], memory, case["link"])
     if found is None:
         return {"plan": None}
-    plan = {name: found[name] for name in ("data", "tensor", "pipe", "micro", "zero")}
+    plan = {name: int(found[name]) for name in ("data", "tensor", "pipe", "micro", "zero")}
     # On one stage without tensor ranks the micro-batches cost no time: of equally fast numbers that fit, each is as good.
     seconds = step_seconds(case["model"], plan, case["link"])
     for micro in range(1, plan["micro"]):

@@ -69,7 +69,7 @@ class Watched(nn.Module):
 
     def forward(self, x):
         self.events.append("F")
-        out = torch.tanh(x @ self.weights) + self.bias
+        out = torch.tanh(x.to(self.weights.dtype) @ self.weights) + self.bias
         if out.requires_grad:
             out.register_hook(lambda gradient: self.events.append("B"))
         return out
@@ -90,7 +90,8 @@ def _draw_pipelines(random):
         return {
             "schedule": schedule, "stages": stages, "micro": micro, "shape": (size, width), "buffered": buffered,
             "weights": [(gauss(width, width), gauss(width)) for _ in range(stages)],
-            "inputs": [gauss(size, width) for _ in range(micro)], "targets": [gauss(size, width) for _ in range(micro)],
+            "inputs": [torch.from_numpy(random.integers(-3, 4, (size, width))) for _ in range(micro)],  # as codes of letters
+            "targets": [gauss(size, width) for _ in range(micro)],
             "about": f"{schedule}, {stages} stages, {micro} micro-batches{waits}",
         }  # fmt: skip
 
@@ -113,19 +114,22 @@ def _of_stage(case, rank):
 
 def observe_pipeline(case, rank, outside, run_schedule):
     stage = Watched(*case["weights"])
+    for parameter in stage.parameters():
+        parameter.grad = torch.ones_like(parameter)  # of an earlier batch: the gradients grow
     order = order_of(case["schedule"], rank, case["stages"], case["micro"])
     with message_group(rank, case["stages"], outside):
         loss = run_schedule(
             stage, list(order), [x.clone() for x in case["inputs"]], [y.clone() for y in case["targets"]], mean_square
         )
     return {
-        "loss": loss, "weights": stage.weights.grad, "bias": stage.bias.grad, "events": "".join(stage.events),
+        "loss": loss, "events": "".join(stage.events),
+        **{name: None if p.grad is None else p.grad - 1 for name, p in (("weights", stage.weights), ("bias", stage.bias))},
     }  # fmt: skip
 
 
 def _sequential(case):
     weights = [tuple(each.clone().requires_grad_() for each in pair) for pair in case["weights"]]
-    x = torch.cat(case["inputs"])
+    x = torch.cat(case["inputs"]).double()
     for matrix, bias in weights:
         x = torch.tanh(x @ matrix) + bias
     loss = mean_square(x, torch.cat(case["targets"]))
@@ -146,7 +150,7 @@ def _gradients(case, seen, right):
         return ""
     if are(case["micro"]):
         return "the gradients are as many times too large as there are micro-batches: divide each loss by their number"
-    if any(one["weights"] is None for one in seen["ranks"]):
+    if any(one["weights"] is None or not one["weights"].any() for one in seen["ranks"]):
         return "a stage has no gradients: has its output gone backward with the gradient that the next stage sent?"
     return "the gradients are not those of the whole model on the whole batch"
 
@@ -155,7 +159,8 @@ def _loss(case, seen, right):
     loss, _ = _sequential(case)
     found = finite(seen["ranks"][-1]["loss"])
     if equal(found, loss, 1e-6):
-        return ""
+        others = all(equal(one["loss"], 0.0) for one in seen["ranks"][:-1])
+        return "" if others else "the stages before the last do not return 0.0"
     if equal(found, loss * case["micro"], 1e-6):
         return "the loss is the sum of the micro-batches' losses; return their mean"
     return "the last stage does not return the batch's mean loss"

@@ -200,6 +200,7 @@ def observe_layers(case, rank, outside, ColumnParallelLinear, RowParallelLinear)
                 f"{name}_bias": None if case["bias"] is None else layer.bias.grad,
                 f"{name}_numbers": sum(p.numel() for p in parameters),
                 f"{name}_kept": sum(p.untyped_storage().nbytes() for p in parameters) // 8,
+                f"{name}_own": not {p.data_ptr() for p in parameters} & {p.data_ptr() for p in linear.parameters()},
             }  # fmt: skip
     return found
 
@@ -286,6 +287,8 @@ def _own_numbers(case, seen, right):
             return "the layer's parameters are not this rank's part of the weight, and the bias"
         if any(one[f"{name}_kept"] != most for name, most in wanted.items()):
             return "the parameters are views of the whole weight, which stays in memory: clone the part"
+        if not all(one[f"{name}_own"] is True for name in wanted):
+            return "a parameter is that of the layer that was given: clone it, so that the layer has parameters of its own"
     return ""
 
 
