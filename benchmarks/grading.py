@@ -4,11 +4,13 @@ python benchmarks/grading.py [--submissions 30] [--skip-stock]
 
 The submissions are of lab 01: right, wrong, crashing and hanging ones in a fixed proportion, each with an honest run
 folder. Stock nbgrader executes each student's notebook in a kernel; here the notebooks carry the lab's smoke
-parameters, the shortest that it has, and a cell there may take as long as an exercise here, so that the comparison leans towards nbgrader.
+parameters, the shortest that it has, and a cell there may take as long as an exercise here, so that the comparison
+leans towards nbgrader. Their order is drawn, always the same: a name says nothing about a notebook.
 The gradebooks start equal. What is timed is a whole command, from its start to its end.
 """
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -38,7 +40,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "crashing: raises": ("    loss.backward()\n", "    loss.backwards()\n"),
     "hanging: endless loop": ("    model.eval()\n", "    while True:\n        pass\n"),
 }
-PATTERN = [0, 0, 1, 0, 0, 2, 0, 3, 0, 4]
+TEN = [0, 0, 1, 0, 0, 2, 0, 3, 0, 4]
 STOCK_CONFIG = """
 c = get_config()
 c.CourseDirectory.course_id = "benchmark"
@@ -77,7 +79,8 @@ def main() -> None:
 
 
 def kind_of(index: int) -> str:
-    return list(KINDS)[PATTERN[index % len(PATTERN)]]
+    drawn = random.Random(index // len(TEN)).sample(TEN, len(TEN))
+    return list(KINDS)[drawn[index % len(TEN)]]
 
 
 def lay_out(root: Path, count: int, config: str | None = None) -> Path:
