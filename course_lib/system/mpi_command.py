@@ -68,8 +68,10 @@ def find_mpi() -> MpiCommand:
             raise MPINotFoundError(f"$LAB_MPIRUN is {' '.join(words)!r}, but there is no command {words[0]!r}")
         return MpiCommand((path, *words[1:]), {})
     for mpirun, library in _candidates():
-        # Both must be of one MPI; mpi4py's wheels take the library that is named here.
-        environment = {"MPI4PY_LIBMPI": str(library)} if library else {}
+        # Open MPI looks for a libfabric network for a second; ranks of one machine use shared memory.
+        environment = {"OMPI_MCA_btl": "^ofi"}
+        if library:  # both must be of one MPI; mpi4py's wheels take the library that is named here
+            environment["MPI4PY_LIBMPI"] = str(library)
         return MpiCommand((str(mpirun), *_options(mpirun)), environment, own_job=True)
     if os.environ.get("SLURM_JOB_ID") and (path := shutil.which("srun")):
         return MpiCommand((path, "--mpi=pmix", "--nodes=1", "--overlap", "--cpu-bind=none"), {})
