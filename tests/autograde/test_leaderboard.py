@@ -170,8 +170,17 @@ def test_a_nickname_is_no_link_out_of_the_submission(tmp_path):
     assert nickname(folder) == "" == nickname(tmp_path / "nowhere" / LAB)
 
 
+@pytest.mark.parametrize("lab", ["11", "12"])
+def test_the_course_has_two_leaderboards_each_with_a_baseline_of_ours(lab, fresh_course, monkeypatch):
+    monkeypatch.setattr("autograde.reports.leaderboard.read_scores", lambda *_: LabScores(lab, NOON, 10.0, ()))
+    done = CliRunner().invoke(leaderboard, [lab, "--course", str(fresh_course)])
+    assert done.exit_code == 0, done.output
+    names = [row["name"] for row in csv.DictReader((fresh_course / "exports" / f"leaderboard_{lab}.csv").open())]
+    assert "our solution, the laptop profile's own values" in names
+
+
 def test_a_lab_without_a_leaderboard_is_one_line(fresh_course, tmp_path):
-    done = CliRunner().invoke(leaderboard, ["11", "--course", str(fresh_course)])
+    done = CliRunner().invoke(leaderboard, ["02", "--course", str(fresh_course)])
     assert done.exit_code == 1 and done.output.count("\n") == 1 and "has no leaderboard" in done.output
     lay_out(tmp_path)
     path = tmp_path / "rubrics" / f"{LAB}.toml"
