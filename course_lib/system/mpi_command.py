@@ -68,8 +68,9 @@ def find_mpi() -> MpiCommand:
             raise MPINotFoundError(f"$LAB_MPIRUN is {' '.join(words)!r}, but there is no command {words[0]!r}")
         return MpiCommand((path, *words[1:]), {})
     for mpirun, library in _candidates():
-        # Open MPI looks for a libfabric network for a second; ranks of one machine use shared memory.
-        environment = {"OMPI_MCA_btl": "^ofi"}
+        # Ranks of one machine use shared memory, and Open MPI 5.0 would look for a libfabric network for a second. This
+        # replaces a site's own setting, which is usually ^openib.
+        environment = {"OMPI_MCA_btl": "^ofi,openib"}
         if library:  # both must be of one MPI; mpi4py's wheels take the library that is named here
             environment["MPI4PY_LIBMPI"] = str(library)
         return MpiCommand((str(mpirun), *_options(mpirun)), environment, own_job=True)

@@ -147,7 +147,7 @@ def test_an_mpirun_that_does_not_do_its_work(program, monkeypatch, tmp_path, fau
 def test_a_sites_mpi_comes_before_the_environments(no_mpi, monkeypatch):
     environment = Path(mpi_command.sys.prefix) / "bin"
     command(environment, "mpirun", "print('mpirun (Open MPI) 5.0.11')")
-    local = {"OMPI_MCA_btl": "^ofi"}  # Open MPI looks for no network
+    local = {"OMPI_MCA_btl": "^ofi,openib"}  # Open MPI looks for no network
     assert find_mpi().words[0] == str(environment / "mpirun") and find_mpi().environment == local
     (environment.parent / "lib").mkdir()
     (environment.parent / "lib" / "libmpi.so.40").write_bytes(b"x" * 2000)
@@ -212,7 +212,7 @@ def test_a_systems_library_is_found_where_debian_puts_it(no_mpi, monkeypatch, pl
     library = no_mpi.parent / place / "libmpi.so.40"
     library.parent.mkdir(parents=True)
     library.write_bytes(b"x" * 2000)
-    assert find_mpi().environment["MPI4PY_LIBMPI"] == str(library)
+    assert find_mpi().environment == {"OMPI_MCA_btl": "^ofi,openib", "MPI4PY_LIBMPI": str(library)}
     monkeypatch.setenv("MPI4PY_LIBMPI", "/mine/libmpi.so")
     assert find_mpi().child_environment(os.environ)["MPI4PY_LIBMPI"] == "/mine/libmpi.so"
 
