@@ -23,8 +23,8 @@ __all__ = ["leaderboard"]
 def leaderboard(lab: str, course: Path, rubrics: Path | None) -> None:
     """Write LAB's leaderboard: a page for the class without accounts, and a table (CSV) with them.
 
-    LAB is 11 or 12, or the lab's whole name. Ranked is only what the grader measured itself. The page goes to COURSE/reports/, the
-    table to COURSE/exports/. Each submission that is left out is a line with the reason.
+    LAB is 11 or 12, or the lab's whole name. Ranked is only what the grader measured itself. The page goes to
+    COURSE/reports/, the table to COURSE/exports/. Each submission that is left out is a line with the reason.
     """
     from autograde.gradebook.scores import CourseError
     from autograde.reports.leaderboard import board_csv, board_page, read_board
