@@ -13,7 +13,8 @@ from course_lib.distributed.data_parallel.sync_batchnorm import (
 )
 from course_lib.distributed.data_parallel.synchronous_sgd import average_gradients
 from course_lib.distributed.launching.errors import LaunchStoppedError, LaunchTimeoutError, RankFailedError
-from course_lib.distributed.launching.launch import default_backend, launch, threads_per_rank, warm_up
+from course_lib.distributed.launching.forked_ranks import warm_up
+from course_lib.distributed.launching.launch import default_backend, launch, threads_per_rank
 from course_lib.distributed.launching.mpi_launch import mpi_launch, mpi_run
 from course_lib.distributed.launching.rank import leave_process_group, rank_device, world_size
 from course_lib.distributed.local_sgd.neuron_matching import best_matching

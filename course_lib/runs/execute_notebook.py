@@ -62,8 +62,6 @@ def execute_notebook(
     from nbclient.exceptions import DeadKernelError
     from traitlets.config import Config
 
-    from course_lib.runs.records import divergence
-
     began = datetime.now(UTC).isoformat(timespec="seconds")
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns on stderr otherwise
     # On a shared machine, the kernel's messages should not pass over a TCP port. This function removes the sockets'
@@ -86,6 +84,8 @@ def execute_notebook(
             if not reason and error.ename == "NotImplementedError":
                 reason = ["an exercise is not filled in yet"]  # nbgrader's stub says nothing
             line = f"failed in cell {error.cell_index + 1}: {error.ename}: {reason[0] if reason else ''}"
+            from course_lib.runs.records import divergence  # imports PyTorch
+
             line = divergence(parameters.get("output_dir", ""), began) or line  # in any process and rank
             raise NotebookFailedError(line, re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", "\n".join(error.traceback))) from None
         except KeyboardInterrupt:

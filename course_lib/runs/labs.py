@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from course_lib.runs.parameters import ParameterError, Rule, check_values, did_you_mean, read_rules
+from course_lib.system.nbformat_import import leave_addresses_out
 
 __all__ = ["Lab", "UnknownLabError", "find_lab", "match_lab"]
 
@@ -77,6 +78,7 @@ class Lab:
         check_values(values, self.rules())
 
     def _parameters_cell(self) -> str:
+        leave_addresses_out()
         import nbformat
 
         notebook = nbformat.read(self.notebook, as_version=4)

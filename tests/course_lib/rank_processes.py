@@ -1,10 +1,21 @@
 """Watching the processes that a launch started, from outside it."""
 
 import os
+import shlex
 import time
 from pathlib import Path
 
+from course_lib.system.mpi_command import find_mpi
+
 GENEROUS = 300.0  # seconds; on the slowest machine all is over earlier, and what never ends is found
+
+
+def ranks_are_what_mpirun_starts(monkeypatch):
+    """As under MPICH's mpirun; elsewhere the fork server forks them."""
+    found = find_mpi()
+    for name, value in found.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LAB_MPIRUN", shlex.join(["env", "PMI_FD=9", *found.words]))
 
 
 def note_pid(folder):

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.distributed import RankFailedError, default_backend, launch, threads_per_rank, warm_up, world_size
-from course_lib.distributed.launching.launch import PRELOAD
+from course_lib.distributed.launching.forked_ranks import PRELOAD
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as a notebook's functions travel
 

@@ -1,4 +1,4 @@
-"""Ranks that raise, exit, are killed or hang, and launchers that end, under the fork server and under mpirun alike.
+"""Ranks that raise, exit, are killed or hang, and launchers that end: the fork server's, mpirun's, and both's.
 
 The right rank is named, quickly; no process and no file is left.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rank_processes import GENEROUS, alive, noted_pids, survivors
+from rank_processes import GENEROUS, alive, noted_pids, ranks_are_what_mpirun_starts, survivors
 
 from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch, mpi_launch, mpi_run
 from course_lib.distributed.launching import rank_process
@@ -29,6 +29,7 @@ PROLOGUES = {
     "launch": "import torch.distributed as dist\nrank, barrier = dist.get_rank(), dist.barrier",
     "mpi_run": "from mpi4py import MPI\nrank, barrier = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.Barrier",
 }
+PROLOGUES["mpi_run, not forked"] = PROLOGUES["mpi_run"]
 # After an interrupt it waits for a line, and launches the same again.
 LAUNCHER = """
 import runpy, signal, sys
@@ -68,7 +69,9 @@ def nothing_left(tmp_path):
 
 
 @pytest.fixture(params=PROLOGUES)
-def start(request):
+def start(request, monkeypatch):
+    if request.param.endswith("not forked"):
+        ranks_are_what_mpirun_starts(monkeypatch)
     return request.param
 
 
@@ -148,7 +151,7 @@ def test_a_hang_ends_at_the_time_limit_and_says_where_each_rank_was(start, run, 
     assert error.positions[0].splitlines()[:2] == [f"  waits ({path}:9)", f"  <module> ({path}:12)"]
     assert "rank_process" not in error.positions[0]
     assert error.positions[1] == "  it has finished and waits for the others"
-    if start == "launch":  # mpirun has a rank that stopped itself go on
+    if not start.endswith("not forked"):  # mpirun has a rank that stopped itself go on
         assert error.positions[2] == "  it did not answer (stopped, or deep in the kernel)"
     assert all(f"rank {rank}:\n{error.positions[rank]}" in str(error) for rank in range(3))
     assert pickle.loads(pickle.dumps(error)).positions == error.positions

@@ -1,5 +1,7 @@
 """`launch` in a notebook: functions and classes of its cells."""
 
+from notebook_kernel import Kernel
+from rank_processes import GENEROUS
 from warm_notebook import execute
 
 CELLS = [
@@ -68,3 +70,14 @@ def test_cells_launch_their_own_functions_and_classes(warm_server, tmp_path):
     printed = execute(warm_server, tmp_path, *CELLS)  # the cells' assertions are the test
     for rank in range(4):
         assert f"[rank {rank}] here is {rank}" in printed[1].splitlines()
+
+
+def test_a_kernel_that_launched_ranks_ends_by_itself(tmp_path):
+    """Jupyter kills one that waits for multiprocessing's servers, before it has removed its temporary files."""
+    with Kernel(tmp_path) as kernel:
+        kernel.run("import atexit, psutil, subprocess\nfrom course_lib.distributed import warm_up\nwarm_up()\n"
+                   "child = subprocess.Popen(['sleep', '600'])\n"
+                   "atexit.register(lambda: open('ended', 'w').write(str(psutil.Process().children())))")  # fmt: skip
+        kernel.manager.shutdown_wait_time = GENEROUS
+        kernel.manager.shutdown_kernel()
+    assert (tmp_path / "ended").read_text() == "[]"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from communicator_programs import both, expected
-from rank_processes import GENEROUS, survivors
+from rank_processes import GENEROUS, ranks_are_what_mpirun_starts, survivors
 
 from course_lib.distributed import MPINotFoundError, RankFailedError, mpi_launch, mpi_run
 from course_lib.system import mpi_command
@@ -83,9 +83,18 @@ def test_a_program_gets_its_arguments_and_its_output_comes_back(program, capsys)
     assert capsys.readouterr().out == output
 
 
-def test_no_rank_outlives_a_killed_mpirun(program, tmp_path):
-    path = program("if comm.rank == 0:\n    os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)")
-    with pytest.raises(RankFailedError, match="of 2 failed: the process ended without a report"):
+@pytest.mark.parametrize("forked", [True, False])
+def test_no_rank_outlives_a_killed_mpirun(program, tmp_path, monkeypatch, forked):
+    if not forked:
+        ranks_are_what_mpirun_starts(monkeypatch)
+    path = program(f"""
+import psutil
+assert ("rank_process.py" in " ".join(psutil.Process().cmdline())) != {forked}
+(mpirun,) = [p for p in psutil.Process({os.getpid()}).children() if not p.name().startswith("python")]
+if comm.rank == 0:
+    mpirun.kill()
+time.sleep(600)""")
+    with pytest.raises(RankFailedError, match="of 2 failed: the process (ended without a report|exited with code)"):
         mpi_run(path, 2)
     assert survivors([int(note.read_text()) for note in tmp_path.glob("*.pid")], GENEROUS) == []
 

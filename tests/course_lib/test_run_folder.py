@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
-from course_lib.distributed.launching.launch import warm_up
+from course_lib.distributed.launching.forked_ranks import warm_up
 from course_lib.runs.records import EpochRecord, RunFolder, TrainingDivergedError, assessment_print, read_learning_curve
 from course_lib.system import atomic
 from course_lib.system.atomic import write_atomically

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 
-from course_lib.distributed.launching.launch import warm_up
+from course_lib.distributed.launching.forked_ranks import warm_up
 
 LABS = Path(__file__).parents[2] / "labs"
 PROGRAMS = {

@@ -1,16 +1,13 @@
 """Run a function on several ranks from a notebook cell.
 
-Python's fork server forks the ranks. It has imported PyTorch and has no threads and no CUDA context, so a second launch
-takes a fraction of a second. The ranks' environment is torchrun's, and so is their store for the process group, on a
+Python's fork server forks the ranks (`forked_ranks`). The ranks' environment is torchrun's, and so is their store for the process group, on a
 port that the system picked. `launch_folder` describes how a function of a cell reaches the ranks; `monitor` watches them.
 """
 
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import os
-import signal
 import socket
 import sys
 import threading
@@ -20,26 +17,15 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore
 
+from course_lib.distributed.launching.forked_ranks import ForkedRanks, warm_up
 from course_lib.distributed.launching.launch_folder import LaunchFolder
-from course_lib.distributed.launching.monitor import RankPrinter, Ranks, launching, watch
+from course_lib.distributed.launching.monitor import RankPrinter, launching, watch
 from course_lib.distributed.launching.rank_process import forked_rank
 from course_lib.live_view.interactive import is_interactive
 from course_lib.live_view.listener import PROGRESS_FILE
 from course_lib.system.hardware import available_cores
-from course_lib.system.main_script import process_lock, without_main_script
 
-__all__ = ["default_backend", "launch", "threads_per_rank", "warm_up"]
-
-# Imported by the fork server, so that no rank has to. DistributedDataParallel pulls in torch._dynamo, a second's work.
-PRELOAD = [
-    "course_lib.system.fork_server_setup",
-    "torch._dynamo",
-    "course_lib.distributed.launching.rank_process",
-    "course_lib.training.loop",
-    "course_lib.models",
-    "course_lib.system.fork_server_ready",
-]
-
+__all__ = ["default_backend", "launch", "threads_per_rank"]
 
 def default_backend(world_size: int) -> str:
     """NCCL where each rank has a GPU of its own, Gloo otherwise (NCCL refuses two ranks on one GPU)."""
@@ -70,14 +56,6 @@ def _note_few_cores(world_size: int, cores: int) -> None:
 @functools.cache
 def _note_shared_gpus(world_size: int, gpus: int) -> None:
     print(f"note: {world_size} ranks share {gpus} GPU(s), and NCCL refuses that: messages go by Gloo; expect no speed-up")
-
-
-def warm_up() -> None:
-    """Start the fork server in the background, so that the first launch does not wait for PyTorch's import."""
-    from multiprocessing import forkserver
-
-    multiprocessing.set_forkserver_preload(PRELOAD)
-    forkserver.ensure_running()
 
 
 def launch(
@@ -158,20 +136,17 @@ def launch(
         group = (backend or default_backend(world_size)) if process_group else None
         if backend is None and group == "gloo" and torch.cuda.is_available():
             _note_shared_gpus(world_size, torch.cuda.device_count())
-        ranks = _ForkedRanks(folder, threads=threads, backend=group, environment_of_rank_0=in_rank_0)
+        ranks = _GroupRanks(folder, threads=threads, backend=group, environment_of_rank_0=in_rank_0)
         watch(ranks, folder, signals, view, timeout, stop, own_time)
         return folder.results()
 
 
-class _ForkedRanks(Ranks):
+class _GroupRanks(ForkedRanks):
     """Ranks from the fork server, and the store of their process group."""
 
-    grace = 0.2
-    last_signals = ((signal.SIGINT, 2.0), (signal.SIGKILL, 5.0))  # at an interrupt a rank may close its files
-
     def __init__(self, folder: LaunchFolder, **settings: Any) -> None:
-        self._folder, self._settings = folder, settings
-        self._processes: list[Any] = []
+        super().__init__(folder)
+        self._settings = settings
         self._store: TCPStore | None = None
 
     def _environment(self) -> dict[str, str]:
@@ -194,24 +169,7 @@ class _ForkedRanks(Ranks):
         self._folder.write_settings(
             **self._settings, environment=self._environment(), gpus=torch.cuda.device_count(), folder=os.getcwd()
         )
-        context = multiprocessing.get_context("forkserver")
-        # The worker travels by value, so a script needs no `if __name__ == "__main__"` and may come by standard input.
-        with without_main_script():
-            for rank in range(self._folder.world_size):
-                process = context.Process(target=forked_rank, args=(str(self._folder.path), rank))
-                process.start()
-                self._processes.append(process)
-
-    def _exit_codes(self) -> list[int | None]:
-        with process_lock:  # a start in another thread polls all processes, and a code can be read only once
-            return [process.exitcode for process in self._processes]
-
-    def running(self) -> list[int]:
-        return [process.pid for process, code in zip(self._processes, self._exit_codes(), strict=True) if code is None]
-
-    def exits(self) -> dict[int, int | None]:
-        codes, done = self._exit_codes(), self._folder.done()
-        return {rank: code for rank, code in enumerate(codes) if code or (code == 0 and rank not in done)}
+        self._fork(range(self._folder.world_size), forked_rank)
 
     def end(self, interrupted: bool) -> None:
         super().end(interrupted)

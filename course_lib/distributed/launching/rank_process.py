@@ -1,8 +1,8 @@
 """The code inside a rank: set up, call the worker or run the program, report into the launch's folder (`launch_folder`).
 
 The fork server forks a rank of `launch`, which begins in `forked_rank`. mpirun starts
-``python -P rank_process.py FOLDER [PROGRAM ARGUMENT…]``. So this file imports no module of ours: that would import
-PyTorch, which a program may not need.
+``python -P rank_process.py FOLDER [PROGRAM ARGUMENT…]``, which has the fork server fork the rank (`forked_mpi_rank`), or is
+the rank itself. So this file imports no module of ours: that would import PyTorch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-__all__ = ["forked_rank", "quiet_stdout"]
+__all__ = ["forked_mpi_rank", "forked_rank", "quiet_stdout"]
 
 
 def forked_rank(path: str, rank: int) -> None:
@@ -36,17 +36,13 @@ def forked_rank(path: str, rank: int) -> None:
     import torch.distributed as dist
 
     folder = Path(path)
-    settings = _begin(folder)
-    torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)  # no rank outlives the fork server
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # the fork server ignores it
+    settings = _forked(folder)
 
     def work() -> bytes:
         # The launching process's environment of now, not of the time when the fork server started.
-        os.environ.clear()
-        os.environ.update(settings["environment"], RANK=str(rank), LOCAL_RANK=str(rank))
+        _move_to(settings, RANK=str(rank), LOCAL_RANK=str(rank))
         if rank == 0:
             os.environ.update(settings["environment_of_rank_0"])
-        os.chdir(settings["folder"])
         if settings["gpus"]:
             torch.cuda.set_device(rank % settings["gpus"])
         if settings["backend"] is not None:
@@ -64,9 +60,42 @@ def forked_rank(path: str, rank: int) -> None:
         time.sleep(0.005)  # others may still need this rank's store or shared memory
 
 
-def mpi_rank(folder: Path, program: list[str]) -> None:
-    """Run one rank under mpirun; a failure ends all ranks, by MPI_Abort."""
-    settings = _begin(folder)
+def mpi_process(folder: Path, program: list[str]) -> None:
+    """The process that mpirun starts: it stands for a rank that the fork server forks, or is the rank."""
+    rank = os.environ.get("PMIX_RANK")
+    if rank is None or "PMI_FD" in os.environ or not hasattr(os, "pidfd_open"):
+        # MPICH's mpirun knows a rank by a file that this process has inherited. Elsewhere than on Linux: no reliable wait.
+        _mpi_rank(folder, _begin(folder), program, lambda comm: comm.Abort(1))
+        return
+    _begin(folder)
+    here = {"environment": dict(os.environ), "folder": os.getcwd(), "cores": sorted(os.sched_getaffinity(0))}
+    _write(folder / f"start-{rank}.json", json.dumps(here))
+    while not (process := folder / f"pid-{rank}").exists():
+        time.sleep(0.005)
+    with contextlib.suppress(ProcessLookupError):  # it has ended already
+        multiprocessing.connection.wait([os.pidfd_open(int(process.read_text()))])
+
+
+def forked_mpi_rank(path: str, rank: int, program: list[str]) -> None:
+    """Run one rank of `mpi_launch` or `mpi_run` in the place of the process that mpirun started."""
+    import torch
+
+    folder = Path(path)
+    settings = _forked(folder)
+    here = json.loads((folder / f"start-{rank}.json").read_text())
+    _move_to(here)
+    os.sched_setaffinity(0, here["cores"])
+    torch.set_num_threads(settings["threads"])
+    _mpi_rank(folder, settings, program, lambda comm: os._exit(1))  # the launching process ends the others
+
+    from mpi4py import MPI
+
+    if not MPI.Is_finalized():
+        MPI.Finalize()
+
+
+def _mpi_rank(folder: Path, settings: dict[str, Any], program: list[str], fail: Callable[[Any], Any]) -> None:
+    """Run one rank under mpirun; `fail(comm)` ends all ranks."""
     try:
         from mpi4py import MPI  # starts MPI
 
@@ -80,7 +109,23 @@ def mpi_rank(folder: Path, program: list[str]) -> None:
         os._exit(1)
     os.environ.setdefault("LOCAL_RANK", os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", str(rank)))
     work = (lambda: _run(program)) if program else (lambda: _call(folder, settings, comm))
-    _report(folder, rank, work, lambda: comm.Abort(1))
+    _report(folder, rank, work, lambda: fail(comm))
+
+
+def _forked(folder: Path) -> dict[str, Any]:
+    """The settings of a rank that the fork server has just forked."""
+    import torch
+
+    settings = _begin(folder)
+    torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)  # no rank outlives the fork server
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the fork server ignores it
+    return settings
+
+
+def _move_to(place: dict[str, Any], **more: str) -> None:
+    os.environ.clear()
+    os.environ.update(place["environment"], **more)
+    os.chdir(place["folder"])
 
 
 def _begin(folder: Path) -> dict[str, Any]:
@@ -176,4 +221,4 @@ def _write(path: Path, content: str | bytes) -> None:
 
 
 if __name__ == "__main__":
-    mpi_rank(Path(sys.argv[1]), sys.argv[2:])
+    mpi_process(Path(sys.argv[1]), sys.argv[2:])

@@ -2,42 +2,23 @@
 
 import os
 import sys
-from multiprocessing import resource_tracker, util
+from multiprocessing import util
 from unittest import mock
 
-import psutil
-from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 
-__all__ = ["WarmKernel", "main"]
-
-
-class WarmKernel(IPythonKernel):
-    """IPython's kernel that at its end does not wait for children that cannot end before it.
-
-    A kernel sends SIGTERM to its children and waits until they have ended. multiprocessing's resource tracker ignores
-    the signal and ends after the kernel; its fork server ends, but stays a zombie. So every notebook that launched ranks
-    would take seconds to close.
-    """
-
-    def _process_children(self) -> list[psutil.Process]:
-        tracker = resource_tracker._resource_tracker._pid
-        return [child for child in super()._process_children() if child.pid != tracker and not _is_zombie(child)]
-
-
-def _is_zombie(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+__all__ = ["main"]
 
 
 def main() -> None:
     """Be a kernel: ``sys.argv[1:]`` are ipykernel's arguments, ``-f CONNECTION_FILE`` at least."""
+    from course_lib.distributed.launching.forked_ranks import end_children_with_kernel
+
     _start_fork_server()  # before there are threads
     sys.argv.append(f"--IPKernelApp.parent_handle={os.getppid()}")  # the kernel ends when the warm process does
-    app = IPKernelApp.instance(kernel_class=WarmKernel)
+    app = IPKernelApp.instance()
     app.initialize()
+    end_children_with_kernel()
     _show_figures(app)
     app.start()
     # When stopped, the control thread still flushes its messages. If the exit functions close it before, the kernel

@@ -1,0 +1,54 @@
+"""No command pays for a grammar that nobody uses, and notebooks are checked as before; nor for garbage at its end."""
+
+import subprocess
+import sys
+
+import nbformat
+
+CHECKS = """
+import sys
+import nbformat
+assert "lark" not in sys.modules
+nbformat.validate(nbformat.v4.new_notebook())
+try:
+    nbformat.validate({"cells": 3})
+except nbformat.ValidationError:
+    print("refused")
+"""
+
+
+LAB_RUN = """
+from pathlib import Path
+from course_lib.runs.execute_notebook import execute_notebook
+from course_lib.runs.labs import find_lab
+lab = find_lab("01")
+lab.check(lab.parameters("smoke", {"num_gpus": 1}))
+execute_notebook(Path("n.ipynb"), Path("out.ipynb"), {})
+import sys
+assert "lark" not in sys.modules and "torch" not in sys.modules, "lab run would start seconds later"
+"""
+END = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_freeze_count() > 1000))
+import course_lib
+"""
+
+
+def python(code, folder="."):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_lab_run_imports_neither_the_grammar_nor_pytorch(tmp_path):
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(metadata=kernel), tmp_path / "n.ipynb")
+    python(LAB_RUN, tmp_path)
+
+
+def test_a_process_does_not_look_for_garbage_as_it_ends():
+    assert python(END) == "True\n"
+
+
+def test_nbformat_comes_without_the_grammar_of_addresses():
+    assert python(f"import autograde\n{CHECKS}") == "refused\n"
