@@ -94,7 +94,7 @@ assert ("rank_process.py" in " ".join(psutil.Process().cmdline())) != {forked}
 if comm.rank == 0:
     mpirun.kill()
 time.sleep(600)""")
-    with pytest.raises(RankFailedError, match="of 2 failed: the process (ended without a report|exited with code)"):
+    with pytest.raises(RankFailedError, match=r"of 2 failed: the process (ended without a report|exited with code)"):
         mpi_run(path, 2)
     assert survivors([int(note.read_text()) for note in tmp_path.glob("*.pid")], GENEROUS) == []
 
