@@ -1,7 +1,8 @@
-"""Workers on this machine: spawned processes, each with a warm interpreter, in a pool of pebble's."""
+"""Workers on this machine: processes of a fork server, each with a warm interpreter, in a pool of pebble's."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -12,10 +13,11 @@ from dataclasses import dataclass
 from pebble import ProcessExpired, ProcessPool
 
 from autograde.batch.worker import GradingJob, grade_one, open_context
+from autograde.batch.worker_server import start_worker_server
 from autograde.rubric.schema import find_rubric
 from autograde.rubric.verdict import Verdict
 from autograde.sandbox.bubblewrap import SandboxError
-from course_lib.system.main_script import SpawnWithoutMainScript
+from course_lib.system.main_script import ForkServerWithoutMainScript
 
 __all__ = ["GradingResult", "WarmPool", "run_local"]
 
@@ -131,7 +133,10 @@ def _run_pool(
 
 
 def _new_pool(workers: int, job: GradingJob) -> ProcessPool:
-    return ProcessPool(workers, context=SpawnWithoutMainScript(), initializer=open_context, initargs=(job,))
+    start_worker_server()
+    # The environment of now; the server may have started long ago.
+    initial = {"initializer": open_context, "initargs": (job, dict(os.environ))}
+    return ProcessPool(workers, context=ForkServerWithoutMainScript(), **initial)
 
 
 def _schedule(pool: ProcessPool, job: GradingJob, student: str, timeout: float) -> Future:

@@ -10,6 +10,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,12 +46,20 @@ class GradingJob:
 _context: GradingContext | None = None
 
 
-def open_context(job: GradingJob) -> None:
+def open_context(job: GradingJob, environment: Mapping[str, str] | None = None) -> None:
     """Make this process's context. Its warm interpreter starts in the background.
+
+    Parameters
+    ----------
+    environment : mapping, optional
+        Variables for this process, if it is a worker; else it keeps its own.
 
     Raises `CourseError`: the source notebook or the course folder cannot be used.
     """
     global _context
+    if environment is not None:
+        os.environ.clear()
+        os.environ.update(environment)
     if parent := multiprocessing.parent_process():
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     worker_index = os.getpid() % 4000  # unique among the workers of this machine: user ids of sandboxes depend on it

@@ -1,10 +1,11 @@
-"""End the set-up of Python's fork server: its last import, see `course_lib.distributed.launching.launch`.
+"""End the set-up of Python's fork server: its last import, see `course_lib.distributed.launching.forked_ranks`.
 
-A rank collects garbage before it leaves its process group. It would look at every object of the libraries, and copy every
-page that holds one: a quarter of a second of processor time for each rank.
+A process of it that collects garbage would look at every object of the libraries, and copy every page that holds one: a
+quarter of a second of processor time for each rank.
 """
 
 import gc
 
 gc.collect()
 gc.freeze()
+gc.enable()

@@ -10,10 +10,10 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
-__all__ = ["SpawnWithoutMainScript", "process_lock", "without_main_script"]
+__all__ = ["ForkServerWithoutMainScript", "process_lock", "without_main_script"]
 
 # Threads may start processes at the same time. What a start changes in this process, it changes under this lock.
 process_lock = threading.RLock()
@@ -31,14 +31,14 @@ def without_main_script() -> Iterator[None]:
             sys.modules["__main__"] = main
 
 
-class _Process(SpawnProcess):
+class _Process(ForkServerProcess):
     @staticmethod
-    def _Popen(process: SpawnProcess) -> Any:
+    def _Popen(process: ForkServerProcess) -> Any:
         with without_main_script():
-            return SpawnProcess._Popen(process)
+            return ForkServerProcess._Popen(process)
 
 
-class SpawnWithoutMainScript(SpawnContext):
-    """`multiprocessing`'s ``spawn``, for pools that start their processes whenever they need them."""
+class ForkServerWithoutMainScript(ForkServerContext):
+    """`multiprocessing`'s ``forkserver``, for pools that start their processes whenever they need them."""
 
     Process = _Process

@@ -96,6 +96,14 @@ def runs(process: psutil.Process, program: str) -> bool:
         return False
 
 
+def is_worker(process: psutil.Process) -> bool:
+    """Whether it is a grading worker, forked by the fork server."""
+    try:
+        return all(runs(each, "multiprocessing.forkserver") for each in (process, process.parent()))
+    except psutil.Error:
+        return False
+
+
 def is_zombie(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.status() == psutil.STATUS_ZOMBIE
@@ -276,7 +284,7 @@ def test_a_pool_that_breaks_while_it_takes_a_task_loses_nothing(monkeypatch):
 def worker_that(busy: bool) -> int | None:
     """A worker of this process's pool that has, or has not, a sandbox open."""
     for worker in below(os.getpid()):
-        if runs(worker, "spawn_main") and busy == any(runs(each, "bwrap") for each in below(worker.pid)):
+        if is_worker(worker) and busy == any(runs(each, "bwrap") for each in below(worker.pid)):
             return worker.pid
     return None
 

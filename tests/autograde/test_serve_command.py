@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from exchange_of import ExchangeOf
 from fake_runs import LAB, REPOSITORY, solved_notebook
-from test_batch_resume import below, is_zombie, runs
+from test_batch_resume import below, is_worker, is_zombie, runs
 
 from autograde.rubric.verdict import load_verdict, verdict_path
 from autograde.sandbox.bubblewrap import missing_sandbox
@@ -45,7 +45,7 @@ def killed(process):
 
 
 def workers(process):
-    return {each.pid for each in below(process.pid) if runs(each, "spawn_main")}
+    return {each.pid for each in below(process.pid) if is_worker(each)}
 
 
 def reached(course):
