@@ -25,10 +25,12 @@ EXECUTOR = click.option(
 
 
 def _slurm(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    if not values:
+        return {}  # without the import, which takes seconds
+    if context.params.get("executor") != "slurm":
+        raise click.UsageError("--slurm goes with --executor slurm.")
     from autograde.batch.slurm import slurm_option
 
-    if values and context.params.get("executor") != "slurm":
-        raise click.UsageError("--slurm goes with --executor slurm.")
     try:
         return dict(slurm_option(value) for value in values)
     except ValueError as error:
