@@ -9,6 +9,6 @@ PRELOAD = ["course_lib.system.fork_server_setup", "autograde.batch.worker", "cou
 
 
 def start_worker_server() -> None:
-    """Start it in the background; one that runs, of whatever purpose, stays."""
+    """Start it in the background. A fork server that this process already has, for example `launch`'s, serves as well."""
     multiprocessing.set_forkserver_preload(PRELOAD)
     forkserver.ensure_running()

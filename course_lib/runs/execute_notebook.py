@@ -80,12 +80,12 @@ def execute_notebook(
                 **engine,
             )
         except papermill.PapermillExecutionError as error:
+            from course_lib.runs.records import divergence  # not before it is needed: it imports PyTorch
+
             reason = str(error.evalue).strip().splitlines()
             if not reason and error.ename == "NotImplementedError":
                 reason = ["an exercise is not filled in yet"]  # nbgrader's stub says nothing
             line = f"failed in cell {error.cell_index + 1}: {error.ename}: {reason[0] if reason else ''}"
-            from course_lib.runs.records import divergence  # imports PyTorch
-
             line = divergence(parameters.get("output_dir", ""), began) or line  # in any process and rank
             raise NotebookFailedError(line, re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", "\n".join(error.traceback))) from None
         except KeyboardInterrupt:

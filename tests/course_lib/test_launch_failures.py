@@ -1,4 +1,4 @@
-"""Ranks that raise, exit, are killed or hang, and launchers that end: the fork server's, mpirun's, and both's.
+"""Ranks that raise, exit, are killed or hang, and launchers that end, under the fork server and under mpirun alike.
 
 The right rank is named, quickly; no process and no file is left.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rank_processes import GENEROUS, alive, noted_pids, ranks_are_what_mpirun_starts, survivors
+from rank_processes import GENEROUS, alive, noted_pids, survivors
 
 from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch, mpi_launch, mpi_run
 from course_lib.distributed.launching import rank_process
@@ -29,17 +29,19 @@ PROLOGUES = {
     "launch": "import torch.distributed as dist\nrank, barrier = dist.get_rank(), dist.barrier",
     "mpi_run": "from mpi4py import MPI\nrank, barrier = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.Barrier",
 }
-PROLOGUES["mpi_run, not forked"] = PROLOGUES["mpi_run"]
+PROLOGUES["mpi_launch"] = PROLOGUES["mpi_run"]
 # After an interrupt it waits for a line, and launches the same again.
 LAUNCHER = """
 import runpy, signal, sys
-from course_lib.distributed import launch, mpi_run
+from course_lib.distributed import launch, mpi_launch, mpi_run
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process ignores it
 start, path = sys.argv[1:]
 while True:
     try:
         if start == "launch":
             launch(runpy.run_path, 2, (path,), timeout=None)
+        elif start == "mpi_launch":
+            mpi_launch(lambda comm: bool(runpy.run_path(path)), 2, timeout=None)
         else:
             mpi_run(path, 2, timeout=None)
     except KeyboardInterrupt:
@@ -69,9 +71,7 @@ def nothing_left(tmp_path):
 
 
 @pytest.fixture(params=PROLOGUES)
-def start(request, monkeypatch):
-    if request.param.endswith("not forked"):
-        ranks_are_what_mpirun_starts(monkeypatch)
+def start(request):
     return request.param
 
 
@@ -96,6 +96,8 @@ def run(start, program):
         path = str(program(body))
         if start == "launch":
             launch(lambda: bool(runpy.run_path(path)), ranks, timeout=timeout, threads=1)
+        elif start == "mpi_launch":
+            mpi_launch(lambda comm: bool(runpy.run_path(path)), ranks, timeout=timeout, threads=1)
         else:
             mpi_run(path, ranks, timeout=timeout, threads=1)
 
@@ -151,7 +153,7 @@ def test_a_hang_ends_at_the_time_limit_and_says_where_each_rank_was(start, run, 
     assert error.positions[0].splitlines()[:2] == [f"  waits ({path}:9)", f"  <module> ({path}:12)"]
     assert "rank_process" not in error.positions[0]
     assert error.positions[1] == "  it has finished and waits for the others"
-    if not start.endswith("not forked"):  # mpirun has a rank that stopped itself go on
+    if start != "mpi_run":  # mpirun has a rank that stopped itself go on
         assert error.positions[2] == "  it did not answer (stopped, or deep in the kernel)"
     assert all(f"rank {rank}:\n{error.positions[rank]}" in str(error) for rank in range(3))
     assert pickle.loads(pickle.dumps(error)).positions == error.positions

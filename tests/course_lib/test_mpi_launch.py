@@ -4,8 +4,10 @@ import os
 import stat
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from communicator_programs import both, expected
@@ -83,20 +85,46 @@ def test_a_program_gets_its_arguments_and_its_output_comes_back(program, capsys)
     assert capsys.readouterr().out == output
 
 
-@pytest.mark.parametrize("forked", [True, False])
-def test_no_rank_outlives_a_killed_mpirun(program, tmp_path, monkeypatch, forked):
-    if not forked:
-        ranks_are_what_mpirun_starts(monkeypatch)
-    path = program(f"""
-import psutil
-assert ("rank_process.py" in " ".join(psutil.Process().cmdline())) != {forked}
-(mpirun,) = [p for p in psutil.Process({os.getpid()}).children() if not p.name().startswith("python")]
-if comm.rank == 0:
-    mpirun.kill()
-time.sleep(600)""")
-    with pytest.raises(RankFailedError, match=r"of 2 failed: the process (ended without a report|exited with code)"):
+def test_no_rank_outlives_a_killed_mpirun(program, tmp_path):
+    path = program("if comm.rank == 0:\n    os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)")
+    with pytest.raises(RankFailedError, match="of 2 failed: the process ended without a report"):
         mpi_run(path, 2)
     assert survivors([int(note.read_text()) for note in tmp_path.glob("*.pid")], GENEROUS) == []
+
+
+def test_nor_does_one_that_the_fork_server_forked(tmp_path):
+    launcher = psutil.Process().pid
+
+    def worker(comm):
+        (tmp_path / f"{comm.rank}.pid").write_text(str(os.getpid()))
+        comm.Barrier()
+        if comm.rank == 0:
+            children = psutil.Process(launcher).children()
+            next(each for each in children if not each.name().startswith("python")).kill()
+        time.sleep(600)
+
+    # An MPI library that notices it may end its process first.
+    with pytest.raises(RankFailedError, match=r"of 2 failed: the process (ended without a report|exited with code)"):
+        mpi_launch(worker, 2)
+    assert survivors([int(note.read_text()) for note in tmp_path.glob("*.pid")], GENEROUS) == []
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_function_s_ranks_are_forked_where_mpirun_knows_them_by_their_environment(monkeypatch, forked):
+    if not forked:
+        ranks_are_what_mpirun_starts(monkeypatch)
+    seen = mpi_launch(lambda comm: (comm.allreduce(1), "rank_process.py" in " ".join(psutil.Process().cmdline())), 2)
+    assert seen == [(2, not forked)] * 2
+
+
+def test_a_program_ends_as_on_a_terminal(program, tmp_path):
+    """A fork of the fork server would leave out the functions that it has registered for its end."""
+    path = program(f"""
+import atexit
+atexit.register(lambda: Path({str(tmp_path)!r}, f"{{comm.rank}}.exit").touch())
+""")
+    mpi_run(path, 2)
+    assert len(list(tmp_path.glob("*.exit"))) == 2
 
 
 @pytest.fixture

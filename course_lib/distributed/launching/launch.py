@@ -1,7 +1,8 @@
 """Run a function on several ranks from a notebook cell.
 
-Python's fork server forks the ranks (`forked_ranks`). The ranks' environment is torchrun's, and so is their store for the process group, on a
-port that the system picked. `launch_folder` describes how a function of a cell reaches the ranks; `monitor` watches them.
+Python's fork server forks the ranks (`forked_ranks`). Their environment is torchrun's, and so is their store for the
+process group, on a port that the system picked. `launch_folder` describes how a function of a cell reaches the ranks;
+`monitor` watches them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from course_lib.live_view.listener import PROGRESS_FILE
 from course_lib.system.hardware import available_cores
 
 __all__ = ["default_backend", "launch", "threads_per_rank"]
+
 
 def default_backend(world_size: int) -> str:
     """NCCL where each rank has a GPU of its own, Gloo otherwise (NCCL refuses two ranks on one GPU)."""

@@ -1,9 +1,9 @@
 """Run a function, or a program, on the ranks of an MPI job, from a notebook cell.
 
 This adds to mpirun what a notebook needs: functions of a cell, results by value, a time limit, and one error that names
-the rank. What mpirun starts are small processes. Each hands its environment, by which MPI knows a rank, to a process that
-the fork server forks; so no rank has to import PyTorch, which takes some seconds. MPICH's mpirun knows a rank by an open
-file instead: there the processes that it starts are the ranks.
+the rank. A program's ranks are the processes that mpirun starts. A function's are forks of the fork server, so that none
+has to import PyTorch, which takes some seconds: what mpirun starts is then a small process, which hands over its
+environment, by which MPI knows a rank. MPICH's mpirun knows a rank by an open file instead, and has no such forks.
 """
 
 from __future__ import annotations
@@ -102,8 +102,9 @@ def _launch(
             folder.write_call(*call)
         folder.write_settings(threads=threads)
         sys.stdout.flush()
-        with signals.hold():  # as in `launch`
-            warm_up()
+        if call is not None:
+            with signals.hold():  # as in `launch`
+                warm_up()
         ranks, printer = _MpiRanks(folder, signals, mpi, threads, program), RankPrinter(folder.logs)
         try:
             watch(ranks, folder, signals, printer, timeout)
@@ -126,7 +127,7 @@ class _MpiRanks(ForkedRanks):
         self, folder: LaunchFolder, signals: InterruptGuard, mpi: MpiCommand, threads: int, program: Sequence[str]
     ) -> None:
         super().__init__(folder)
-        self._signals, self._mpi, self._threads, self._program = signals, mpi, threads, list(program)
+        self._signals, self._mpi, self._threads = signals, mpi, threads
         self._rank = [sys.executable, "-P", rank_process.__file__, str(folder.path), *program]
         self._output = folder.path / "mpirun"
         self._process: subprocess.Popen | None = None
@@ -158,7 +159,7 @@ class _MpiRanks(ForkedRanks):
         starting = {int(path.stem.removeprefix("start-")) for path in self._folder.path.glob("start-*.json")}
         if new := starting - self._processes.keys():
             with self._signals.hold():  # an interrupt must not leave a half-started rank behind
-                self._fork(new, forked_mpi_rank, self._program)
+                self._fork(new, forked_mpi_rank)
         return self._mpirun_over() and not super().running()
 
     def _mpirun_over(self) -> bool:

@@ -1,8 +1,8 @@
 """The code inside a rank: set up, call the worker or run the program, report into the launch's folder (`launch_folder`).
 
 The fork server forks a rank of `launch`, which begins in `forked_rank`. mpirun starts
-``python -P rank_process.py FOLDER [PROGRAM ARGUMENT…]``, which has the fork server fork the rank (`forked_mpi_rank`), or is
-the rank itself. So this file imports no module of ours: that would import PyTorch.
+``python -P rank_process.py FOLDER [PROGRAM ARGUMENT…]``, which runs the program, or has the fork server fork the rank
+(`forked_mpi_rank`). So this file imports no module of ours: that would import PyTorch, which a program may not need.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ def forked_rank(path: str, rank: int) -> None:
 
 
 def mpi_process(folder: Path, program: list[str]) -> None:
-    """The process that mpirun starts: it stands for a rank that the fork server forks, or is the rank."""
+    """The process that mpirun starts: a program's rank, or the stand-in for a rank that the fork server forks."""
     rank = os.environ.get("PMIX_RANK")
-    if rank is None or "PMI_FD" in os.environ or not hasattr(os, "pidfd_open"):
-        # MPICH's mpirun knows a rank by a file that this process has inherited. Elsewhere than on Linux: no reliable wait.
+    if program or rank is None or "PMI_FD" in os.environ or not hasattr(os, "pidfd_open"):
+        # A program expects what a new interpreter does, at its end, too. MPICH's mpirun knows a rank by a file that this
+        # process has inherited. Elsewhere than on Linux there is no reliable way to wait for the other process.
         _mpi_rank(folder, _begin(folder), program, lambda comm: comm.Abort(1))
         return
     _begin(folder)
@@ -76,17 +77,14 @@ def mpi_process(folder: Path, program: list[str]) -> None:
         multiprocessing.connection.wait([os.pidfd_open(int(process.read_text()))])
 
 
-def forked_mpi_rank(path: str, rank: int, program: list[str]) -> None:
-    """Run one rank of `mpi_launch` or `mpi_run` in the place of the process that mpirun started."""
-    import torch
-
+def forked_mpi_rank(path: str, rank: int) -> None:
+    """Run one rank of `mpi_launch` in the place of the process that mpirun started."""
     folder = Path(path)
     settings = _forked(folder)
     here = json.loads((folder / f"start-{rank}.json").read_text())
     _move_to(here)
     os.sched_setaffinity(0, here["cores"])
-    torch.set_num_threads(settings["threads"])
-    _mpi_rank(folder, settings, program, lambda comm: os._exit(1))  # the launching process ends the others
+    _mpi_rank(folder, settings, [], lambda comm: os._exit(1))  # the launching process ends the others
 
     from mpi4py import MPI
 
