@@ -5,4 +5,4 @@ A submission is hostile until shown otherwise: it is read as data, within bounds
 
 from course_lib.system.nbformat_import import leave_addresses_out
 
-leave_addresses_out()  # the command and each of its workers start a second sooner
+leave_addresses_out()  # the command and the server of its workers start a second sooner

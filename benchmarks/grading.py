@@ -1,11 +1,12 @@
 """Grading a class with `lab grade`, beside stock `nbgrader autograde` on the same submissions.
 
-python benchmarks/grading.py [--submissions 30] [--skip-stock]
+python benchmarks/grading.py [--submissions 30] [--skip-stock] [--profile laptop --cell-seconds 300]
 
 The submissions are of lab 01: right, wrong, crashing and hanging ones in a fixed proportion, each with an honest run
 folder. Stock nbgrader executes each student's notebook in a kernel; here the notebooks carry the lab's smoke
 parameters, the shortest that it has, and a cell there may take as long as an exercise here, so that the comparison
-leans towards nbgrader. Their order is drawn, always the same: a name says nothing about a notebook.
+leans towards nbgrader. With ``--profile laptop`` they carry the lab's own values, and a cell needs a limit in which the
+training ends. Their order is drawn, always the same: a name says nothing about a notebook.
 The gradebooks start equal. What is timed is a whole command, from its start to its end.
 """
 
@@ -51,16 +52,17 @@ c.ExecutePreprocessor.timeout = {seconds:.0f}
 
 
 def main() -> None:
-    options = parse_options(__doc__, submissions=30, skip_stock=False)
-    count, limit = options.submissions, find_rubric(LAB).execution.seconds
-    data = "fashion-mnist-small (official images, shipped subset)"
-    print(conditions(submissions=count, data=data, runs="one of each"))
+    options = parse_options(__doc__, submissions=30, skip_stock=False, profile={"laptop", "smoke"}, cell_seconds=float)
+    count, profile = options.submissions, options.profile or "smoke"
+    limit = options.cell_seconds or find_rubric(LAB).execution.seconds
+    data = "official FashionMNIST" + (", shipped subset" if profile == "smoke" else "")
+    print(conditions(submissions=count, profile=profile, data=data, cell_seconds=f"{limit:g}", runs="one of each"))
     names = list(KINDS)
     print("submissions:", ", ".join(f"{sum(kind_of(i) == name for i in range(count))} {name}" for name in names))
     with tempfile.TemporaryDirectory() as folder:
         rates = {}
         for workers in (1, 2):
-            course = lay_out(Path(folder, f"ours{workers}"), count)
+            course = lay_out(Path(folder, f"ours{workers}"), count, profile)
             seconds, memory = timed([BIN / "lab", "grade", "1", "--jobs", str(workers)], course)
             rates[workers] = 60 * count / seconds
             print(
@@ -71,7 +73,7 @@ def main() -> None:
         print(f"from 1 to 2 workers: {rates[2] / rates[1]:.2f} times the submissions a minute")
         if options.skip_stock:
             return
-        course = lay_out(Path(folder, "stock"), count, STOCK_CONFIG.format(seconds=limit))
+        course = lay_out(Path(folder, "stock"), count, profile, STOCK_CONFIG.format(seconds=limit))
         seconds, _ = timed([BIN / "nbgrader", "autograde", LAB], course)
         stock = 60 * count / seconds
         print(f"nbgrader autograde:     {seconds:6.1f} s, {stock:6.1f} a minute")
@@ -83,12 +85,12 @@ def kind_of(index: int) -> str:
     return list(KINDS)[drawn[index % len(TEN)]]
 
 
-def lay_out(root: Path, count: int, config: str | None = None) -> Path:
+def lay_out(root: Path, count: int, profile: str = "smoke", config: str | None = None) -> Path:
     """A course with its submissions, its lab generated; returns the folder to run commands in."""
     source = nbformat.read(SOURCE, as_version=4)
     make_course(root, source, config)
     for index in range(count):
-        hand_in(root / ("course" if config is None else ""), f"student{index:03d}", submission(source, kind_of(index)))
+        hand_in(root / ("course" if config is None else ""), f"student{index:03d}", submission(source, kind_of(index), profile))
     run([BIN / "nbgrader", "generate_assignment", LAB], root)
     return root
 
@@ -123,15 +125,15 @@ def solved(source: NotebookNode) -> NotebookNode:
     return notebook
 
 
-def submission(source: NotebookNode, kind: str) -> NotebookNode:
-    """Lab 01 as such a student hands it in, with the smoke parameters."""
+def submission(source: NotebookNode, kind: str, profile: str = "smoke") -> NotebookNode:
+    """Lab 01 as such a student hands it in, with a profile's parameters."""
     notebook = solved(source)
-    smoke = yaml.safe_load((REPOSITORY / "labs" / LAB / "profiles.yaml").read_text())["smoke"]
+    values = yaml.safe_load((REPOSITORY / "labs" / LAB / "profiles.yaml").read_text())[profile]
     for cell in notebook.cells:
         if cell.metadata.get("nbgrader", {}).get("solution"):
             cell.source = cell.source.replace(*KINDS[kind])
         if "parameters" in cell.metadata.get("tags", []):
-            cell.source += "".join(f"\n{name} = {value!r}" for name, value in smoke.items())
+            cell.source += "".join(f"\n{name} = {value!r}" for name, value in values.items())
     return notebook
 
 

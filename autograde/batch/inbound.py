@@ -102,7 +102,7 @@ def copy_submission(source: Path, target: Path, directories: CourseDirectory, ow
         raise RefusedError(f"it is not a folder that can be opened ({error.strerror})") from None
     try:
         _check_account(os.fstat(top).st_uid, owner)
-        room, files = 1000 * directories.max_dir_size, 0
+        room, files = 1000 * directories.max_dir_size, 0  # folders count, too
         for below, folders, names, fd in os.fwalk(".", dir_fd=top, follow_symlinks=False):
             if below.count(os.sep) > DEPTH:
                 raise RefusedError("its folders are too deep")
@@ -110,13 +110,12 @@ def copy_submission(source: Path, target: Path, directories: CourseDirectory, ow
             for name in folders:
                 if stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
                     raise RefusedError(f"it holds {quote(name)}, which is a link")
+            names = [name for name in names if not _any(directories.ignore, name) and _any(directories.include, name)]
+            files += len(folders) + len(names)
+            if files > FILES:
+                raise RefusedError(f"it holds more than {FILES:,} files and folders")
             (target / below).mkdir()
             for name in names:
-                if _any(directories.ignore, name) or not _any(directories.include, name):
-                    continue
-                files += 1
-                if files > FILES:
-                    raise RefusedError(f"it holds more than {FILES:,} files")
                 room -= _copy_plain(name, fd, target / below / name, 1000 * directories.max_file_size, room, owner)
     finally:
         os.close(top)

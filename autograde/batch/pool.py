@@ -71,7 +71,7 @@ def run_local(
     """Grade students by a pool of processes, in the order in which they are done.
 
     If a worker dies, or takes longer than `timeout` seconds, only its current submission is affected. It is tried once
-    more.
+    more. If the fork server dies, for example because memory ran out, all submissions that run at that moment are.
 
     Parameters
     ----------

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import math
+import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -148,7 +150,7 @@ def _graded(
         return results.keys() >= set(task.label)
 
     limit = math.ceil((_START_SECONDS + timeout * len(chunks[0])) / 60)
-    parameters = sbatch.submitit_parameters(options, job.threads, limit)
+    parameters = sbatch.submitit_parameters(options, job.threads, limit) | {"setup": _setup()}
     request = f"up to {len(chunks[0])} submission(s) ({job.threads} cores, {parameters['time']} min)"
     work = [Work(chunk, (job, chunk, timeout), parameters, request) for chunk in chunks]
     with JobQueue(folder, f"lab-grade-{job.lab}", "task", log, on_report, finished) as queue:
@@ -162,3 +164,11 @@ def _graded(
                     results.setdefault(student, GradingResult(student, None, problem))
             yield from [results[student] for student in sorted(results.keys() - yielded)]
             yielded |= results.keys()
+
+
+def _setup() -> list[str]:
+    """Lines of the jobs' script: they run this grader, not one in the folder where they start, a checkout perhaps."""
+    lines = ["export PYTHONSAFEPATH=1"]
+    if path := os.environ.get("PYTHONPATH"):  # a site may let jobs inherit nothing
+        lines.append(f"export PYTHONPATH={shlex.quote(path)}")
+    return lines

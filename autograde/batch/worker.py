@@ -15,13 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autograde.gradebook.autograded import remove_autograded, write_autograded
-from autograde.grading.grading_context import GradingContext, course_secret, source_notebook
+from autograde.grading.grading_context import GradingContext, course_secret, grader_digest, source_notebook
 from autograde.grading.one_submission import grade_submission, submission_digest
 from autograde.grading.other_points import verdict_today
 from autograde.rubric.schema import RUBRICS, find_rubric
 from autograde.rubric.verdict import Verdict, load_verdict, verdict_lock, verdict_path
 from autograde.sandbox.bubblewrap import SandboxError
 from autograde.sandbox.warm import WarmInterpreter
+
+grader_digest()  # now: after an update, a process with the old code must not sign with the new code's digest
 
 __all__ = ["GradingJob", "close_context", "good_verdict", "grade_one", "open_context"]
 

@@ -56,7 +56,7 @@ def grade(
     LAB is 1, 01 or 01_single_gpu. Students' code runs in a sandbox. A submission that has a verdict and has not changed
     is not graded again, so after an interruption the same command continues. People score written answers in formgrader.
     """
-    if lab and executor == "local" and not check_rubrics:
+    if lab and executor == "local" and not check_rubrics and (course / "submitted").is_dir():
         from autograde.batch.worker_server import start_worker_server
 
         start_worker_server()

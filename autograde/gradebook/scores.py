@@ -48,6 +48,7 @@ from nbgrader.api import (
 )
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SAWarning
 from traitlets.config import Config
@@ -133,6 +134,11 @@ def open_gradebook(config: Config, existing: bool = False) -> Gradebook:
         ) from None
 
 
+# nbgrader has none of these. With 1,000 students and 14 labs formgrader's page of a lab took 3 minutes without them, and
+# 3.6 s with them.
+INDEXES = (("grade", "notebook_id"), ("comment", "notebook_id"), ("submitted_notebook", "assignment_id"))
+
+
 def ensure_assignment(config: Config, rubric: Rubric) -> None:
     """Make sure that the gradebook knows the lab and the rubric's cells, with the rubric's points.
 
@@ -152,6 +158,9 @@ def ensure_assignment(config: Config, rubric: Rubric) -> None:
             last = (answer.get("error") or answer.get("log") or "").strip().splitlines()[-1:] or ["no message"]
             raise CourseError(f"nbgrader generate_assignment {rubric.lab} failed: {last[0]}; run it to see its log")
     with open_gradebook(config) as gradebook:
+        for table, column in INDEXES:
+            gradebook.db.execute(text(f"CREATE INDEX IF NOT EXISTS course_{table}_{column} ON {table} ({column})"))
+        gradebook.db.commit()
         for name, points in rubric.cells.items():
             try:
                 cell = gradebook.find_graded_cell(name, rubric.lab, rubric.lab)

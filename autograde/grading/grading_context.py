@@ -22,8 +22,8 @@ from nbformat import NotebookNode
 
 from autograde.gradebook.scores import CourseError
 from autograde.rubric.schema import Rubric
+from autograde.sandbox.bubblewrap import installed
 from autograde.submission.notebook_repair import starter_answers
-from course_lib.system.atomic import write_atomically
 from data_prep.errors import DataError
 from data_prep.root import data_root
 from data_prep.staged import read
@@ -122,9 +122,9 @@ def course_secret(course: Path) -> bytes:
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{_SECRET}.{os.getpid()}")
-            write_atomically(temporary, secrets.token_hex(32))
-            temporary.chmod(0o600)
+            temporary = path.with_name(f".{_SECRET}.{secrets.token_hex(5)}")
+            with open(temporary, "x", opener=lambda name, flags: os.open(name, flags, mode=0o600)) as file:
+                file.write(secrets.token_hex(32))
             try:
                 os.link(temporary, path)  # fails if another grader was first; its secret is then used
             except FileExistsError:
@@ -145,6 +145,8 @@ def grader_digest() -> str:
 
     total = hashlib.sha256()
     folders = [_PACKAGE, Path(course_lib.__file__).parent, Path(data_prep.__file__).parent]
+    # On a hub students' code runs with their own copies.
+    folders += [place for name in ("course_lib", "data_prep") if (place := installed(name)) not in (*folders, None)]
     files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     for path in [*files, Path(assessment_print.__file__)]:
         if "report" not in path.relative_to(path.parents[1]).parts:

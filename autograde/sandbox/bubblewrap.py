@@ -31,14 +31,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from autograde.sandbox.inside.confine import filter_program
+from autograde.sandbox.limits import SandboxError
 
 if TYPE_CHECKING:
     from autograde.sandbox.gpus import Gpu
 
-__all__ = ["DATA", "FOLDER", "Sandbox", "SandboxError", "missing_sandbox", "python_paths"]
+__all__ = ["DATA", "FOLDER", "Sandbox", "SandboxError", "installed", "missing_sandbox", "python_paths"]
 
 FOLDER = "/tmp/lab"  # the working folder inside
 DATA = "/data"  # staged data sets inside
+PUBLIC = ("course_lib", "data_prep", "assessment_print")  # the course's own, for students
 FIRST_UID = 61_000
 _INSIDE = Path(__file__).resolve().parent / "inside"
 MISSING = (
@@ -46,10 +48,6 @@ MISSING = (
     "install it (Debian: apt-get install bubblewrap) or, knowing that students' code then runs with your rights, "
     "pass --no-sandbox"
 )
-
-
-class SandboxError(RuntimeError):
-    """No sandbox could be made. The message is one line with the remedy."""
 
 
 class Sandbox:
@@ -228,16 +226,30 @@ class Sandbox:
 
 
 @cache
+def installed(name: str) -> Path | None:
+    """The folder of a package, or the file of a module, as the sandbox's interpreter finds it; nothing is executed of it.
+
+    That interpreter is ``python -I``. It ignores the current folder, and ``PYTHONPATH``, where a hub's grader has a
+    `course_lib` of its own, with the answers.
+    """
+    found = subprocess.run([sys.executable, "-I", "-c", _FIND, name], capture_output=True, text=True, check=True)
+    return Path(found.stdout) if found.stdout else None
+
+
+_FIND = """
+import importlib.util, sys
+spec = importlib.util.find_spec(sys.argv[1])
+if spec is not None:
+    print([*(spec.submodule_search_locations or ()), spec.origin][0], end="")
+"""
+
+
+@cache
 def python_paths() -> tuple[Path, ...]:
     """The folders and files that Python and the course's public packages need: environment, its base, packages."""
-    import assessment_print
-    import course_lib
-    import data_prep
-
     found = {Path(sys.prefix), Path(sys.base_prefix), Path(sysconfig.get_path("purelib"))}
     found |= {Path(os.path.realpath(sys.executable)).parent.parent}
-    found |= {Path(package.__file__).parent for package in (course_lib, data_prep)}
-    found.add(Path(assessment_print.__file__))
+    found |= {place for name in PUBLIC if (place := installed(name)) is not None}
     outer = [path for path in sorted(found) if not path.is_relative_to("/usr")]
     return tuple(path for path in outer if not any(_inside(path, other) for other in outer))
 
@@ -246,11 +258,13 @@ def python_paths() -> tuple[Path, ...]:
 def _masked() -> tuple[Path, ...]:
     # Where the grader is installed into the environment that the sandbox shows, it is covered by an empty folder. So
     # is a home or a course folder that somebody keeps inside it, and what describes the exercises, with their answers.
+    # A grader with a library of its own has it on PYTHONPATH; where somebody keeps that inside, it is covered whole.
     import course_lib
 
-    grader = Path(__file__).resolve().parents[1]
+    grader, own, public = Path(__file__).resolve().parents[1], Path(course_lib.__file__).resolve().parent, installed("course_lib")
     shown = (*python_paths(), Path("/usr"))
-    hidden = {grader, Path(course_lib.__file__).resolve().parent / "exercises"}
+    hidden = {grader, own / "exercises" if public is None or public.resolve() == own else own}
+    hidden |= {public.resolve() / "exercises"} if public is not None else set()
     hidden |= {Path.home().resolve(), Path.cwd().resolve() / "course", grader.parent / "labs"}
     return tuple(sorted(path for path in hidden if path.is_dir() and any(_inside(path, other) for other in shown)))
 

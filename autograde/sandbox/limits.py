@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from autograde.sandbox.cgroup import ControlGroup
 
-__all__ = ["Exceeded", "Limits", "Watch"]
+__all__ = ["Exceeded", "Limits", "SandboxError", "Watch"]
 
 MIB = 1 << 20
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -49,6 +49,10 @@ class Limits:
     def of(cls, seconds: float, memory_gib: float) -> Limits:
         """A rubric's limits."""
         return cls(seconds, memory_bytes=int(memory_gib * (1 << 30)))
+
+
+class SandboxError(RuntimeError):
+    """No sandbox could be made. The message is one line with the remedy."""
 
 
 class Exceeded(Exception):

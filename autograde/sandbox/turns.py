@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from autograde.sandbox.limits import Exceeded
+from autograde.sandbox.limits import Exceeded, SandboxError
 
 __all__ = ["alone", "beside_others", "in_turn", "one_of"]
 
@@ -98,8 +99,15 @@ def _locked(name: str, kind: int) -> Iterator[None]:
 
 
 def _open(name: str) -> int:
-    folder = Path(tempfile.gettempdir(), f"autograde-turns-{os.geteuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
-        raise OSError(f"{folder} belongs to somebody else; remove it, or set TMPDIR to a folder of your own")
-    return os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    return os.open(_folder() / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _folder() -> Path:
+    """A folder of this account and machine. Anybody may have made one of that name in ``/tmp``: then it is at home."""
+    name = f"autograde-turns-{os.geteuid()}"
+    for folder in (Path(tempfile.gettempdir(), name), Path.home() / f".{name}-{platform.node()}"):
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if not folder.is_symlink() and folder.stat().st_uid == os.geteuid():
+                return folder
+    raise SandboxError(f"{name} in {tempfile.gettempdir()} belongs to somebody else; set TMPDIR to a folder of your own")

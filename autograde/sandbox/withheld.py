@@ -9,11 +9,12 @@ student types from memory, or adds to the submission, counts as the student's.
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+
+from autograde.sandbox.bubblewrap import installed
 
 __all__ = ["STAND_IN", "WithheldError", "WithheldModule", "hidden_packages", "original_sources", "withheld_modules"]
 
@@ -83,12 +84,10 @@ def _is_hidden(entry: str) -> bool:
     return entry.isidentifier() and entry not in PACKAGES
 
 
-@cache
 def _root(package: str) -> Path | None:
-    """The folder of an installed package, found without executing it."""
-    spec = importlib.util.find_spec(package)
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return Path(places[0]) if places else None
+    """The folder of an installed package."""
+    place = installed(package)
+    return place if place is not None and place.is_dir() else None
 
 
 @cache

@@ -143,6 +143,8 @@ def _install(to: Path, say, gpu: bool | None) -> None:
     for name in CONFIGURATION:
         shutil.copy(HERE / name, to / "deploy")
     shutil.copytree(HERE / "config", to / "config", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (to / "config").rglob("*"):  # copied with the modes of the checkout, which may be root's alone
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def install_gpu_charts(students: Path, gpu: bool | None, say=print) -> bool:
@@ -168,7 +170,9 @@ def install_grader(students: Path, folder: Path, owner: str) -> None:
     """
     files = [ROOT / name for name in sources() if name.startswith(("autograde/", "course_lib/"))]
     needs = [*files, ROOT / "constraints.txt"]
-    if Stamp(folder, owner, needs).is_current():
+    # Compiled packages fit one Python, and what is missing depends on the students' packages.
+    stamp = f"{owner} {students} {next((students / 'lib').glob('python3*')).name}"
+    if Stamp(folder, stamp, needs).is_current():
         return
     with tempfile.TemporaryDirectory(prefix="course-hub-") as scratch:
         source, built = Path(scratch) / "source", Path(scratch) / "built"
@@ -176,7 +180,7 @@ def install_grader(students: Path, folder: Path, owner: str) -> None:
         target = ["--target", built, "--no-deps", "--no-build-isolation", "-c", ROOT / "constraints.txt"]
         _pip(students, *target, source / "autograde", *missing_for_grader(students))
         copy_sources(built, ("course_lib",))
-        Stamp(built, owner, needs).write()
+        Stamp(built, stamp, needs).write()
         unpack_as(owner, built, [one.name for one in built.iterdir()], folder, fresh=True)
 
 

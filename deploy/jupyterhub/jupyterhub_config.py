@@ -5,6 +5,7 @@ Everything that differs between sites comes from a TOML file, named by $COURSE_H
 
 import json
 import os
+import shutil
 import ssl
 import sys
 from pathlib import Path
@@ -138,7 +139,10 @@ as_course = {  # the course's account: nbgrader's settings for it, and autograde
     **common,
     "JUPYTER_CONFIG_PATH": f"{Path(paths['config']) / 'course'}:{everyone}",
     "PYTHONPATH": course["grader"],
+    **{name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ},
 }
+if sbatch := shutil.which("sbatch"):  # grading by Slurm; it may be installed elsewhere than in /usr/bin
+    as_course["PATH"] += f":{Path(sbatch).parent}"
 c.JupyterHub.services = [
     {  # formgrader: JupyterLab as the course's account, for the instructors
         "name": course["id"],

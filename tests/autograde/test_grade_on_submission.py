@@ -403,6 +403,12 @@ def beside(folder, name, make):
     return folder
 
 
+def many_folders(folder):
+    folder.mkdir()
+    for number in range(10_001):
+        (folder / str(number)).mkdir()
+
+
 SOURCE = Path(grade_on_submission.__file__).resolve().parents[2] / "labs" / LAB / f"{LAB}.ipynb"
 REFUSED = {
     "a link to the solution": (lambda folder: replaced_by_link(folder, SOURCE), "a link"),
@@ -411,6 +417,7 @@ REFUSED = {
     "a submission that is a link": (linked, "a link or a file"),
     "a pipe": (lambda folder: beside(folder, "run", os.mkfifo), "no plain file"),
     "too deep": (lambda folder: beside(folder, "/".join("a" * 30), lambda path: path.mkdir(parents=True)) , "too deep"),
+    "too many folders": (lambda folder: beside(folder, "run", many_folders), "more than 10,000 files"),
     "a time to come": (lambda folder: renamed(folder, stamp=stamp_of(folder, days=400)), "has not come"),
     "no time": (lambda folder: renamed(folder, stamp="<b>now"), "is no time"),
     "a path as a time": (lambda folder: folder.rename(folder.with_name(f"ada+{LAB}+2026-11-20 22:00:00 UTC+..")), "its name"),

@@ -8,9 +8,11 @@ import warnings
 import nbformat
 import pytest
 from fake_runs import AUTOMATIC, CHECKS, HONEST_RUN, LAB, RUN, lab_path, open_book, released_notebook, solved_notebook
+from sqlalchemy import text
 
 from autograde.batch.grade_lab import grade_lab
 from autograde.gradebook.scores import CourseError
+from autograde.reports.export.scores import read_scores
 from autograde.rubric.verdict import load_verdict, verdict_path
 from autograde.submission.student_id import is_student_id
 
@@ -53,6 +55,11 @@ def test_scores_reach_the_gradebook_and_grading_twice_changes_nothing(
         ("bob", WITHOUT_TRANSCRIPT, AUTOMATIC),
         ("eve", 0, AUTOMATIC),
     ]
+    with open_book(lab_course) as gradebook:  # our sums are nbgrader's, and it need not read all labs' grades for each
+        own = {each.student.id: (each.score, each.needs_manual_grade) for each in gradebook.assignment_submissions(LAB)}
+        plan = gradebook.db.execute(text("EXPLAIN QUERY PLAN SELECT * FROM grade WHERE notebook_id = 'x'")).fetchall()
+    assert {each.student: (each.raw, each.needs_hand_grading) for each in read_scores(lab_course, LAB).students} == own
+    assert {waits for _, waits in own.values()} == {True, False} and "course_grade_notebook_id" in str(plan)
     first = grades(lab_course)
     full = {cell: (points, None, False) for cell, points in CHECKS.items()}
     # An answer in words waits for a person; one that was never given is worth nothing.

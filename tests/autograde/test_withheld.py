@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import signal
+import subprocess
 import sys
 import textwrap
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import course_lib
 from autograde.rubric.schema import RUBRICS, RubricError, find_rubric, load_rubric, rubric_names
 from autograde.sandbox.bubblewrap import SandboxError
 from autograde.sandbox.limits import Limits
@@ -85,11 +87,32 @@ def test_other_packages_are_withheld_where_they_are_installed(tmp_path, monkeypa
     (tmp_path / "solver" / "models").mkdir(parents=True)
     (tmp_path / "solver" / "__init__.py").write_text("raise SystemExit('it was executed')")
     (tmp_path / "solver" / "models" / "net.py").write_text("def solve():\n    return 42\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    interpreter = tmp_path / "python"  # with one more folder of packages
+    interpreter.write_text(f'#!/bin/sh\nshift  # -I\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(interpreter))
     entries = ("solver", "solver.models.net", "not_installed", "not_installed.module")
     assert hidden_packages(entries) == (tmp_path / "solver",)
     (module,) = withheld_modules(entries)
     assert (module.name, module.path) == ("solver.models.net", tmp_path / "solver" / "models" / "net.py")
+
+
+def test_beside_a_grader_with_a_library_of_its_own_the_installed_one_is_withheld(tmp_path):
+    """As on a hub: the sandbox's interpreter ignores PYTHONPATH, and would show the students' copy as it is."""
+    (tmp_path / "course_lib").symlink_to(Path(course_lib.__file__).parent)
+    code = """
+import course_lib
+from autograde.sandbox.bubblewrap import python_paths
+from autograde.sandbox.withheld import withheld_modules
+print(course_lib.__path__[0], withheld_modules(("course_lib.training.loop",))[0].path, *python_paths())
+"""
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=True)
+    (installed,) = withheld_modules(("course_lib.training.loop",))
+    own, withheld, *shown = done.stdout.split()
+    assert own == str(tmp_path / "course_lib") and withheld == str(installed.path)
+    assert any(installed.path.is_relative_to(path) for path in shown)
+    assert not [path for path in shown if path.startswith(str(tmp_path))]
 
 
 def test_the_rubric_s_list_is_a_list_of_strings(tmp_path):

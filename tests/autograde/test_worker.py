@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 from fake_runs import AUTOMATIC
@@ -26,6 +28,17 @@ def test_a_warm_interpreter_that_was_ended_is_started_again(setting):
     os.kill(worker._context.warm.pid, signal.SIGKILL)
     again = worker.grade_one(setting, "ada")
     assert again.score == first.score and [r.reason for r in again.results] == [r.reason for r in first.results]
+
+
+def test_a_worker_s_code_has_the_digest_of_its_import():
+    """An update must not make old code, which is in memory, sign with the digest of the new files."""
+    code = """
+import autograde.batch.worker
+from autograde.grading.grading_context import grader_digest
+print(grader_digest.cache_info().currsize)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "1\n", done.stderr
 
 
 def test_where_it_cannot_be_started_the_worker_says_so(setting, monkeypatch):

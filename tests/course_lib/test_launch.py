@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 
 from course_lib.distributed import RankFailedError, default_backend, launch, threads_per_rank, warm_up, world_size
-from course_lib.distributed.launching.forked_ranks import PRELOAD
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as a notebook's functions travel
 
@@ -147,7 +146,7 @@ def test_the_fork_server_has_one_thread_and_pytorch(tmp_path):
 
 
 def test_the_fork_servers_first_import_keeps_it_fit_to_be_forked():
-    code = f"import os, signal, {PRELOAD[0]}, numpy; print(len(os.listdir('/proc/self/task')), signal.getsignal(signal.SIGINT))"
+    code = "import os, signal, course_lib.system.fork_server.setup, numpy; print(len(os.listdir('/proc/self/task')), signal.getsignal(signal.SIGINT))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     # OpenBLAS has started no threads, and an interrupt is ignored.
     assert done.stdout == f"1 {signal.SIG_IGN}\n", done.stderr

@@ -1,7 +1,9 @@
 """`launch` in a notebook: functions and classes of its cells."""
 
+from pathlib import Path
+
 from notebook_kernel import Kernel
-from rank_processes import GENEROUS
+from rank_processes import GENEROUS, survivors
 from warm_notebook import execute
 
 CELLS = [
@@ -77,7 +79,14 @@ def test_a_kernel_that_launched_ranks_ends_by_itself(tmp_path):
     with Kernel(tmp_path) as kernel:
         kernel.run("import atexit, psutil, subprocess\nfrom course_lib.distributed import warm_up\nwarm_up()\n"
                    "child = subprocess.Popen(['sleep', '600'])\n"
-                   "atexit.register(lambda: open('ended', 'w').write(str(psutil.Process().children())))")  # fmt: skip
+                   "from multiprocessing import resource_tracker, shared_memory\n"
+                   "left = shared_memory.SharedMemory(create=True, size=10)\n"
+                   "open('memory', 'w').write(f'{resource_tracker._resource_tracker._pid} {left.name}')\n"
+                   "atexit.register(lambda: open('ended', 'w').write(str([\n"
+                   "    child for child in psutil.Process().children()\n"
+                   "    if child.pid != resource_tracker._resource_tracker._pid])))")  # fmt: skip
         kernel.manager.shutdown_wait_time = GENEROUS
         kernel.manager.shutdown_kernel()
     assert (tmp_path / "ended").read_text() == "[]"
+    tracker, memory = (tmp_path / "memory").read_text().split()
+    assert survivors([int(tracker)], GENEROUS) == [] and not Path("/dev/shm", memory).exists()

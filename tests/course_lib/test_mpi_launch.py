@@ -1,7 +1,11 @@
 """`mpi_launch` and `mpi_run` on a real mpirun: results, and which mpirun; faults are in `test_launch_failures`."""
 
+import atexit
+import json
 import os
+import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 import time
@@ -14,6 +18,7 @@ from communicator_programs import both, expected
 from rank_processes import GENEROUS, ranks_are_what_mpirun_starts, survivors
 
 from course_lib.distributed import MPINotFoundError, RankFailedError, mpi_launch, mpi_run
+from course_lib.distributed.launching import rank_process
 from course_lib.system import mpi_command
 from course_lib.system.mpi_command import find_mpi
 
@@ -125,6 +130,27 @@ atexit.register(lambda: Path({str(tmp_path)!r}, f"{{comm.rank}}.exit").touch())
 """)
     mpi_run(path, 2)
     assert len(list(tmp_path.glob("*.exit"))) == 2
+
+
+def test_a_function_s_rank_does_what_it_has_registered_for_its_end(tmp_path):
+    def worker(comm):
+        atexit.register((tmp_path / f"{comm.rank}.exit").touch)
+
+    mpi_launch(worker, 2)
+    assert len(list(tmp_path.glob("*.exit"))) == 2
+
+
+def test_what_mpirun_started_ends_when_it_has_been_forgotten(tmp_path):
+    """MPI may hang before the rank reports, and mpirun may be killed."""
+    folder = tmp_path / "launch"
+    folder.mkdir()
+    (folder / "settings.json").write_text(json.dumps({"launcher": os.getpid(), "scratch": []}))
+    process = subprocess.Popen([sys.executable, "-P", rank_process.__file__, folder], env={**os.environ, "PMIX_RANK": "0"})
+    while not (folder / "start-0.json").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    shutil.rmtree(folder)
+    assert process.wait(GENEROUS) == 0
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from nbgrader.api import Assignment, Grade, Gradebook, MissingEntry, SubmittedAssignment, SubmittedNotebook
-from sqlalchemy import func
+from sqlalchemy import case, func
 
 from autograde.gradebook.extensions import Extension, ExtensionError, Extensions
 from autograde.gradebook.scores import CourseError, nbgrader_settings, open_gradebook
@@ -110,12 +110,13 @@ def read_scores(course: Path, lab: str) -> LabScores:
         except ExtensionError as error:
             raise CourseError(str(error)) from None
         submissions = {submission.student_id: submission for submission in gradebook.assignment_submissions(lab)}
-        unread, pages = _unread(gradebook, lab), _pages(gradebook, lab)
+        points, unread, pages = _points(gradebook, lab), _unread(gradebook, lab), _pages(gradebook, lab)
         students = tuple(
             _student(
                 student,
                 submissions.get(student.id),
                 extensions.get(student.id),
+                *points.get(student.id, (0.0, False)),
                 *unread.get(student.id, (0, 0.0)),
                 pages.get(student.id),
             )
@@ -126,6 +127,24 @@ def read_scores(course: Path, lab: str) -> LabScores:
         if not (math.isfinite(student.raw) and math.isfinite(student.penalty)):
             raise CourseError(f"gradebook {database}: the score of {student.student!a} in {lab} is not a number")
     return scores
+
+
+def _points(gradebook: Gradebook, lab: str) -> dict[str, tuple[float, bool]]:
+    """Of each student: the points before the penalty, and whether a cell waits for a person.
+
+    nbgrader's own `SubmittedAssignment.score` looks at all grades of all labs, for each student again: a minute for 1,000.
+    """
+    query = (
+        gradebook.db.query(
+            SubmittedAssignment.student_id, func.sum(Grade.score), func.max(case((Grade.needs_manual_grade, 1), else_=0))
+        )
+        .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+        .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
+        .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+        .filter(Assignment.name == lab)
+        .group_by(SubmittedAssignment.student_id)
+    )
+    return {student: (float(points), bool(waits)) for student, points, waits in query}
 
 
 def _unread(gradebook: Gradebook, lab: str) -> dict[str, tuple[int, float]]:
@@ -154,7 +173,14 @@ def _pages(gradebook: Gradebook, lab: str) -> dict[str, str]:
 
 
 def _student(
-    student, submission, extension: Extension | None, unread: int, unread_points: float, page: str | None
+    student,
+    submission,
+    extension: Extension | None,
+    points: float,
+    waits: bool,
+    unread: int,
+    unread_points: float,
+    page: str | None,
 ) -> StudentScore:
     person = (student.id, student.last_name, student.first_name, student.email)
     if submission is None:
@@ -164,11 +190,11 @@ def _student(
         lms_user_id=student.lms_user_id,
         submitted=True,
         timestamp=submission.timestamp,
-        raw=float(submission.score),
+        raw=points,
         penalty=float(submission.late_submission_penalty),
         # nbgrader cannot add an extension to no due date.
         seconds_late=float(submission.total_seconds_late) if submission.assignment.duedate else 0.0,
-        needs_hand_grading=bool(submission.needs_manual_grade),
+        needs_hand_grading=waits,
         extension=extension,
         unread=unread,
         unread_points=unread_points,

@@ -139,7 +139,7 @@ async def _autograde(self: apihandlers.AutogradeHandler, assignment_id: str, stu
     root = Path(self.coursedir.root)
     course = (root / self.coursedir.submitted_directory).resolve().parent
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "autograde", "grade", lab, "--student", student_id, "--force", "--jobs", "1"),
+        *(sys.executable, "-P", "-m", "autograde", "grade", lab, "--student", student_id, "--force", "--jobs", "1"),
         *("--course", str(course)),
         cwd=root,
         stdin=asyncio.subprocess.DEVNULL,

@@ -18,34 +18,33 @@ import psutil
 
 from course_lib.distributed.launching.launch_folder import LaunchFolder
 from course_lib.distributed.launching.monitor import Ranks
+from course_lib.system.fork_server import start_fork_server
 from course_lib.system.main_script import process_lock, without_main_script
 
 __all__ = ["ForkedRanks", "end_children_with_kernel", "warm_up"]
 
 # Imported by the fork server, so that no rank has to. DistributedDataParallel pulls in torch._dynamo, a second's work.
 PRELOAD = [
-    "course_lib.system.fork_server_setup",
     "torch._dynamo",
     "course_lib.distributed.launching.rank_process",
     "course_lib.training.loop",
     "course_lib.models",
-    "course_lib.system.fork_server_ready",
 ]
 
 
 def warm_up() -> None:
     """Start the fork server in the background, so that the first launch does not wait for PyTorch's import."""
-    multiprocessing.set_forkserver_preload(PRELOAD)
-    forkserver.ensure_running()
+    start_fork_server(PRELOAD)
     end_children_with_kernel()
 
 
 def end_children_with_kernel() -> None:
     """Let a notebook's kernel end by itself, although it has multiprocessing's servers.
 
-    ipykernel sends SIGTERM to the children in its process group, and looks for half a minute whether they have gone. The
-    resource tracker ignores the signal, and what has ended stays a zombie. So Jupyter kills the kernel before it has done
-    what is to be done at exit, such as removing temporary files.
+    ipykernel sends SIGTERM to the children in its process group, and looks for half a minute whether they have gone. What
+    has ended stays a zombie. The resource tracker ignores the signal; once the kernel has ended, it removes shared memory
+    that is left. So Jupyter would kill the kernel before it has done what is to be done at exit, such as removing
+    temporary files.
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None:
@@ -53,14 +52,17 @@ def end_children_with_kernel() -> None:
 
 
 def _end_children(change: Any) -> None:
-    servers = (forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid)
+    server, tracker = forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid
     ended = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error, ProcessLookupError):
-            if os.getpgid(child.pid) == os.getpgrp():
-                child.send_signal(signal.SIGKILL if child.pid in servers else signal.SIGTERM)
+            if child.pid != tracker and os.getpgid(child.pid) == os.getpgrp():
+                child.send_signal(signal.SIGKILL if child.pid == server else signal.SIGTERM)
                 ended.append(child)
     psutil.wait_procs(ended, timeout=1)  # no zombie is left
+    kernel = change.owner.kernel
+    children = kernel._process_children  # ipykernel has no public way to leave a process alone
+    kernel._process_children = lambda: [child for child in children() if child.pid != tracker]
 
 
 class ForkedRanks(Ranks):

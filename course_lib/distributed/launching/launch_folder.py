@@ -8,6 +8,8 @@ of the fork server or of mpirun, writes (`rank_process`):
 - ``error-R.json``: its exception, and the time;
 - ``done-R``: the result of its worker (cloudpickle);
 - ``stack-R``: its stack, at the launching process's SIGUSR1;
+- ``start-R.json``: the environment that mpirun gives to rank R of `mpi_launch`, for the fork server's process;
+- ``no-mpi``: why a rank has no MPI, or another one than mpirun's;
 - ``training.json``: rank 0's progress, for a notebook's page (`course_lib.live_view.progress_file`).
 """
 

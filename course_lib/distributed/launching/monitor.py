@@ -1,6 +1,6 @@
 """Watch a launch's ranks from start to end: their output, the first failure, the time limit, an interrupt.
 
-A `Ranks` starts the ranks: `launch` by the fork server, `mpi_launch` by mpirun.
+A `Ranks` starts the ranks: `launch` by the fork server, `mpi_run` by mpirun, `mpi_launch` by both.
 """
 
 from __future__ import annotations

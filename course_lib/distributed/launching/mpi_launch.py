@@ -55,7 +55,8 @@ def mpi_launch(
 
     The worker may be defined in a notebook cell. The ranks' output appears here, each line with its rank.
     Interrupting (■) ends all ranks. Parameters, result and errors are those of `launch`; `timeout` includes the ranks'
-    imports.
+    imports. `threads` are PyTorch's; NumPy's matrix products use one. What a worker registers with `atexit` is called
+    when its rank ends, but files that it has left open are not closed: close them, or use ``with``.
 
     Raises
     ------
@@ -145,7 +146,7 @@ class _MpiRanks(ForkedRanks):
     def _environment(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if name not in TORCHRUN}
         environment = self._mpi.child_environment(inherited)
-        environment |= dict.fromkeys(THREADS, str(self._threads))  # before PyTorch starts its threads
+        environment |= dict.fromkeys(THREADS, str(self._threads))  # for a program: before PyTorch starts its threads
         environment["TMPDIR"] = str(self._folder.path)
         for shared in self._folder.scratch[1:]:
             environment |= {f"OMPI_MCA_btl_{name}_backing_directory": str(shared) for name in ("sm", "vader")}

@@ -7,6 +7,7 @@ The fork server forks a rank of `launch`, which begins in `forked_rank`. mpirun 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import json
@@ -72,6 +73,8 @@ def mpi_process(folder: Path, program: list[str]) -> None:
     here = {"environment": dict(os.environ), "folder": os.getcwd(), "cores": sorted(os.sched_getaffinity(0))}
     _write(folder / f"start-{rank}.json", json.dumps(here))
     while not (process := folder / f"pid-{rank}").exists():
+        if not folder.exists():  # the launch is over, and this process has been forgotten
+            return
         time.sleep(0.005)
     with contextlib.suppress(ProcessLookupError):  # it has ended already
         multiprocessing.connection.wait([os.pidfd_open(int(process.read_text()))])
@@ -85,6 +88,7 @@ def forked_mpi_rank(path: str, rank: int) -> None:
     _move_to(here)
     os.sched_setaffinity(0, here["cores"])
     _mpi_rank(folder, settings, [], lambda comm: os._exit(1))  # the launching process ends the others
+    atexit._run_exitfuncs()  # as Python 3.13 does in all of multiprocessing's processes
 
     from mpi4py import MPI
 
@@ -112,9 +116,12 @@ def _mpi_rank(folder: Path, settings: dict[str, Any], program: list[str], fail: 
 
 def _forked(folder: Path) -> dict[str, Any]:
     """The settings of a rank that the fork server has just forked."""
+    import numpy
     import torch
 
     settings = _begin(folder)
+    numpy.random.seed()  # the fork server's random numbers would be the same on all ranks, in all launches
+    atexit._clear()  # what the fork server's imports want done at its own end
     torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)  # no rank outlives the fork server
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the fork server ignores it
     return settings
@@ -132,7 +139,7 @@ def _begin(folder: Path) -> dict[str, Any]:
     The fork server does not see to that: it lives as long as any of its children.
     """
     settings = json.loads((folder / "settings.json").read_text())
-    parent = multiprocessing.parent_process()  # None under mpirun
+    parent = multiprocessing.parent_process()  # None in what mpirun starts
 
     def watch() -> None:
         with contextlib.suppress(ProcessLookupError):  # gone already

@@ -12,7 +12,11 @@ import gc
 import os
 import signal
 
-gc.disable()  # until `fork_server_ready`
+from course_lib.system.fork_server import SAFE_PATH
+
+gc.disable()  # until `ready`
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+if os.environ.get("PYTHONSAFEPATH") == SAFE_PATH:  # it was for the imports here, not for what the processes start
+    del os.environ["PYTHONSAFEPATH"]
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a rank gets its environment from its launch
