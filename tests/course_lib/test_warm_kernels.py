@@ -65,8 +65,10 @@ def kernels(warm_server, tmp_path_factory):
                 "from multiprocessing import forkserver\n"
                 "server = forkserver._forkserver._forkserver_pid\n"
                 "print(open(f'/proc/{server}/cmdline').read().split(chr(0))[2])",
-                f"import atexit, psutil\natexit.register(lambda: open({str(folder / 'ended')!r}, 'w').write("
-                "str(psutil.Process().children())))",
+                "import atexit, psutil\nfrom multiprocessing import resource_tracker\n"
+                f"atexit.register(lambda: open({str(folder / 'ended')!r}, 'w').write("
+                "str([child for child in psutil.Process().children()"
+                " if child.pid != resource_tracker._resource_tracker._pid])))",
                 "print(os.getpid(), server, *pids, subprocess.Popen(['sleep', '600']).pid)",
             )  # fmt: skip
         finally:
@@ -106,7 +108,7 @@ def test_launch_gets_its_ranks_from_the_warm_fork_server(kernels):
 
 
 def test_a_kernel_ends_its_children_and_itself(kernels):
-    """Without that it would wait for multiprocessing's servers until it is killed."""
+    """Without that it would wait for multiprocessing's servers until it is killed. The resource tracker ends after it."""
     assert kernels[3].read_text() == "[]"
 
 

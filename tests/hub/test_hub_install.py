@@ -132,7 +132,7 @@ def test_the_grader_has_the_answers_that_hidden_checks_compare_with(monkeypatch,
     monkeypatch.setattr(hub_install, "missing_for_grader", lambda students: [])
     monkeypatch.setattr(hub_install, "_pip", lambda environment, target, built, *others: built.mkdir())
     monkeypatch.setattr(hub_install, "unpack_as", lambda owner, source, names, to, fresh: shutil.copytree(source, to))
-    (tmp_path / "students").mkdir()
+    (tmp_path / "students/lib/python3.11").mkdir(parents=True)
     hub_install.install_grader(tmp_path / "students", folder := tmp_path / "grader", "somebody")
     code = (
         "from course_lib.exercises import answers_of, registry; print(registry.HERE, answers_of('lab01') is not None)"
