@@ -105,7 +105,7 @@ def test_nor_does_one_that_the_fork_server_forked(tmp_path):
         comm.Barrier()
         if comm.rank == 0:
             children = psutil.Process(launcher).children()
-            next(each for each in children if not each.name().startswith("python")).kill()
+            next(each for each in children if rank_process.__file__ in each.cmdline()).kill()
         time.sleep(600)
 
     # An MPI library that notices it may end its process first.
