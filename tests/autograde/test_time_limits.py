@@ -12,7 +12,7 @@ from graded_lab import GradedLab, with_seconds
 
 from autograde.sandbox import limits, turns
 from autograde.sandbox.bubblewrap import missing_sandbox
-from autograde.sandbox.limits import CROWD, Exceeded, Limits, Watch
+from autograde.sandbox.limits import CROWD, Exceeded, Limits, SandboxError, Watch
 
 sandboxed = pytest.mark.skipif(missing_sandbox() is not None, reason="no sandbox on this machine")
 
@@ -98,10 +98,17 @@ def test_who_wants_to_be_alone_is_not_kept_waiting_by_those_that_keep_coming():
         assert not worker.is_alive()
 
 
-def test_a_folder_of_somebody_else_is_refused(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / f"autograde-turns-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="belongs to somebody else"), turns.alone():
+def test_a_folder_of_somebody_else_in_tmp_costs_no_student_points(tmp_path, monkeypatch):
+    """Anybody can make one of that name there, before the account has graded."""
+    taken, home = tmp_path / f"autograde-turns-{os.geteuid()}", tmp_path / "home"
+    home.mkdir()
+    taken.symlink_to(home)
+    monkeypatch.setenv("HOME", str(home))
+    with turns.alone():
+        (folder,) = home.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700 and {path.name for path in folder.iterdir()} == {"queue", "running"}
+    monkeypatch.setenv("HOME", "/dev/null")
+    with pytest.raises(SandboxError, match=f"{taken.name} in {tmp_path} belongs to somebody else; set TMPDIR"), turns.alone():
         pass
 
 

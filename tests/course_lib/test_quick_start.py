@@ -49,8 +49,9 @@ def test_lab_run_imports_neither_the_grammar_nor_pytorch(tmp_path):
     python(LAB_RUN, tmp_path)
 
 
-def test_lab_grade_starts_the_workers_server_before_its_own_imports():
-    python(GRADE)
+def test_lab_grade_starts_the_workers_server_before_its_own_imports(tmp_path):
+    (tmp_path / "course/submitted").mkdir(parents=True)
+    python(GRADE, tmp_path)
 
 
 def test_nbformat_comes_without_the_grammar_of_addresses():
