@@ -93,6 +93,15 @@ def test_it_grades_by_slurm_where_the_site_says_so(configure):
     assert given["slurm"] == {"partition": "short", "time": "60"}
 
 
+def test_its_service_finds_slurm_where_the_hub_does(configure, monkeypatch, tmp_path):
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm" / "sbatch").touch(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/slurm:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_CONF", "/opt/slurm.conf")
+    environment = configure('[course]\ngrade_on_submission = ["02_ddp"]\n').JupyterHub.services[-1]["environment"]
+    assert environment["PATH"].endswith(f":{tmp_path}/slurm") and environment["SLURM_CONF"] == "/opt/slurm.conf"
+
+
 def test_no_role_rules_the_hub(configure):
     scopes = {scope for role in configure().JupyterHub.load_roles for scope in role["scopes"]}
     assert not {scope for scope in scopes if scope.startswith(("admin", "access:servers!user", "tokens", "inherit"))}

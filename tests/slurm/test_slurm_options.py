@@ -21,6 +21,13 @@ def parameters(*texts):
     return submitit_parameters(dict(slurm.slurm_option(text) for text in texts), 2, 11)
 
 
+def test_a_job_runs_the_grader_that_submits_it_whatever_the_folder_where_it_starts(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/home/the course/grader")
+    assert slurm._setup() == ["export PYTHONSAFEPATH=1", "export PYTHONPATH='/home/the course/grader'"]
+    monkeypatch.delenv("PYTHONPATH")
+    assert slurm._setup() == ["export PYTHONSAFEPATH=1"]
+
+
 # The forms of sbatch(1), "--time", in minutes; Slurm itself rounds seconds up.
 @pytest.mark.parametrize(
     ("text", "minutes"),
