@@ -60,9 +60,10 @@ def _end_children(change: Any) -> None:
                 child.send_signal(signal.SIGKILL if child.pid == server else signal.SIGTERM)
                 ended.append(child)
     psutil.wait_procs(ended, timeout=1)  # no zombie is left
-    kernel = change.owner.kernel
-    children = kernel._process_children  # ipykernel has no public way to leave a process alone
-    kernel._process_children = lambda: [child for child in children() if child.pid != tracker]
+    kernel = getattr(change.owner, "kernel", None)  # IPython in a terminal has none
+    if hasattr(kernel, "_process_children"):  # ipykernel has no public way to leave a process alone
+        children = kernel._process_children
+        kernel._process_children = lambda: [child for child in children() if child.pid != tracker]
 
 
 class ForkedRanks(Ranks):
