@@ -14,6 +14,7 @@ import json
 import linecache
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.util
 import os
 import pickle
 import runpy
@@ -87,8 +88,10 @@ def forked_mpi_rank(path: str, rank: int) -> None:
     here = json.loads((folder / f"start-{rank}.json").read_text())
     _move_to(here)
     os.sched_setaffinity(0, here["cores"])
+    atexit._clear()  # what the fork server's imports want done at its own end
+    atexit.register(multiprocessing.util._exit_function)  # newer versions of Python end a process of multiprocessing by it
     _mpi_rank(folder, settings, [], lambda comm: os._exit(1))  # the launching process ends the others
-    atexit._run_exitfuncs()  # as Python 3.13 does in all of multiprocessing's processes
+    atexit._run_exitfuncs()
 
     from mpi4py import MPI
 
@@ -121,7 +124,6 @@ def _forked(folder: Path) -> dict[str, Any]:
 
     settings = _begin(folder)
     numpy.random.seed()  # the fork server's random numbers would be the same on all ranks, in all launches
-    atexit._clear()  # what the fork server's imports want done at its own end
     torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)  # no rank outlives the fork server
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the fork server ignores it
     return settings
