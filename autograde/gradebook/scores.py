@@ -50,7 +50,7 @@ from nbgrader.apps.api import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SAWarning
+from sqlalchemy.exc import DBAPIError, SAWarning
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
@@ -139,6 +139,15 @@ def open_gradebook(config: Config, existing: bool = False) -> Gradebook:
 INDEXES = (("grade", "notebook_id"), ("comment", "notebook_id"), ("submitted_notebook", "assignment_id"))
 
 
+def _add_indexes(gradebook: Gradebook) -> None:
+    try:
+        for table, column in INDEXES:
+            gradebook.db.execute(text(f"CREATE INDEX IF NOT EXISTS course_{table}_{column} ON {table} ({column})"))
+        gradebook.db.commit()
+    except DBAPIError:  # locked by a reader, or MySQL, which has no IF NOT EXISTS here: all is as it was, and slow
+        gradebook.db.rollback()
+
+
 def ensure_assignment(config: Config, rubric: Rubric) -> None:
     """Make sure that the gradebook knows the lab and the rubric's cells, with the rubric's points.
 
@@ -158,9 +167,7 @@ def ensure_assignment(config: Config, rubric: Rubric) -> None:
             last = (answer.get("error") or answer.get("log") or "").strip().splitlines()[-1:] or ["no message"]
             raise CourseError(f"nbgrader generate_assignment {rubric.lab} failed: {last[0]}; run it to see its log")
     with open_gradebook(config) as gradebook:
-        for table, column in INDEXES:
-            gradebook.db.execute(text(f"CREATE INDEX IF NOT EXISTS course_{table}_{column} ON {table} ({column})"))
-        gradebook.db.commit()
+        _add_indexes(gradebook)
         for name, points in rubric.cells.items():
             try:
                 cell = gradebook.find_graded_cell(name, rubric.lab, rubric.lab)

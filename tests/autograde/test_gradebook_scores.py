@@ -41,6 +41,13 @@ def without_transcript(tmp_path):
     return tmp_path / "spoilt"
 
 
+def test_a_database_that_takes_no_index_is_graded_all_the_same(lab_course, hand_in, graded_here, monkeypatch):
+    monkeypatch.setattr("autograde.gradebook.scores.INDEXES", (("no_such_table", "id"),))
+    hand_in("ada")
+    (verdict,) = grade_lab("1", lab_course)
+    assert verdict.score == AUTOMATIC and of("ada", grades(lab_course))
+
+
 def test_scores_reach_the_gradebook_and_grading_twice_changes_nothing(
     lab_course, hand_in, graded_here, without_transcript
 ):
