@@ -143,7 +143,7 @@ def _install(to: Path, say, gpu: bool | None) -> None:
     for name in CONFIGURATION:
         shutil.copy(HERE / name, to / "deploy")
     shutil.copytree(HERE / "config", to / "config", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in (to / "config").rglob("*"):  # copied with the modes of the checkout, which may be root's alone
+    for path in (to / "config", *(to / "config").rglob("*")):  # copied with the modes of the checkout, which may be root's alone
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
