@@ -263,8 +263,9 @@ def _masked() -> tuple[Path, ...]:
 
     grader, own, public = Path(__file__).resolve().parents[1], Path(course_lib.__file__).resolve().parent, installed("course_lib")
     shown = (*python_paths(), Path("/usr"))
-    hidden = {grader, own / "exercises" if public is None or public.resolve() == own else own}
-    hidden |= {public.resolve() / "exercises"} if public is not None else set()
+    hidden = {grader, own / "exercises"}
+    if public is not None and public.resolve() != own:
+        hidden |= {own, public.resolve() / "exercises"}
     hidden |= {Path.home().resolve(), Path.cwd().resolve() / "course", grader.parent / "labs"}
     return tuple(sorted(path for path in hidden if path.is_dir() and any(_inside(path, other) for other in shown)))
 
