@@ -263,8 +263,10 @@ def _masked() -> tuple[Path, ...]:
 
     grader, own, public = Path(__file__).resolve().parents[1], Path(course_lib.__file__).resolve().parent, installed("course_lib")
     shown = (*python_paths(), Path("/usr"))
-    hidden = {grader, own / "exercises"}
-    if public is not None and public.resolve() != own:
+    hidden = {grader}
+    if public is None or public.resolve() == own:
+        hidden.add(own / "exercises")
+    else:
         hidden |= {own, public.resolve() / "exercises"}
     hidden |= {Path.home().resolve(), Path.cwd().resolve() / "course", grader.parent / "labs"}
     return tuple(sorted(path for path in hidden if path.is_dir() and any(_inside(path, other) for other in shown)))
