@@ -35,6 +35,16 @@ worker_server.start_worker_server = lambda: sys.exit("torch" in sys.modules or "
 grade.main(["1"], standalone_mode=False)
 sys.exit("the workers' server was not started")
 """
+NOBODY = """
+import sys, click
+from autograde.batch import worker_server
+from autograde.commands.cli import grade
+worker_server.start_worker_server = lambda: sys.exit("the workers' server was started")
+try:
+    grade.main(["1"], standalone_mode=False)
+except click.ClickException as error:
+    print(error.message)
+"""
 
 
 def python(code, folder="."):
@@ -52,6 +62,10 @@ def test_lab_run_imports_neither_the_grammar_nor_pytorch(tmp_path):
 def test_lab_grade_starts_the_workers_server_before_its_own_imports(tmp_path):
     (tmp_path / "course/submitted").mkdir(parents=True)
     python(GRADE, tmp_path)
+
+
+def test_lab_grade_without_submissions_does_not_wait_for_it(tmp_path):
+    assert "course/submitted cannot be read" in python(NOBODY, tmp_path)
 
 
 def test_nbformat_comes_without_the_grammar_of_addresses():
