@@ -5,6 +5,8 @@ import shlex
 import time
 from pathlib import Path
 
+import psutil
+
 from course_lib.system.mpi_command import find_mpi
 
 GENEROUS = 300.0  # seconds; on the slowest machine all is over earlier, and what never ends is found
@@ -32,6 +34,14 @@ def noted_pids(folder, count, timeout=GENEROUS):
             return [int(text) for text in texts]
         time.sleep(0.02)
     raise AssertionError(f"{count} ranks should have started within {timeout} s: {list(Path(folder).iterdir())}")
+
+
+def command_line(process):
+    """The words of a process's command; none if it has ended, even if nobody waited for it yet."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
 
 
 def alive(pid):

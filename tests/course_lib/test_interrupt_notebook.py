@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from notebook_kernel import Kernel
-from rank_processes import noted_pids, survivors
+from rank_processes import command_line, noted_pids, survivors
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -81,7 +81,7 @@ def holds(process):
         child.pid
         for child in process.children(recursive=True)
         if child.status() != psutil.STATUS_ZOMBIE
-        and not any("from multiprocessing." in word for word in child.cmdline()[-1:])
+        and not any("from multiprocessing." in word for word in command_line(child)[-1:])
     }
     listening = {socket.laddr for socket in process.net_connections("inet") if socket.status == psutil.CONN_LISTEN}
     return below - {process.pid}, listening

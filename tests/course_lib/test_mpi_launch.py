@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 from communicator_programs import both, expected
-from rank_processes import GENEROUS, ranks_are_what_mpirun_starts, survivors
+from rank_processes import GENEROUS, command_line, ranks_are_what_mpirun_starts, survivors
 
 from course_lib.distributed import MPINotFoundError, RankFailedError, mpi_launch, mpi_run
 from course_lib.distributed.launching import rank_process
@@ -105,7 +105,7 @@ def test_nor_does_one_that_the_fork_server_forked(tmp_path):
         comm.Barrier()
         if comm.rank == 0:
             children = psutil.Process(launcher).children()
-            next(each for each in children if rank_process.__file__ in each.cmdline()).kill()
+            next(each for each in children if rank_process.__file__ in command_line(each)).kill()
         time.sleep(600)
 
     # An MPI library that notices it may end its process first.
