@@ -2,7 +2,9 @@
 
 import contextlib
 import io
+import os
 import pty
+import secrets
 import sys
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -18,6 +20,7 @@ from autograde.commands.export import export
 from autograde.commands.extend import extend
 from autograde.commands.progress import Progress
 from autograde.gradebook.scores import CourseError, nbgrader_settings
+from autograde.grading.grading_context import course_secret
 from autograde.rubric.schema import find_rubric
 from autograde.rubric.verdict import RunSummary, Verdict, load_verdict, verdict_path
 from autograde.sandbox.bubblewrap import SandboxError
@@ -212,3 +215,21 @@ def test_a_terminal_that_lacks_a_letter_of_an_id_stops_nothing(monkeypatch):
     grade.main(["1", "--course", "nowhere", "--student", "zoë"], standalone_mode=False)
     terminal.flush()
     assert b"zo\\xeb" in terminal.buffer.getvalue()
+
+
+def test_nobody_else_can_read_the_course_s_secret_not_even_while_it_is_made(monkeypatch, tmp_path):
+    modes, drawn = [], secrets.token_hex
+
+    def draw(count):
+        modes.extend(path.stat().st_mode & 0o777 for path in tmp_path.iterdir())
+        return drawn(count)
+
+    monkeypatch.setattr(secrets, "token_hex", draw)
+    before = os.umask(0)
+    try:
+        secret = course_secret(tmp_path)
+    finally:
+        os.umask(before)
+    [path] = tmp_path.iterdir()
+    assert modes == [0o600] and path.stat().st_mode & 0o777 == 0o600
+    assert course_secret(tmp_path) == secret == path.read_bytes()

@@ -1,5 +1,6 @@
 """The hub's installer: which Python it takes, and who gets JupyterLab's GPU charts. Nothing is installed here."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -141,6 +142,44 @@ def test_the_grader_has_the_answers_that_hidden_checks_compare_with(monkeypatch,
         [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True
     )
     assert done.stdout.split() == [str(folder / "course_lib/exercises"), "True"], done.stderr
+
+
+def test_the_grader_is_installed_again_for_another_python_of_the_students(monkeypatch, tmp_path):
+    installations, counts = [], []
+    monkeypatch.setattr(hub_install, "missing_for_grader", lambda students: [])
+    monkeypatch.setattr(hub_install, "_pip", lambda environment, target, built, *others: built.mkdir())
+    monkeypatch.setattr(hub_install, "copy_sources", lambda to, packages: None)
+
+    def unpack(owner, source, names, to, fresh):
+        installations.append(owner)
+        shutil.copytree(source, to, dirs_exist_ok=True)
+
+    monkeypatch.setattr(hub_install, "unpack_as", unpack)
+    for python in ("python3.11", "python3.11", "python3.12"):
+        (tmp_path / "students/lib" / python).mkdir(parents=True, exist_ok=True)
+        hub_install.install_grader(tmp_path / "students", tmp_path / "grader", "somebody")
+        counts.append(len(installations))
+    assert counts == [1, 1, 2]
+
+
+def test_under_a_strict_umask_students_can_read_what_is_installed(monkeypatch, tmp_path):
+    """From a checkout that root alone can read, too; both are usual on a hardened machine."""
+    monkeypatch.setattr(hub_install, "find_python", lambda say: sys.executable)
+    monkeypatch.setattr(hub_install.Stamp, "is_current", lambda self: True)  # nothing to install but the configuration
+    monkeypatch.setattr(hub_install, "readable_by_others", lambda path: True)  # pytest's folders are not
+    checkout = Path(shutil.copytree(hub_install.HERE, tmp_path / "checkout"))
+    for path in (checkout, *checkout.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    monkeypatch.setattr(hub_install, "HERE", checkout)
+    before = os.umask(0o077)
+    try:
+        hub_install.install(to := tmp_path / "hub", say=lambda _: None, gpu=False)
+    finally:
+        os.umask(before)
+    config = [to / "config", *(to / "config").rglob("*")]
+    assert len(config) > 5
+    for path in (to, *config):
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
 
 
 def test_a_stamp_is_of_version_files_and_name(tmp_path):
