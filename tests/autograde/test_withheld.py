@@ -16,6 +16,7 @@ import pytest
 
 import course_lib
 from autograde.rubric.schema import RUBRICS, RubricError, find_rubric, load_rubric, rubric_names
+from autograde.sandbox import bubblewrap
 from autograde.sandbox.bubblewrap import SandboxError
 from autograde.sandbox.limits import Limits
 from autograde.sandbox.withheld import STAND_IN, WithheldError, hidden_packages, original_sources, withheld_modules
@@ -113,6 +114,16 @@ print(course_lib.__path__[0], withheld_modules(("course_lib.training.loop",))[0]
     assert own == str(tmp_path / "course_lib") and withheld == str(installed.path)
     assert any(installed.path.is_relative_to(path) for path in shown)
     assert not [path for path in shown if path.startswith(str(tmp_path))]
+
+
+def test_of_two_libraries_inside_one_is_covered_whole_and_of_the_students_only_the_exercises(tmp_path, monkeypatch):
+    own, public = tmp_path / "grader" / "course_lib", tmp_path / "site-packages" / "course_lib"
+    for library in (own, public):
+        (library / "exercises").mkdir(parents=True)
+    monkeypatch.setattr(course_lib, "__file__", str(own / "__init__.py"))
+    monkeypatch.setattr(bubblewrap, "installed", lambda name: public)
+    monkeypatch.setattr(bubblewrap, "python_paths", lambda: (tmp_path,))
+    assert bubblewrap._masked() == (own, public / "exercises")
 
 
 def test_the_rubric_s_list_is_a_list_of_strings(tmp_path):
