@@ -1,14 +1,18 @@
 """The page of the whole course: who is in trouble comes first, every figure is the gradebook's, nothing unescaped."""
 
+import inspect
 from datetime import datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
 from fake_class import Page
 from fake_runs import LAB, open_book
+from nbgrader.api import Gradebook
+from sqlalchemy import event
 
 from autograde.commands.cli import report
 from autograde.reports.course import read_course, write_course_page
+from autograde.reports.reading.formgrader import _of_one_lab
 
 SECOND, THIRD = "02_ddp", "03_batch_size_scaling"
 NOW = datetime(2026, 11, 26)
@@ -66,6 +70,24 @@ def test_formgrader_s_page_of_each_submission_is_known(gradebook_of_three):
     with open_book(gradebook_of_three) as gradebook:
         handed_in = {each.student_id: each.notebooks[0].id for each in gradebook.assignment_submissions(SECOND)}
     assert handed_in and pages == dict.fromkeys(pages) | handed_in
+
+
+@pytest.mark.parametrize("name", ["submission_dicts", "notebook_submission_dicts"])
+def test_formgrader_sums_the_grades_of_one_lab_and_finds_what_nbgrader_finds(gradebook_of_three, name):
+    stock = inspect.unwrap(getattr(Gradebook, name))  # some test may have changed it already
+    ours = _of_one_lab(stock)
+    with open_book(gradebook_of_three) as gradebook:
+        statements = []
+        event.listen(gradebook.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+        rows = []
+        for lab in (SECOND, THIRD, "unknown"):
+            names = (lab,) * (2 if name.startswith("notebook") else 1)
+            rows.append((ours(gradebook, *names), stock(gradebook, *names)))
+    assert [len(found) for found, _ in rows] == [1, 2, 0]
+    assert all(sorted(found, key=repr) == sorted(expected, key=repr) for found, expected in rows)
+    # Every sum names the lab; and the gradebook is not limited afterwards.
+    limits = [statement.count("assignment_id = (SELECT") for statement in statements]
+    assert [limit > 5 for limit in limits] == [True, False] * 3, limits
 
 
 def test_an_extension_is_waited_for(gradebook_of_three):

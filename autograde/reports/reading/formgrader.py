@@ -12,13 +12,16 @@ import json
 import re
 import sys
 from datetime import datetime
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
+from nbgrader.api import Assignment, Gradebook, SubmittedAssignment
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.server_extensions.formgrader import apihandlers, handlers
 from nbgrader.server_extensions.formgrader.base import BaseHandler, check_notebook_dir, check_xsrf
+from sqlalchemy import event, select
+from sqlalchemy.orm import ORMExecuteState, with_loader_criteria
 from tornado import web
 
 from autograde.gradebook.autograded import submitted_at
@@ -50,6 +53,8 @@ def guard_formgrader() -> None:
     handlers.SubmissionFilesHandler.set_extra_headers = _file_headers
     apihandlers.AutogradeHandler.post = _autograde
     NbGraderAPI.get_submitted_timestamp = _submitted_timestamp
+    Gradebook.submission_dicts = _of_one_lab(Gradebook.submission_dicts)
+    Gradebook.notebook_submission_dicts = _of_one_lab(Gradebook.notebook_submission_dicts)
 
 
 def _prepare(stock: Any) -> Any:
@@ -109,6 +114,27 @@ def _submission(stock: Any) -> Any:
         self.write(page)
 
     return get
+
+
+def _of_one_lab(stock: Any) -> Any:
+    """nbgrader sums the grades of all labs' submissions, and then shows one lab's; so limit every part of its query."""
+
+    @wraps(stock)
+    def dicts(self: Gradebook, *names: str) -> list[dict[str, Any]]:
+        lab = select(Assignment.id).where(Assignment.name == names[-1]).scalar_subquery()
+        of_lab = with_loader_criteria(SubmittedAssignment, SubmittedAssignment.assignment_id == lab)
+
+        def limit(execution: ORMExecuteState) -> None:
+            execution.statement = execution.statement.options(of_lab)
+
+        session = self.db()
+        event.listen(session, "do_orm_execute", limit)
+        try:
+            return stock(self, *names)
+        finally:
+            event.remove(session, "do_orm_execute", limit)
+
+    return dicts
 
 
 def _submitted_timestamp(self: NbGraderAPI, assignment_id: str, student_id: str) -> datetime | None:
