@@ -2,6 +2,7 @@ import gc
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -20,6 +21,10 @@ LONG = ("labs", "hostile", "rehearsal", "exercises")  # folders whose files take
 # Read when PyTorch is loaded, here and in every process that a test starts. Elsewhere threads that wait for each other
 # spin; where more of them compute than there are cores, that is most of what they do.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# A script that starts `make test &` has the tests ignore an interrupt, and so would all that they start and interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 leave_addresses_out()  # each process that shares the files collects them, two seconds sooner
 
