@@ -212,7 +212,7 @@ def test_a_rank_that_raises_is_reported_rather_than_the_one_that_waits():
     )
     (findings,) = generic.verdicts(LAB, "stop", generic.functions_of(LAB, "stop", source), range(1))
     assert all("an error of rank 1" in finding.reason for finding in findings.values())
-    with pytest.raises(CheckFailed, match="an error of rank 1"):
+    with pytest.raises(CheckFailed, match=r"\Aon \d ranks your function failed: AssertionError: an error of rank 1\.\n"):
         generic.visible(LAB, "stop", generic.functions_of(LAB, "stop", source))
 
 

@@ -280,7 +280,7 @@ exchange = Exercise(("swap", "pass_around"), _draw_exchanges, observe_exchange, 
     "values": Part("The source's tensor arrives", cases="buffered", needs="arrives", judge=_once),
     "kept": Part("The tensor that is sent stays as it was", cases="buffered", needs="arrives", judge=_kept),
     "deadlock": Part("It ends where sends wait for their receivers", "deadlock: where a send waits for its receiver, "
-                     "all ranks wait for ever", cases="blocking", needs="arrives", judge=_arrived),
+                     "all ranks wait forever", cases="blocking", needs="arrives", judge=_arrived),
     "overlap": Part("compute() runs while the messages are on their way", "it does not return the pair "
                     "(received tensor, what compute() returned)", judge=_overlapped,
                     hint="write the order down: post both messages, compute, wait for both"),

@@ -10,7 +10,7 @@ from typing import Any
 from course_lib.distributed import LaunchTimeoutError, RankFailedError, launch
 from course_lib.live_view.check_failed import CheckFailed
 
-__all__ = ["launch_for_check", "shown_to_the_student"]
+__all__ = ["failure", "launch_for_check", "shown_to_the_student"]
 
 TIMEOUT = 12.0  # seconds in which a rank computes, or all wait
 
@@ -29,6 +29,11 @@ def shown_to_the_student(hangs: str, raised: Callable[[RankFailedError], str]) -
     finally:  # what the student's function prints is worth reading; how many cores there are is not
         lines = [line for line in printed.getvalue().splitlines() if not line.startswith("note: ")]
         print(*lines, sep="\n", end="\n" if lines else "")
+
+
+def failure(error: RankFailedError) -> str:
+    """The first line of why a rank failed, without a full stop. It may quote inputs: for visible checks only."""
+    return error.reason.split("\n", 1)[0].rstrip(" .")
 
 
 def launch_for_check(worker: Callable[..., Any], ranks: int, args: Sequence[Any], **options: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from typing import Any
 from course_lib.distributed import RankFailedError
 from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise, Watch
-from course_lib.exercises.ranks.launched_ranks import launch_for_check, shown_to_the_student
+from course_lib.exercises.ranks.launched_ranks import failure, launch_for_check, shown_to_the_student
 from course_lib.live_view.check_failed import CheckFailed
 
 __all__ = ["on_watched_ranks", "watched"]
@@ -47,7 +47,7 @@ def on_watched_ranks(exercise: Exercise, case: Any, functions: Sequence[Callable
                     f"{on} {fault}{f' ({where[0]})' if where else ''}. "
                     "Call dist.init_process_group() once, where dist.is_initialized() is False."
                 ) from None
-        return f"{on} {getattr(watch, 'fault', '') or 'your function raised'}."
+        return f"{on} {getattr(watch, 'fault', '') or f'your function failed: {failure(error)}'}."
 
     hangs = f"{on} it hangs: one waits for something that never comes. Where each was tells which."
     with shown_to_the_student(hangs, raised), _served(watch) as address:

@@ -132,7 +132,7 @@ recipe = Answers((_groups(), _schedule()), {
         _schedule(fall=lambda x, step, total: 1 - x)),
     "whole cosine": Mistake("the cosine begins when the warm-up is over: count its steps from there", None,
         _schedule(fall=lambda x, step, total: 0.5 * (1 + math.cos(math.pi * step / total)))),
-    "quarter": Mistake("that is a quarter of a cosine; (1 + cos(π x))/2 is half of one, from 1 to 0", None,
+    "quarter": Mistake("that is a quarter of a period of a cosine; half a period is 1/2 in the middle", None,
         _schedule(fall=lambda x, step, total: math.cos(math.pi * x / 2))),
     "divides by zero": Mistake("without warm-up yours divides by zero; the factor begins at 1", None,
         _schedule(without=lambda step, total: 1 / 0)),

@@ -258,10 +258,10 @@ recipe = Exercise(("parameter_groups", "warmup_cosine"), _draw_recipes, observe_
         "print name, shape and weight_decay of every parameter of a small network"),
     "rise": Part("The linear warm-up", "the factor is wrong during the warm-up: linear from 1/25 at step 0 to 1 at step "
         "warm", cases="warm", keys="rise"),
-    "fall": Part("The cosine decay", "the factor is wrong after the warm-up: (1 + cos(π x))/2, with x the share of the "
-        "decay that is done", cases="warm", keys="fall"),
+    "fall": Part("The cosine decay", "the factor is wrong after the warm-up: half a period of a cosine, from 1 at step "
+        "warm to 0 at step total", cases="warm", keys="fall"),
     "without": Part("No warm-up", "without warm-up the factor is wrong, or divides by zero", "call it with warm = 0"),
-}, "plot the factor for 100 steps with 20 of warm-up beside the formula")  # fmt: skip
+}, "plot the factor for 100 steps with 20 of warm-up: at which steps is it 1/25, 1 and 1/2?")  # fmt: skip
 
 # --- transfer
 

@@ -8,7 +8,7 @@ from typing import Any
 from course_lib.distributed import launch
 from course_lib.exercises.comparing import plain
 from course_lib.exercises.description import Exercise
-from course_lib.exercises.ranks.launched_ranks import shown_to_the_student
+from course_lib.exercises.ranks.launched_ranks import failure, shown_to_the_student
 
 __all__ = ["in_a_process"]
 
@@ -23,7 +23,7 @@ def in_a_process(exercise: Exercise, case: Any, functions: Sequence[Callable[...
     CheckFailed
         It raised, or did not end.
     """
-    with shown_to_the_student("it does not end.", lambda error: "your function raised."):
+    with shown_to_the_student("it does not end.", lambda error: f"your function failed: {failure(error)}."):
         (seen,) = launch(_observe, 1, (exercise, case, functions), timeout=TIMEOUT, process_group=False, threads=1)
     return seen
 
