@@ -117,7 +117,7 @@ def _submission(stock: Any) -> Any:
 
 
 def _of_one_lab(stock: Any) -> Any:
-    """nbgrader sums the grades of all labs' submissions, and then shows one lab's; so limit every part of its query."""
+    """Limit nbgrader's query to one lab: each part of it sums the grades of all labs, and one lab's are shown."""
 
     @wraps(stock)
     def dicts(self: Gradebook, *names: str) -> list[dict[str, Any]]:
