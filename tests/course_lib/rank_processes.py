@@ -40,7 +40,7 @@ def command_line(process):
     """The words of a process's command; none if it has ended, even if nobody waited for it yet."""
     try:
         return process.cmdline()
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+    except psutil.NoSuchProcess:  # a zombie, too
         return []
 
 
