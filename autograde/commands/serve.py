@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +23,31 @@ __all__ = ["serve"]
 PAUSE = 30.0  # seconds
 
 
-@click.command()
+class _Service(click.Command):
+    """A command that JupyterHub may run: the hub starts a service again as soon as it ends, so that an error waits."""
+
+    def make_context(self, *args: Any, **keywords: Any) -> click.Context:
+        with _slow_errors():
+            return super().make_context(*args, **keywords)
+
+    def invoke(self, context: click.Context) -> Any:
+        with _slow_errors():
+            return super().invoke(context)
+
+
+@contextmanager
+def _slow_errors() -> Iterator[None]:
+    try:
+        yield
+    except click.ClickException as error:
+        if "JUPYTERHUB_SERVICE_NAME" not in os.environ:
+            raise
+        error.show()  # in the hub's log now, not after the pause
+        time.sleep(PAUSE)
+        raise click.exceptions.Exit(error.exit_code) from None
+
+
+@click.command(cls=_Service)
 @click.argument("labs", nargs=-1, required=True, metavar="LAB...", type=LAB)
 @COURSE
 @click.option(
@@ -80,9 +106,6 @@ def serve(
             finally:
                 service.close()
     except (CourseError, SlurmError) as error:
-        if "JUPYTERHUB_SERVICE_NAME" in os.environ:
-            click.echo(error)
-            time.sleep(PAUSE)  # the hub starts a service again as soon as it ends
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         click.echo("interrupted; the same command continues")

@@ -93,6 +93,29 @@ def test_it_grades_by_slurm_where_the_site_says_so(configure):
     assert given["slurm"] == {"partition": "short", "time": "60"}
 
 
+WRONG_SERVICE = {
+    "grade_on_submission = ['99_none']": "99_none",
+    "grade_on_submission = ['02_ddp']\n[grading]\nexecutor = 'slurm'\nslurm = ['array=1']": "array is set by the grader itself",
+    "grade_on_submission = ['02_ddp']": "name it with --course",
+}
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG_SERVICE.items())
+def test_what_its_service_refuses_is_in_the_hubs_log_and_is_not_tried_again_at_once(
+    configure, text, said, monkeypatch, capsys, tmp_path
+):
+    paused = []
+    monkeypatch.setattr("autograde.commands.serve.time.sleep", lambda seconds: paused.append((seconds, capsys.readouterr().err)))
+    monkeypatch.setenv("JUPYTERHUB_SERVICE_NAME", "grade-on-submission")
+    command = configure(f"[course]\n{text}\n").JupyterHub.services[-1]["command"]
+    command += ["--no-sandbox", "--course", str(tmp_path / "none")]
+    with pytest.raises(SystemExit) as ended:
+        serve.main(command[2:], "serve")
+    [(seconds, before)] = paused
+    assert ended.value.code and seconds >= 10 and said in before and before.count("Error: ") == 1
+    assert "Error" not in capsys.readouterr().err
+
+
 def test_its_service_finds_slurm_where_the_hub_does(configure, monkeypatch, tmp_path):
     (tmp_path / "slurm").mkdir()
     (tmp_path / "slurm" / "sbatch").touch(0o755)
