@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+from nbgrader.exchange.default import Exchange
 
 
 @pytest.fixture
@@ -37,6 +38,8 @@ def test_students_pods_do_not_see_what_grading_mounts(documents, repository):
     }
     assert claims == {"course-data", "course-exchange"}
     assert {each["name"] for each in storage["extraVolumes"]} == {each["name"] for each in storage["extraVolumeMounts"]}
+    [exchange] = [each["mountPath"] for each in storage["extraVolumeMounts"] if each["name"] == "exchange"]
+    assert exchange == Exchange().root  # the image has no settings of nbgrader
     for name, code in values["hub"]["extraConfig"].items():
         compile(code, name, "exec")
 

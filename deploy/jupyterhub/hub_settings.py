@@ -27,7 +27,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "people": {"instructors": [], "students": [], "students_group": "", "authenticator": "pam"},
     # With authenticator = "lti", "oauth" or "ldap", all of its table, except ca_certificates.
     "lti": {
-        "issuer": "", "client_id": "", "authorize_url": "", "jwks_url": "", "context": "", "username": "custom_username",
+        "issuer": "", "client_id": "", "deployment": "", "authorize_url": "", "jwks_url": "", "context": "",
+        "username": "custom_username",
     },
     # The names of these two are those of GenericOAuthenticator and LDAPAuthenticator.
     "oauth": {
@@ -77,11 +78,13 @@ def read_settings(file: Path | None = None) -> dict[str, dict[str, Any]]:
     Raises
     ------
     SettingsError
-        No such file, no TOML, a table or name that is not known, or a value of another kind.
+        No such file, no TOML, a table or name that is not known, a value of another kind, or a secret that others can read.
     """
     file = file or Path(os.environ.get("COURSE_HUB_SITE", "/etc/course-hub/site.toml"))
     try:
-        tables = tomllib.loads(file.read_text())
+        with file.open() as stream:
+            private = not os.fstat(stream.fileno()).st_mode & 0o077
+            tables = tomllib.loads(stream.read())
     except OSError as error:
         raise SettingsError(f"{file}: {error.strerror}; copy site.example.toml there, or set COURSE_HUB_SITE") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -98,6 +101,8 @@ def read_settings(file: Path | None = None) -> dict[str, dict[str, Any]]:
             if not isinstance(value, wanted) or isinstance(value, bool):
                 raise SettingsError(f"{file}: [{table}] {name} = {value!r} is no {type(known[name]).__name__}")
             known[name] = value
+    if (settings["oauth"]["client_secret"] or settings["network"]["metrics_token"]) and not private:
+        raise SettingsError(f"{file} holds a secret, and others can read it: chmod 600 {file}")
     _check(file, settings)
     return settings
 

@@ -8,18 +8,23 @@ import os
 import shutil
 import ssl
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import roster_sign_in
 import slurm_form
-from hub_settings import read_settings, roster
+from hub_settings import SettingsError, read_settings, roster
 
 c = get_config()  # noqa: F821  (JupyterHub provides it)
-site = read_settings()
+try:
+    site = read_settings()
+    students, instructors = roster(site)
+    partitions = slurm_form.partitions_of(site)
+except (SettingsError, ValueError) as error:
+    sys.exit(f"The hub does not start: {error}")
 course, grading, paths, network, servers = map(site.get, ("course", "grading", "paths", "network", "servers"))
-students, instructors = roster(site)
 state, environment = Path(paths["state"]), Path(paths["environment"])
 state.mkdir(mode=0o700, parents=True, exist_ok=True)
 state.chmod(0o700)  # the cookies' secret and everybody's tokens are in there
@@ -53,7 +58,11 @@ AUTHENTICATORS = {
 }
 taught, teaching = f"nbgrader-{course['id']}", f"formgrade-{course['id']}"  # nbgrader knows the groups by these names
 sign_on = site["people"]["authenticator"]
-c.JupyterHub.authenticator_class = roster_sign_in.by_roster(AUTHENTICATORS[sign_on], taught, teaching)
+try:
+    c.JupyterHub.authenticator_class = roster_sign_in.by_roster(AUTHENTICATORS[sign_on], taught, teaching)
+except ImportError as error:
+    install = f"{paths['hub']}/bin/pip install -r deploy/jupyterhub/requirements-sign-on.txt"
+    sys.exit(f'The hub does not start: authenticator = "{sign_on}" needs packages ({error}): {install}')
 c.PAMAuthenticator.open_sessions = False
 c.Authenticator.allowed_users = students | instructors
 c.Authenticator.allow_existing_users = False  # an account that leaves the roster is out
@@ -68,19 +77,28 @@ elif sign_on == "ldap":
     c.LDAPAuthenticator.update(ldap)
 elif sign_on == "lti":
     lti = site["lti"]
+    used = {}  # nonce → until when its launch is valid
 
     def from_this_course(authenticator, handler, authentication):
-        """Turn away launches from another course, whose teachers may set custom parameters, and those that name nobody.
+        """Turn away launches from elsewhere, those that name nobody, and those that have been used.
 
-        ltiauthenticator would take the LMS's own number of a person in place of a name.
+        Teachers of another course, or of another deployment of the tool, may set custom parameters. ltiauthenticator
+        would take the LMS's own number of a person in place of a name, and a launch again with its own cookies.
         """
-        claims, name = authentication["auth_state"], lti["username"]
+        claims, name, now = authentication["auth_state"], lti["username"], time.time()
         lms_claim = "https://purl.imsglobal.org/spec/lti/claim/"
-        context = (claims.get(lms_claim + "context") or {}).get("id")
+        deployment, context = claims.get(lms_claim + "deployment_id"), (claims.get(lms_claim + "context") or {}).get("id")
         named = (claims.get(lms_claim + "custom") or {}) if name.startswith("custom_") else claims
-        if context == lti["context"] and named.get(name.removeprefix("custom_")):
+        for nonce in [nonce for nonce, until in used.items() if until < now]:
+            del used[nonce]
+        if (deployment, context) != (lti["deployment"], lti["context"]) or not named.get(name.removeprefix("custom_")):
+            where = f"deployment {deployment!r}, course {context!r}"
+            authenticator.log.warning("LTI: turned away a launch of %s, or one without %s", where, name)
+        elif claims["nonce"] in used:
+            authenticator.log.warning("LTI: turned away a launch that had been used")
+        else:
+            used[claims["nonce"]] = claims["exp"]
             return authentication
-        authenticator.log.warning("LTI: turned away a launch of course %r, or one without %s", context, name)
         return None
 
     # Who teaches is in the site's list only: no role of a launch is read.
@@ -224,8 +242,6 @@ if servers["spawner"] == "local":
     c.CourseSpawner.hidden = paths["hidden"]
 else:
     import slurm_spawner  # it also adds the address at which a job says its port
-
-    partitions = slurm_form.partitions_of(site)
 
     def apply_answers(spawner, answers):
         """Turn the form's answers into what the batch script takes, and leave nothing else of them."""

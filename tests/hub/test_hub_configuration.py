@@ -28,15 +28,16 @@ PEOPLE = '[people]\ninstructors = ["grace"]\nstudents = ["ada", "ben"]\n'
 def configure(deploy, tmp_path, monkeypatch):
     """Gives the configuration of a site."""
 
-    def configure(text="", people=""):
+    def configure(text="", people="", by_roster=lambda authenticator, taught, teaching: authenticator):
         site = tmp_path / "site.toml"
+        site.touch(0o600)
         site.write_text(f'{PEOPLE}{people}[paths]\nstate = "{tmp_path / "state"}"\n{text}')
         monkeypatch.setenv("COURSE_HUB_SITE", str(site))
         spawner = ModuleType("slurm_spawner")  # the hub's environment has what it needs, not this one
         spawner.refusal = lambda message, reason: ValueError(f"{reason}: {message}")
         monkeypatch.setitem(sys.modules, "slurm_spawner", spawner)
         sign_in = ModuleType("roster_sign_in")
-        sign_in.by_roster = lambda authenticator, taught, teaching: authenticator
+        sign_in.by_roster = by_roster
         monkeypatch.setitem(sys.modules, "roster_sign_in", sign_in)
         monkeypatch.setattr(sys, "path", [*sys.path])
         config = Config()
@@ -44,6 +45,27 @@ def configure(deploy, tmp_path, monkeypatch):
         return config
 
     return configure
+
+
+NO_START = {
+    "is no str": ("[lti]\nissuer = 3", ""), "no such group": ("", "students_group = 'no-such-group'\n"),
+    "hours is to be a whole number": ("[slurm.partitions.cpu]\nhours = 'all'", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", NO_START)
+def test_what_is_wrong_in_the_sites_file_ends_the_start_in_one_line(configure, said):
+    with pytest.raises(SystemExit, match=said) as ended:
+        configure(*NO_START[said])
+    assert "\n" not in ended.value.code
+
+
+def test_packages_for_signing_in_that_are_absent_end_the_start_in_one_line(configure, monkeypatch):
+    def absent(authenticator, taught, teaching):
+        raise ModuleNotFoundError(f"No module named {authenticator.split('.')[0]!r}")
+
+    with pytest.raises(SystemExit, match=r"No module named 'jupyterhub'.*pip install -r .*requirements-sign-on\.txt"):
+        configure(by_roster=absent)
 
 
 def test_only_the_roster_signs_in_and_nobody_rules(configure):
@@ -192,7 +214,7 @@ def test_the_page_of_welcome_has_the_labs_and_the_deadlines_of_today(deploy, tmp
 
 def test_a_deadline_of_several_lines_or_none_is_refused(configure):
     for text in ("[course.deadlines]\n01_a = 5\n", '[course.deadlines]\n01_a = "a\\nb"\n'):
-        with pytest.raises(RuntimeError, match=r"\[course.deadlines\] 01_a is to be a lab's name"):
+        with pytest.raises(SystemExit, match=r"\[course.deadlines\] 01_a is to be a lab's name"):
             configure(text)
 
 

@@ -13,6 +13,7 @@ from hub_settings import DEFAULTS, SettingsError, read_settings, roster
 @pytest.fixture
 def read(tmp_path):
     def read(text):
+        (tmp_path / "site.toml").touch(0o600)
         (tmp_path / "site.toml").write_text(text)
         return read_settings(tmp_path / "site.toml")
 
@@ -71,6 +72,18 @@ def test_a_file_that_is_wrong_is_refused_in_one_line(read, text, said):
     with pytest.raises(SettingsError, match=said) as refused:
         read(text)
     assert "\n" not in str(refused.value)
+
+
+SECRETS = ("[oauth]\nclient_secret = 's'", f"[network]\nmetrics_token = '{'0' * 32}'")
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_a_secret_that_others_can_read_is_refused(read, text, tmp_path):
+    assert read(text) != DEFAULTS
+    (tmp_path / "site.toml").chmod(0o640)
+    with pytest.raises(SettingsError, match="chmod 600"):
+        read(text)
+    assert read("") == DEFAULTS  # a file without a secret may be public
 
 
 def test_a_file_that_is_not_there(tmp_path):

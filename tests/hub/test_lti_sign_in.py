@@ -28,6 +28,7 @@ SITE = """
 [lti]
 issuer = "https://lms.edu"
 client_id = "tool-1"
+deployment = "1"
 authorize_url = "https://lms.edu/auth"
 jwks_url = "https://lms.edu/jwks"
 context = "7"
@@ -134,6 +135,7 @@ REFUSED = {
     "another platform's": ({"iss": "https://evil.edu"}, 400), "not in the roster": ({"custom": {"username": "eve"}}, 403),
     "names nobody": ({"custom": {}, "sub": "ada"}, 403), "another course's": ({f"{CLAIM}context": {"id": "8"}}, 403),
     "no course's": ({f"{CLAIM}context": None}, 403), "another key's": ({"key": new_key()}, 400),
+    "another deployment's": ({f"{CLAIM}deployment_id": "2"}, 403),
 }  # fmt: skip
 
 
@@ -152,6 +154,14 @@ def test_a_launch_is_of_its_own_browser_and_login(lms):
     assert launch(lms, begin(lms)[0], {**theirs, "nonce": asked["nonce"]}).status_code == 400
     assert launch(lms, browser, asked).status_code == 200
     assert launch(lms, browser, asked).status_code == 400  # the login is used up
+
+
+def test_a_launch_is_used_once_even_with_its_own_cookies(lms):
+    browser, asked = begin(lms)
+    saved = browser.cookies.copy()
+    assert launch(lms, browser, asked).status_code == 200
+    browser.cookies = saved
+    assert launch(lms, browser, asked).status_code == 403
 
 
 def test_a_key_that_the_lms_withdrew_signs_nobody_in(lms):
