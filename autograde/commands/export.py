@@ -49,7 +49,7 @@ _OPTIONS = {
 @click.option("--zero-missing", is_flag=True, help="Give 0 to students of the gradebook without a submission.")
 @click.option("--final-only", is_flag=True, help="Leave out students who still need hand grading.")
 @click.option("--feedback", is_flag=True, help="Moodle, LTI: the saved reasons as comments.")
-@click.option("--lower", is_flag=True, help="LTI: also where the LMS has a higher score.")
+@click.option("--lower", is_flag=True, help="LTI: also where the LMS has a higher score, or lost one.")
 @click.option("--dry-run", is_flag=True, help="LTI: say what would be sent, and send nothing.")
 @click.option(
     "-o",

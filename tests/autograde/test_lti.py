@@ -83,10 +83,17 @@ def test_scores_arrive_once(lms):
     assert lms.scores()["u-bob"] == 22 and len(lms.items) == 1
 
 
-def test_what_the_record_has_is_not_sent_again_to_an_lms_that_shows_no_results(lms, monkeypatch):
-    monkeypatch.setattr("autograde.reports.export.lti._results", lambda *_: {})
-    assert "2 sent, 0 unchanged" in run(lms).output
-    assert "0 sent, 2 unchanged" in run(lms).output and len(lms.posts) == 2
+@pytest.mark.parametrize("how", ["gone", "empty"])
+def test_a_score_that_the_lms_lost_is_sent_again(lms, how):
+    run(lms)
+    lms.results["u-bob"]["resultScore"] = 3  # a teacher's; ours is as it was
+    assert "0 sent, 2 unchanged" in run(lms).output
+    lms.results.pop("u-ada") if how == "gone" else lms.results["u-ada"].pop("resultScore")
+    dry = run(lms, "--dry-run").output
+    assert "would send 'ada': 25.5 of 28" in dry and "1 would be sent, 1 unchanged" in dry
+    assert "1 sent, 1 unchanged" in run(lms).output
+    assert lms.scores() == {"u-ada": 25.5, "u-bob": 3}
+    assert "0 sent, 2 unchanged" in run(lms).output and len(lms.posts) == 3
 
 
 def test_a_line_item_of_another_maximum_is_found_among_pages(lms):
@@ -108,6 +115,33 @@ def test_a_score_is_not_lowered_unless_asked(lms):
     assert "higher in the LMS (25.5 of 28), left so: 'ada', 20 of 28 here; --lower sends it" in done.output
     assert lms.scores()["u-ada"] == 25.5
     assert "1 sent" in run(lms, "--lower").output and lms.scores()["u-ada"] == 20
+
+
+def test_what_was_sent_is_not_lowered_where_the_lms_shows_nothing(lms):
+    run(lms)
+    lms.results.clear()
+    change(lms, "ada", 25)
+    line = "25.5 of 28 was sent before and the LMS shows nothing now, not sent: 'ada', 25 of 28 here; --lower sends it"
+    assert line in run(lms, "--dry-run").output.splitlines()
+    for _ in range(2):  # the record keeps what was sent
+        assert line in run(lms).output.splitlines() and lms.scores() == {"u-bob": 18}
+    assert "1 sent, 1 unchanged" in run(lms, "--lower").output
+    assert lms.scores() == {"u-ada": 25, "u-bob": 18}
+    lms.results.clear()
+    change(lms, "ada", 26)
+    assert "2 sent" in run(lms).output and lms.scores() == {"u-ada": 26, "u-bob": 18}
+
+
+def test_what_was_sent_is_compared_by_its_share_of_the_maximum(lms):
+    """60 of 100, when the lab was worth 100 points: 16.8 of today's 28, less than ada has, and more than bob."""
+    run(lms)
+    content = json.loads(record(lms).read_text())
+    content["sent"] = {user: {"scoreGiven": 60, "scoreMaximum": 100} for user in POINTS}
+    record(lms).write_text(json.dumps(content))
+    lms.results.clear()
+    change(lms, "bob", 16)
+    assert "60 of 100 was sent before and the LMS shows nothing now, not sent: 'bob', 16 of 28" in run(lms).output
+    assert lms.scores() == {"u-ada": 25.5}
 
 
 def test_a_score_above_the_maximum_is_sent_and_named(lms):
@@ -252,9 +286,10 @@ def test_the_token_goes_to_the_lms_s_machine_only(lms):
     other.server.shutdown()
 
 
-def test_a_damaged_record_is_one_line(lms):
+@pytest.mark.parametrize("score", [None, "3", '{"scoreGiven": 3}', '{"scoreGiven": 3, "scoreMaximum": 0}'])
+def test_a_damaged_record_is_one_line(lms, score):
     record(lms).parent.mkdir()
-    record(lms).write_text("[]")
+    record(lms).write_text(f'{{"line_item": null, "sent": {{"u-ada": {score}}}}}' if score else "[]")
     assert refused(run(lms), "is no record of sent scores; remove it") and not lms.posts
 
 

@@ -2,7 +2,7 @@
 
 A record beside the exports says what the LMS has taken. It is replaced after each score, so a run that is killed or cut
 off continues where it ended. Between the LMS's answer and the record one score may be sent a second time; where the LMS
-shows the same score and comment already, it is not.
+shows the same score and comment already, it is not. What the LMS has lost since, and shows no more, is sent again.
 
 Only scores that wait for nobody are sent. AGS has a state for the others (``PendingManual``), but Moodle answers it by
 deleting the score that it has (``mod/lti/service/gradebookservices``, ``scores.php``).
@@ -61,7 +61,7 @@ def send_scores(
     title : str
         Of the line item, where none has the lab as its resource id.
     lower : bool
-        Also send a score where the LMS has a higher one.
+        Also send a score where the LMS has a higher one, or was sent one and shows none now.
     dry_run : bool
         Read, but write nothing; `say` gets a line for each score that would be sent.
     feedback : bool
@@ -91,16 +91,19 @@ def send_scores(
             score["comment"] = plain_comment(reasons)
         elif feedback:
             outcome.lines.append(f"no readable verdict, so no comment: {quote(student.student)}")
-        if sent.get(user) == score:
+        theirs, scale, comment = results.get(user, (None, maximum, ""))
+        before, ours = sent.get(user), points / maximum * scale
+        if theirs is not None and before == score:
             outcome.unchanged += 1
             continue
-        theirs, scale, comment = results.get(user, (None, maximum, ""))
-        ours = points / maximum * scale
-        if theirs is not None and theirs > ours + _SAME and not lower:
-            outcome.lines.append(
-                f"higher in the LMS ({theirs:g} of {scale:g}), left so: {quote(student.student)}, {points:g} of "
-                f"{maximum:g} here; --lower sends it"
-            )
+        known, how = -math.inf, ""
+        if theirs is not None:
+            known, how = theirs, f"higher in the LMS ({theirs:g} of {scale:g}), left so"
+        elif before is not None:
+            known, taken = _share(before) * scale, f"{before['scoreGiven']:g} of {before['scoreMaximum']:g}"
+            how = f"{taken} was sent before and the LMS shows nothing now, not sent"
+        if known > ours + _SAME and not lower:
+            outcome.lines.append(f"{how}: {quote(student.student)}, {points:g} of {maximum:g} here; --lower sends it")
             continue
         if points > maximum + _SAME:
             outcome.lines.append(f"above the maximum of {maximum:g}: {quote(student.student)}, {points:g}")
@@ -139,7 +142,9 @@ class _Record:
         try:
             content = json.loads(text)
             self._item, self._sent = content["line_item"], dict(content["sent"])
-        except (ValueError, KeyError, TypeError):
+            for score in self._sent.values():
+                _share(score)
+        except (ValueError, KeyError, TypeError, ZeroDivisionError):
             raise LmsError(
                 f"{path} is no record of sent scores; remove it, and equal scores are not sent again"
             ) from None
@@ -215,6 +220,11 @@ def _send(platform: Platform, item: str, user: str, score: dict[str, Any]) -> st
             return "its score is newer" if error.status == 409 else str(error)
         raise
     return ""
+
+
+def _share(score: dict[str, Any]) -> float:
+    """Which part of its maximum a score is."""
+    return score["scoreGiven"] / score["scoreMaximum"]
 
 
 def _below(item: str, name: str) -> str:
