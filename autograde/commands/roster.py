@@ -28,8 +28,9 @@ def roster(course: Path, dry_run: bool) -> None:
     try:
         config = nbgrader_settings(course)
         learners = read_learners(Platform(lti_settings(config, "members_url")))
-        course.mkdir(parents=True, exist_ok=True)
-        with open_gradebook(config) as gradebook:
+        if not dry_run:
+            course.mkdir(parents=True, exist_ok=True)
+        with open_gradebook(config, dry_run=dry_run) as gradebook:
             lines = update_students(gradebook, learners, dry_run)
     except (CourseError, LmsError) as error:
         raise click.ClickException(str(error)) from None

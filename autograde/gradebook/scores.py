@@ -115,18 +115,19 @@ def source_path(course: Path, lab: str) -> Path:
     return Path(directories.format_path(directories.source_directory, ".", lab)).resolve() / f"{lab}.ipynb"
 
 
-def open_gradebook(config: Config, existing: bool = False) -> Gradebook:
-    """The course's gradebook; a context manager.
+def open_gradebook(config: Config, existing: bool = False, dry_run: bool = False) -> Gradebook:
+    """The course's gradebook; a context manager. In a dry run it is an empty one in memory where there is none.
 
     Raises `CourseError`: the database cannot be opened, or is to be an existing one and there is none.
     """
     directories = CourseDirectory(config=config)
     url = make_url(directories.db_url)
     # SQLite would make the file.
-    if existing and url.get_backend_name() == "sqlite" and url.database and not Path(url.database).is_file():
+    missing = url.get_backend_name() == "sqlite" and url.database and not Path(url.database).is_file()
+    if existing and missing:
         raise CourseError(f"no gradebook {url.database}; grade first with `lab grade`")
     try:
-        return Gradebook(directories.db_url, directories.course_id)
+        return Gradebook("sqlite://" if dry_run and missing else directories.db_url, directories.course_id)
     except Exception as error:
         raise CourseError(
             f"gradebook {directories.db_url} cannot be opened ({type(error).__name__}); "

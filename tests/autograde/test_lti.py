@@ -342,6 +342,21 @@ def test_the_roster_adds_and_updates_students_and_removes_nobody(lms):
     )  # the gradebook knows them
 
 
+def test_a_dry_run_makes_no_gradebook(lms):
+    gradebook = lms.course / "gradebook.db"
+    gradebook.unlink()
+    before = sorted(lms.course.rglob("*"))
+    done = CliRunner().invoke(roster, ["--course", str(lms.course), "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        *(f"added: '{name}' (LMS user 'u-{name}')" for name in ("ada", "bob", "cyd", "dan")),
+        "4 students in the LMS; nothing was changed",
+    ]
+    assert sorted(lms.course.rglob("*")) == before
+    CliRunner().invoke(roster, ["--course", str(lms.course)])
+    assert set(students(lms)) == {"ada", "bob", "cyd", "dan"}
+
+
 def test_a_student_who_takes_another_s_id_gets_nothing_of_theirs(lms):
     CliRunner().invoke(roster, ["--course", str(lms.course)])
     before = students(lms)
