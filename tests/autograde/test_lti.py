@@ -357,6 +357,28 @@ def test_a_dry_run_makes_no_gradebook(lms):
     assert set(students(lms)) == {"ada", "bob", "cyd", "dan"}
 
 
+def test_two_names_for_a_person_as_docs_administrator_has_it(lms):
+    """The accounts' names are in another field of the members than the default one."""
+    for number, each in enumerate(lms.members):
+        name = each["lis_person_sourcedid"]
+        each |= {"lis_person_sourcedid": f"1000{number}", "ext_user_username": name, "message": [{"username": name}]}
+    command = ["--course", str(lms.course)]
+    assert "no user of the LMS, not sent: 'ada'" in run(lms).output.splitlines()
+    lines = CliRunner().invoke(roster, command).output.splitlines()
+    assert "added: '10000' (LMS user 'u-ada')" in lines and "not in the LMS (any more), left as it is: 'ada'" in lines
+    assert "no user of the LMS, not sent: 'ada'" in run(lms).output.splitlines() and not lms.posts
+    config = lms.config.read_text()
+    lms.config.write_text(config + 'c.LTI.student_field = "message"\n')
+    with open_book(lms.course) as gradebook:
+        for number in range(4):
+            gradebook.remove_student(f"1000{number}")
+    lines = CliRunner().invoke(roster, command).output
+    assert "left out: LMS user 'u-ada' has no id that can be a student's here" in lines
+    lms.config.write_text(config + 'c.LTI.student_field = "ext_user_username"\n')
+    assert "changed: 'ada' (LMS user 'u-ada')" in CliRunner().invoke(roster, command).output
+    assert "2 sent" in run(lms).output and lms.scores() == POINTS
+
+
 def test_a_student_who_takes_another_s_id_gets_nothing_of_theirs(lms):
     CliRunner().invoke(roster, ["--course", str(lms.course)])
     before = students(lms)

@@ -36,7 +36,8 @@ class LTI(Configurable):
     members_url = Unicode(help="The course's members (NRPS); needed for `lab roster`.").tag(config=True)
     student_field = Unicode(
         "lis_person_sourcedid",
-        help="The field of a member that is the student's id here. It is one that students cannot change.",
+        help="The field of a member that is the student's id here; on a hub, the account's name. It is one that "
+        "students cannot change.",
     ).tag(config=True)
     attempts = Integer(6, min=1, max=20, help="How often a request is tried.").tag(config=True)
 
