@@ -7,10 +7,12 @@ from datetime import datetime, timedelta
 import pytest
 from click.testing import CliRunner
 from fake_class import LAB, RUBRIC, RUN, Page, verdict
+from traitlets.config import Config
 
 from autograde.commands.leaderboard import leaderboard
+from autograde.gradebook.scores import CourseError
 from autograde.reports.export.scores import LabScores, StudentScore
-from autograde.reports.leaderboard import nickname
+from autograde.reports.leaderboard import _nicknames_off, nickname
 from autograde.rubric.schema import RubricError, find_rubric
 from autograde.rubric.verdict import Flag
 
@@ -53,6 +55,7 @@ def board(fresh_course, tmp_path, monkeypatch):
             run = replace(
                 RUN, held_out_accuracy=accuracy, final_accuracy=0.999, best_accuracy=0.999, seconds=0.5, epochs=1,
                 work_seconds=clock, step_seconds=clock and 0.25, curve=fields.pop("curve", TWICE),
+                held_out_images=fields.pop("images", RUN.held_out_images),
             )  # fmt: skip
             digests = {"rubric": rubric.digest, "submission": str(999 - ord(name[0]))}
             verdict(name, run=run, **{"digests": digests} | fields).save(fresh_course)
@@ -147,11 +150,34 @@ def test_nicknames_are_one_s_own_and_can_be_switched_off(board, fresh_course):
     assert names["bob"] == "Turing" and "Turing" in page.text and len(set(names.values())) == len(names)
 
 
+@pytest.mark.parametrize("off", ['.append("off")', '.extend(["off"])', ' = ("off",)'])
+def test_nicknames_are_switched_off_in_each_of_traitlets_ways(board, fresh_course, off):
+    (fresh_course / "submitted" / "off" / LAB).mkdir(parents=True)
+    (fresh_course / "submitted" / "off" / LAB / "nickname.txt").write_text("Rude")
+    with (fresh_course.parent / "nbgrader_config.py").open("a") as config:
+        config.write(f"\nc.Leaderboard.nicknames_off{off}\n")
+    rows, _, _ = board(off=(0.86, None, 0, {}))
+    assert [row["name"] for row in rows if row["student_id"]] == ["anonymous 1"]
+
+
+@pytest.mark.parametrize("wrong", ["official", ["ada", 5]])
+def test_what_is_no_list_of_accounts_is_refused(wrong):
+    with pytest.raises(CourseError, match="nicknames_off is to be a list of accounts"):
+        _nicknames_off(Config(Leaderboard=Config(nicknames_off=wrong)))
+
+
+def test_the_page_says_on_how_many_images_the_grader_tested(board):
+    _, page, _ = board(ada=(0.86, None, 0, {"images": 1000}), bob=(0.5, None, 0, {"images": 900}))
+    assert "on 1,000 held-out images" in page.text  # the rubric's 2,000 are a bound
+
+
 @pytest.mark.parametrize(
     "content, name",
     [
         (b"  Grace\n Hopper\t", "Grace Hopper"), ("Zoë 数".encode(), "Zoë 数"), (b"x" * 24, "x" * 24), (b"x" * 25, ""), (b"x" * 300, ""),
         (b"\xff", ""), (b"", ""), (b"a\0b", ""), ("a\u202eb".encode(), ""), ("\u3164".encode(), ""), (b"\x1b[31mred", ""), (b"<i>", ""),
+        ("\u0430da".encode(), ""), ("\u0422\u041e\u041c".encode(), ""), ("\u03bfne".encode(), ""),  # look like ada, TOM, one
+        ("Саша".encode(), "Саша"), ("Zoë Фёдор".encode(), "Zoë Фёдор"),
     ],
 )  # fmt: skip
 def test_a_nickname_is_short_and_printable(tmp_path, content, name):

@@ -15,6 +15,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from traitlets.config import Config
+from traitlets.config.loader import LazyConfigValue
+
 from autograde.gradebook.scores import CourseError, nbgrader_settings
 from autograde.reports.export.csv_file import neutral
 from autograde.reports.export.scores import StudentScore, read_scores
@@ -32,6 +35,8 @@ __all__ = ["Board", "Entry", "board_csv", "board_page", "nickname", "read_board"
 NICKNAME = "nickname.txt"  # beside the notebook
 LONGEST = 24  # characters
 DISTRUST = ("forged", "escape", "copy", "unsandboxed", "grader")  # with such a flag nobody is ranked
+# Letters of other alphabets that look like Latin ones.
+TWINS = frozenset("асԁеһіјӏорԛѕԝхуүѵАВЕЅІЈКМНОРСТУҮХ" "αγικνορυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧ")
 LEAST_WORK = 0.1  # of the smallest baseline's: less is trained weights brought along, or a person must look
 
 
@@ -55,11 +60,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Board:
-    """The two rankings, and a line for each submission that is in neither, for the instructor."""
+    """The two rankings, and a line for each submission that is in neither, for the instructor.
+
+    `images`: the most held-out images on which the grader has tested a row's weights.
+    """
 
     by_accuracy: tuple[Entry, ...]
     by_work: tuple[Entry, ...]
     left_out: tuple[str, ...]
+    images: int = 0
 
 
 def read_board(rubric: Rubric, course: Path) -> Board:
@@ -71,13 +80,14 @@ def read_board(rubric: Rubric, course: Path) -> Board:
         raise CourseError(f"{rubric.lab} has no leaderboard; its rubric needs [model] and [leaderboard]")
     verdicts, left_out = read_verdicts(rubric.lab, course)
     scores = {each.student: each for each in read_scores(course, rubric.lab).students}
-    entries = []
+    entries, images = [], 0
     for verdict in verdicts:
         if (why := _refused(rubric, verdict)) is not None:
             left_out.append(f"{verdict.student} is left out: {why}")
         else:
             entries.append(_entry(rubric, verdict, scores.get(verdict.student)))
-    off = nbgrader_settings(course).get("Leaderboard", {}).get("nicknames_off", ())
+            images = max(images, _run(rubric, verdict).held_out_images)
+    off = _nicknames_off(nbgrader_settings(course))
     wanted = {each.student: nickname(course / "submitted" / each.student / rubric.lab) for each in entries}
     taken = {*scores, *(verdict.student for verdict in verdicts), *(each.name for each in rubric.leaderboard.baselines)}
     names = _names(sorted(entries, key=_by_accuracy), {s: name for s, name in wanted.items() if s not in off}, taken)
@@ -86,7 +96,16 @@ def read_board(rubric: Rubric, course: Path) -> Board:
     fast = [each for each in entries if each.steps is not None]
     # A page of baselines alone would say that somebody's work was measured.
     work = _ranked(fast, _by_work) if any(each.student for each in fast) else ()
-    return Board(_ranked(entries, _by_accuracy), work, tuple(left_out))
+    return Board(_ranked(entries, _by_accuracy), work, tuple(left_out), images)
+
+
+def _nicknames_off(settings: Config) -> set[str]:
+    off = settings.get("Leaderboard", {}).get("nicknames_off", [])
+    if isinstance(off, LazyConfigValue):  # c.Leaderboard.nicknames_off.append("ada")
+        off = off.get_value([])
+    if isinstance(off, str) or not all(isinstance(each, str) for each in off):
+        raise CourseError('c.Leaderboard.nicknames_off is to be a list of accounts, such as ["ada"]')
+    return set(off)
 
 
 def _refused(rubric: Rubric, verdict: Verdict) -> str | None:
@@ -168,7 +187,13 @@ def nickname(submission: Path) -> str:
     words = unicodedata.normalize("NFKC", text).split()
     name = " ".join(words)
     # The characters of an id: nothing invisible, no sign that turns the direction, nothing that begins a formula.
-    return name if len(name) <= LONGEST and all(map(is_student_id, words)) else ""
+    return name if len(name) <= LONGEST and all(map(is_student_id, words)) and not _looks_like_another(name) else ""
+
+
+def _looks_like_another(name: str) -> bool:
+    """Whether it would be read as Latin letters and is not: it could be somebody's account."""
+    letters = {letter for letter in name if letter.isalpha()}
+    return bool(letters & TWINS) and all("LATIN" in unicodedata.name(letter, "") for letter in letters - TWINS)
 
 
 def _names(entries: Sequence[Entry], wanted: Mapping[str, str], taken: Iterable[str]) -> dict[str, str]:
