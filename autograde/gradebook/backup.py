@@ -39,16 +39,14 @@ def back_up(course: Path, to: Path) -> list[str]:
 
     Returns the names of what is below ``submitted/`` and is neither file nor folder: no backup holds that.
 
-    Raises `CourseError`: no gradebook of SQLite here, `to` is there, or something cannot be read or written.
+    Raises `CourseError`: the gradebook is elsewhere, `to` is there, or something cannot be read or written.
     """
     if os.path.lexists(to):
         raise CourseError(f"{to} is there already; choose another name")
     if not (course / GRADEBOOK).is_file():
         raise CourseError(f"no gradebook {course / GRADEBOOK}; name the course folder with --course")
     _check_account(course)
-    url = make_url(CourseDirectory(config=nbgrader_settings(course)).db_url)
-    if url.get_backend_name() != "sqlite":
-        raise CourseError(f"the gradebook is in {url.get_backend_name()}; back it up with that database's own program")
+    _check_gradebook(course)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as folder:
             archive, copied = Path(folder, "archive"), Path(folder, "copied")
@@ -78,13 +76,14 @@ def restore(archive: Path, course: Path, replace: bool = False) -> Path | None:
     What was there is moved to a new folder in `course`, which is returned. The gradebook leaves first and comes last: a
     restoration that is killed leaves a course without one, and can be repeated.
 
-    Raises `CourseError`: something is there and is not to be replaced, the archive is no whole backup, or it cannot be
-    read. Nothing was changed.
+    Raises `CourseError`: something is there and is not to be replaced, the gradebook is elsewhere, the archive is no
+    whole backup, or it cannot be read. Nothing was changed.
     """
     there = [name for name in PARTS if os.path.lexists(course / name)]
     if there and not replace:
         raise CourseError(f"{course} has {', '.join(there)}; with --replace they are moved aside first")
     _check_account(course)
+    _check_gradebook(course)
     try:
         with tempfile.TemporaryDirectory(prefix=".restore-", dir=course) as folder:
             staged = Path(folder)
@@ -107,6 +106,18 @@ def _check_account(course: Path) -> None:
     owner = course.stat().st_uid
     if os.geteuid() != owner:  # root's files would keep the graders out
         raise CourseError(f"{course} is another account's; run this as that account: runuser -u '#{owner}' -- lab …")
+
+
+def _check_gradebook(course: Path) -> None:
+    """nbgrader's settings may name any database; an archive holds ``course/gradebook.db``."""
+    url = make_url(CourseDirectory(config=nbgrader_settings(course)).db_url)
+    sqlite, here = url.get_backend_name() == "sqlite", course.resolve() / GRADEBOOK
+    file = Path(url.database or "")
+    if not sqlite or file.parent.resolve() / file.name != here:
+        raise CourseError(
+            f"the gradebook is in {url.database or 'memory' if sqlite else url.get_backend_name()}, not in {here} "
+            "(db_url in nbgrader_config.py); back it up and restore it with that database's own program"
+        )
 
 
 def _said(error: Exception) -> str:

@@ -216,8 +216,18 @@ def test_root_does_not_write_into_another_account_s_course(full, tmp_path, monke
             work()
 
 
-def test_another_kind_of_database_is_named(full, tmp_path):
+@pytest.mark.parametrize(
+    ("url", "place"), [("postgresql://u:secret@db/course", "postgresql"), ("sqlite:///{}/other.db", "{}/other.db")]
+)
+def test_a_gradebook_elsewhere_is_named_and_nothing_is_done(full, tmp_path, url, place):
+    back_up(full, tmp_path / "before")
+    before = parts(full)
     with open(full.parent / "nbgrader_config.py", "a") as file:
-        file.write('c.CourseDirectory.db_url = "postgresql://u:secret@db/course"\n')
-    with pytest.raises(CourseError, match="in postgresql;"):
-        back_up(full, tmp_path / "b")
+        file.write(f'c.CourseDirectory.db_url = "{url.format(tmp_path)}"\n')
+    for done in (
+        lab(backup, tmp_path / "b", "--course", full),
+        lab(restore, tmp_path / "before", "--course", full, "--replace"),
+    ):
+        assert done.exit_code == 1 and done.output.count("\n") == 1, done.output
+        assert f"in {place.format(tmp_path)}, not in {full}" in done.output and "own program" in done.output
+    assert parts(full) == before and not (tmp_path / "b").exists()
