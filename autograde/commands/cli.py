@@ -178,8 +178,8 @@ def backup(to: Path, course: Path) -> None:
     from course_lib.runs.run_evidence.quoting import quote
 
     try:
-        for name in back_up(course, to):
-            click.echo(f"left out, because it is neither file nor folder: {quote(name, 300)}", err=True)
+        for name, kind in back_up(course, to):
+            click.echo(f"left out, because it is {kind}: {quote(name, 300)}", err=True)
     except CourseError as error:
         raise click.ClickException(str(error)) from None
     click.echo(to)

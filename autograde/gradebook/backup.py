@@ -15,7 +15,7 @@ import sqlite3
 import tarfile
 import tempfile
 import zlib
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import datetime
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from sqlalchemy.engine import make_url
 
 from autograde.gradebook.scores import CourseError, nbgrader_settings
 from autograde.rubric.verdict import verdict_lock
+from autograde.submission.student_id import is_student_id
 from course_lib.runs.run_evidence.quoting import quote
 
 __all__ = ["back_up", "restore"]
@@ -34,10 +35,10 @@ PARTS = (GRADEBOOK, QUEUE, *FILES, SUBMITTED)
 _JOURNALS = ("-journal", "-wal", "-shm")  # SQLite would apply those of one database to another in its place
 
 
-def back_up(course: Path, to: Path) -> list[str]:
+def back_up(course: Path, to: Path) -> list[tuple[str, str]]:
     """Write the archive `to`, readable by its owner alone, whole or not at all.
 
-    Returns the names of what is below ``submitted/`` and is neither file nor folder: no backup holds that.
+    Returns what is below ``submitted/`` and not in the archive: names, and what each is.
 
     Raises `CourseError`: the gradebook is elsewhere, `to` is there, or something cannot be read or written.
     """
@@ -140,27 +141,35 @@ def _check_database(database: sqlite3.Connection, path: Path) -> None:
         raise CourseError(f"{path} is damaged ({answer})")
 
 
-def _add_submissions(tar: tarfile.TarFile, course: Path) -> list[str]:
-    """Add ``submitted/``, each submission while nobody collects it; the names of what is neither file nor folder."""
-    left_out: list[str] = []
+def _add_submissions(tar: tarfile.TarFile, course: Path) -> list[tuple[str, str]]:
+    """Add ``submitted/``, each submission while nobody collects it; what is left out, and what it is."""
+    left_out: list[tuple[str, str]] = []
     if not (course / SUBMITTED).is_dir():
         return left_out
     tar.add(course / SUBMITTED, SUBMITTED, recursive=False)
     for student in _folders(course / SUBMITTED, left_out):
         tar.add(student, f"{SUBMITTED}/{student.name}", recursive=False)
         for lab in _folders(student, left_out):
-            with verdict_lock(course, student.name, lab.name):
+            # No other names are collected or graded, and the lock would make a folder for them.
+            graded = is_student_id(student.name) and not lab.name.startswith(".")
+            with verdict_lock(course, student.name, lab.name) if graded else nullcontext():
                 _add_tree(tar, lab, f"{SUBMITTED}/{student.name}/{lab.name}", left_out)
     return left_out
 
 
-def _folders(folder: Path, left_out: list[str]) -> list[Path]:
+def _folders(folder: Path, left_out: list[tuple[str, str]]) -> list[Path]:
     entries = sorted(folder.iterdir())
-    left_out += [str(each) for each in entries if each.is_symlink() or not each.is_dir()]
+    left_out += [(str(each), _kind(each)) for each in entries if each.is_symlink() or not each.is_dir()]
     return [each for each in entries if not each.is_symlink() and each.is_dir()]
 
 
-def _add_tree(tar: tarfile.TarFile, folder: Path, name: str, left_out: list[str]) -> None:
+def _kind(path: Path) -> str:
+    if path.is_symlink():
+        return "a link"
+    return "a file outside the folders STUDENT/LAB" if path.is_file() else "neither file nor folder"
+
+
+def _add_tree(tar: tarfile.TarFile, folder: Path, name: str, left_out: list[tuple[str, str]]) -> None:
     def give_up(error: OSError) -> None:
         raise error
 
@@ -170,10 +179,14 @@ def _add_tree(tar: tarfile.TarFile, folder: Path, name: str, left_out: list[str]
         for each in (*names, *folders):
             path = Path(below, each)
             if path.is_file() and not path.is_symlink():
-                with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-                    tar.addfile(tar.gettarinfo(arcname=f"{inside}/{each}", fileobj=file), file)
+                _add_file(tar, path, f"{inside}/{each}")
             elif path.is_symlink() or not path.is_dir():
-                left_out.append(str(path))
+                left_out.append((str(path), _kind(path)))
+
+
+def _add_file(tar: tarfile.TarFile, path: Path, name: str) -> None:
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        tar.addfile(tar.gettarinfo(arcname=name, fileobj=file), file)
 
 
 def _unpack(archive: Path, folder: Path) -> None:

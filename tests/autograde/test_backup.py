@@ -80,6 +80,28 @@ def test_it_is_put_back_as_it_was(full, tmp_path):
     assert "is there already" in lab(backup, tmp_path / "b.tar.gz", "--course", full).output
 
 
+def test_what_is_left_out_has_its_true_reason_and_other_names_get_no_folder(full, tmp_path):
+    others = ("a b/01_single_gpu", ".ipynb_checkpoints/x", "ada/.ipynb_checkpoints")
+    for name in others:
+        (full / "submitted" / name).mkdir(parents=True)
+        (full / "submitted" / name / "kept").write_text("")
+    for name in ("notes.txt", "ada/notes.txt"):
+        (full / "submitted" / name).write_text("")
+    os.symlink("/etc", full / "submitted/link")
+    os.mkfifo(full / "submitted/ada/pipe")
+    assert {(name.removeprefix(f"{full}/submitted/"), why) for name, why in back_up(full, tmp_path / "b")} == {
+        ("notes.txt", "a file outside the folders STUDENT/LAB"),
+        ("ada/notes.txt", "a file outside the folders STUDENT/LAB"),
+        ("link", "a link"),
+        ("ada/pipe", "neither file nor folder"),
+    }
+    assert sorted(each.name for each in (full / "autograded_evidence").glob("*")) == ["ada"]
+    assert sorted(each.name for each in (full / "autograded_evidence/ada").glob("*")) == ["01_single_gpu"]
+    (tmp_path / "empty").mkdir()
+    put_back(tmp_path / "b", tmp_path / "empty")
+    assert all((tmp_path / "empty/submitted" / name / "kept").is_file() for name in others)
+
+
 def test_a_database_is_copied_between_two_changes(full, tmp_path):
     with closing(sqlite3.connect(full / "gradebook.db", isolation_level=None)) as writer:
         writer.executescript("PRAGMA journal_mode=WAL; UPDATE a SET n = 1; UPDATE b SET n = 1")  # not in the file yet
