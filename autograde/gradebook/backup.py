@@ -78,7 +78,8 @@ def restore(archive: Path, course: Path, replace: bool = False) -> Path | None:
     restoration that is killed leaves a course without one, and can be repeated.
 
     Raises `CourseError`: something is there and is not to be replaced, the gradebook is elsewhere, the archive is no
-    whole backup, or it cannot be read. Nothing was changed.
+    whole backup, or something cannot be read or moved. Nothing was changed, unless the message says where the old parts
+    are.
     """
     there = [name for name in PARTS if os.path.lexists(course / name)]
     if there and not replace:
@@ -86,18 +87,17 @@ def restore(archive: Path, course: Path, replace: bool = False) -> Path | None:
     _check_account(course)
     _check_gradebook(course)
     try:
-        with tempfile.TemporaryDirectory(prefix=".restore-", dir=course) as folder:
+        with tempfile.TemporaryDirectory(prefix=".restore-", dir=course, ignore_cleanup_errors=True) as folder:
             staged = Path(folder)
             _unpack(archive, staged)
             aside = Path(tempfile.mkdtemp(prefix=f"replaced-{datetime.now():%Y%m%d-%H%M%S}-", dir=course))
-            for name in PARTS:
-                for each in (name, *(name + end for end in _JOURNALS)):
-                    _move(course / each, aside / each)
-            for name in reversed(PARTS):
-                _move(staged / name, course / name)
+            old = [name + end for name in PARTS for end in ("", *_JOURNALS)]
+            moves = [(course / name, aside / name) for name in old]
+            moves += [(staged / name, course / name) for name in reversed(PARTS)]
+            _move_all(moves, aside)
     except (OSError, EOFError, zlib.error, tarfile.TarError, sqlite3.Error) as error:
         raise CourseError(f"{archive} cannot be restored: {_said(error)}") from None
-    if there:
+    if os.listdir(aside):
         return aside
     aside.rmdir()
     return None
@@ -217,7 +217,28 @@ def _unpack(archive: Path, folder: Path) -> None:
                 _check_database(database, Path(name))
 
 
-def _move(path: Path, to: Path) -> None:
-    if os.path.lexists(path):
-        to.parent.mkdir(parents=True, exist_ok=True)
-        path.rename(to)
+def _move_all(moves: list[tuple[Path, Path]], aside: Path) -> None:
+    """Rename what is there, one after the other. After an error, such as that of a mount point, all is put back."""
+    made: list[Path] = []
+    begun: list[tuple[Path, Path]] = []
+    try:
+        for path, to in moves:
+            if os.path.lexists(path):
+                if not to.parent.is_dir():
+                    to.parent.mkdir()
+                    made.append(to.parent)
+                begun.append((path, to))
+                path.rename(to)
+    except BaseException as error:
+        try:
+            for path, to in reversed(begun):
+                if os.path.lexists(to):  # all but the last are there
+                    to.rename(path)
+            for folder in (*made, aside):
+                folder.rmdir()
+        except OSError as another:
+            raise CourseError(
+                f"nothing could be restored ({_said(error)}), nor all be put back ({_said(another)}); "
+                f"what is missing from before is in {aside}"
+            ) from None
+        raise

@@ -1,5 +1,6 @@
 """`lab backup` and `lab restore`: beside a writer, killed at any step, and archives that are no backups."""
 
+import errno
 import gzip
 import io
 import os
@@ -8,8 +9,9 @@ import signal
 import sqlite3
 import sys
 import tarfile
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import count
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -160,6 +162,58 @@ def test_a_restoration_that_is_killed_mixes_nothing_and_can_be_repeated(full, tm
         put_back(archive, course, replace=True)
         assert parts(course) == wanted
     assert ends == {"old", "none", "new"} and parts(course) == wanted
+
+
+def everything(course):
+    return {str(each.relative_to(course)): each.read_bytes() if each.is_file() else None for each in course.rglob("*")}
+
+
+def failing_renames(monkeypatch, *fails):
+    """From now on each rename whose number is in `fails` fails as that of a mount point; the renames."""
+    renames, rename = [], Path.rename
+
+    def counted(path, to):
+        renames.append(path)
+        if len(renames) - 1 in fails:
+            raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", counted)
+    return renames
+
+
+@pytest.mark.parametrize("queue", [True, False])
+def test_after_an_error_at_any_move_all_is_as_before(full, tmp_path, monkeypatch, queue):
+    back_up(full, tmp_path / "b")
+    course = fill(tmp_path / "other", "old")
+    (course / "gradebook.db-wal").write_text("old")
+    if not queue:
+        shutil.rmtree(course / "on_submission")
+    before = everything(course)
+    for step in count():
+        with monkeypatch.context() as patch:
+            renames = failing_renames(patch, step)
+            done = lab(restore, tmp_path / "b", "--course", course, "--replace") if queue else None
+            if not queue:  # the command makes the folder of the queue
+                with suppress(CourseError):
+                    put_back(tmp_path / "b", course, replace=True)
+        if len(renames) <= step:
+            break
+        found = everything(course)
+        found.pop("on_submission/.lock", None)
+        assert found == before
+        assert done is None or (done.exit_code == 1 and done.output.count("\n") == 1 and "busy" in done.output)
+    assert step >= 2 * len(PARTS) and (course / "extensions.csv").read_text() == "new"
+
+
+def test_what_cannot_be_put_back_is_named(full, tmp_path, monkeypatch):
+    back_up(full, tmp_path / "b")
+    with monkeypatch.context() as patch:
+        failing_renames(patch, 3, 4)
+        done = lab(restore, tmp_path / "b", "--course", full, "--replace")
+    (aside,) = full.glob("replaced-*")
+    assert done.exit_code == 1 and done.output.count("\n") == 1 and f"is in {aside}\n" in done.output
+    assert (aside / "gradebook.db").is_file() and not (full / "gradebook.db").exists()  # last to come back
 
 
 def packed(*members, end=None):
