@@ -12,7 +12,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from nbformat import NotebookNode
+
 from autograde.submission.run_folder import EvidenceError, open_submission, read_plain_text
+from autograde.submission.submitted_notebook import MAX_BYTES, read_notebook
 
 __all__ = ["FILE", "RegradeRequest", "only_asks", "regrade_requests"]
 
@@ -51,11 +54,37 @@ def regrade_requests(submission: Path) -> list[RegradeRequest]:
 
 
 def only_asks(submission: Path, before: Path) -> bool:
-    """Whether a submission adds nothing to the one before but a request: every other file is there, and the same."""
+    """Whether a submission adds nothing to the one before but a request: every other file is there, and the same.
+
+    Both are named after the lab. Its notebook is the same if grading reads the same cells in it: saving it again changes
+    the file. A notebook that cannot be read, or is large, is compared byte by byte, as all other files are.
+    """
     if not (submission / FILE).is_file() or (before / FILE).is_dir():
         return False
     new, old = (_other_files(folder) for folder in (submission, before))
-    return new == old and all(filecmp.cmp(submission / path, before / path, shallow=False) for path in new)
+    if new != old:
+        return False
+    changed = {path for path in new if not filecmp.cmp(submission / path, before / path, shallow=False)}
+    if changed != {Path(f"{before.name}.ipynb")}:
+        return not changed
+    cells = _cells(before)
+    return cells is not None and cells == _cells(submission)
+
+
+def _cells(submission: Path) -> list[NotebookNode] | None:
+    """The notebook's cells as grading reads them, without outputs; None where it cannot be read, or is large."""
+    lab = submission.name
+    try:
+        # Of a larger file pictures in answers are not read either, and one may have changed.
+        if (submission / f"{lab}.ipynb").stat().st_size > MAX_BYTES:
+            return None
+        cells = read_notebook(submission, lab).cells
+    except (OSError, EvidenceError):
+        return None
+    for cell in cells:
+        cell.pop("outputs", None)
+        cell.pop("execution_count", None)
+    return cells
 
 
 def _other_files(folder: Path) -> set[Path]:

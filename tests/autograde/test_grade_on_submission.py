@@ -143,7 +143,10 @@ def test_a_request_for_a_regrade_does_not_replace_the_work_it_is_about(exchange,
     class_ = exchange(NOTHING, "c.GradeOnSubmission.minutes_apart = 0.0")
     class_.submit("ada", other(0))
     serve()
-    asks = class_.submit("ada", other(0), **{"regrade.txt": "check-train-step: look again"})
+    again = other(0)
+    again.metadata["widgets"] = {}  # JupyterLab saved it again
+    again.cells[1].metadata["execution"] = {"iopub.status.busy": "2026-11-21T09:00:00Z"}
+    asks = class_.submit("ada", again, **{"regrade.txt": "check-train-step: look again"})
     service = serve()
     assert state(service, asks) == "refused" and "asks for a regrade" in service.queue.of("refused")[0].reason
     place = class_.course / "submitted" / "ada" / LAB

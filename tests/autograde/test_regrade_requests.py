@@ -1,13 +1,19 @@
 """``regrade.txt``: a student asks, the class's page shows it until a person has given the part a mark."""
 
+import copy
+import json
+
+import nbformat
 import pytest
 from fake_class import Page
-from fake_runs import LAB, hand_in_to, open_book, released_notebook
+from fake_runs import LAB, hand_in_to, open_book, released_notebook, solved_notebook
+from nbformat.v4 import new_output
 
 from autograde.gradebook.scores import nbgrader_settings, open_gradebook, record_verdict
 from autograde.reports.report import write_report
 from autograde.rubric.verdict import CriterionResult, Verdict
-from autograde.submission.regrade_request import RegradeRequest, regrade_requests
+from autograde.submission import regrade_request
+from autograde.submission.regrade_request import RegradeRequest, only_asks, regrade_requests
 
 STEP = "check-train-step"
 
@@ -59,3 +65,87 @@ def test_a_mark_by_hand_answers_it(asked):
         gradebook.find_grade(STEP, LAB, LAB, "ada").manual_score = 6.0
         gradebook.db.commit()
     assert rows(asked).startswith(f"ada {STEP} <script>x</script> is meant by hand ada http")
+
+
+# --- what is new work -------------------------------------------------------------------------------------------------
+
+
+def a_cell(notebook, name):
+    return next(each for each in notebook.cells if each.id == name)
+
+
+def saved_again(notebook):
+    """As JupyterLab saves it after a run on another machine."""
+    notebook = copy.deepcopy(notebook)
+    notebook.metadata |= {
+        "kernelspec": {"name": "course", "display_name": "Course", "language": "python"},
+        "language_info": {"name": "python", "version": "3.99"},
+        "widgets": {"application/vnd.jupyter.widget-state+json": {"state": {}, "version_major": 2}},
+    }
+    for count, cell in enumerate((each for each in notebook.cells if each.cell_type == "code"), start=1):
+        cell.execution_count, cell.metadata["execution"] = count, {"iopub.execute_input": "2026-11-21T09:00:00Z"}
+        cell.outputs = [new_output("stream", text="0.87\n")]
+        cell.metadata["collapsed"] = False
+    return notebook
+
+
+def same_again(folder, notebook):
+    """Hand in once more, with a request; whether that is all it adds."""
+    before, after = (folder / name / LAB for name in ("before", "after"))
+    for place, each in ((before, solved_notebook()), (after, notebook)):
+        place.mkdir(parents=True, exist_ok=True)
+        data = each if isinstance(each, bytes) else nbformat.writes(each).encode()
+        (place / f"{LAB}.ipynb").write_bytes(data)
+    (after / "regrade.txt").write_text(f"{STEP}: look again")
+    return only_asks(after, before)
+
+
+def test_a_notebook_that_was_only_saved_again_is_no_new_work(tmp_path):
+    assert same_again(tmp_path, solved_notebook()) and same_again(tmp_path, saved_again(solved_notebook()))
+    for place in ("before", "after"):
+        (tmp_path / place / LAB / "other.ipynb").write_text(nbformat.writes(solved_notebook()))
+    assert only_asks(tmp_path / "after" / LAB, tmp_path / "before" / LAB)
+    # Only the lab's own notebook is read as one.
+    (tmp_path / "after" / LAB / "other.ipynb").write_text(nbformat.writes(saved_again(solved_notebook())))
+    assert not only_asks(tmp_path / "after" / LAB, tmp_path / "before" / LAB)
+
+
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+CHANGES = {
+    "an answer": lambda book: a_cell(book, "ex-train-step").update(source="train_step = None"),
+    "words": lambda book: a_cell(book, "q-knee").update(source="At 64."),
+    "white space": lambda book: a_cell(book, "q-knee").update(source=a_cell(book, "q-knee").source + " "),
+    "a picture": lambda book: a_cell(book, "q-knee").update(attachments={"a.png": {"image/png": PICTURE}}),
+    "a type": lambda book: a_cell(book, "q-knee").update(cell_type="raw"),
+    "an id": lambda book: a_cell(book, "ex-train-step").update(id="another"),
+    "a grade id": lambda book: a_cell(book, "ex-train-step").metadata.nbgrader.update(grade_id="another"),
+    "points": lambda book: a_cell(book, STEP).metadata.nbgrader.update(points=60),
+    "a cell more": lambda book: book.cells.append(nbformat.v4.new_code_cell("1")),
+    "a cell less": lambda book: book.cells.pop(),
+    "the order": lambda book: book.cells.insert(3, book.cells.pop()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_whatever_grading_reads_is_new_work(tmp_path, change):
+    notebook = saved_again(solved_notebook())
+    change(notebook)
+    assert not same_again(tmp_path, notebook)
+
+
+def test_a_notebook_that_cannot_be_read_is_compared_by_its_bytes(tmp_path, monkeypatch):
+    text = nbformat.writes(solved_notebook())
+    other = json.dumps(nbformat.writes(solved_notebook({"ex-train-step": "1"})))
+    damaged = [
+        b"", b"\xff" + text.encode(), text[:-9].encode(), b"[" * 200_000, b'{"cells": ' * 100_000, b"[]", b"1" * 9_000,
+        text[:-2].encode() + b', "cells": 1}', text[:-2].encode() + b', "cells": ' + other.encode() + b"}",
+        text.replace('"cell_type": "code"', '"cell_type": ["code"]').encode(), text.replace("4,", "NaN,").encode(),
+    ]  # fmt: skip
+    for data in damaged:
+        assert not same_again(tmp_path, data)
+        for place in ("before", "after"):
+            (tmp_path / place / LAB / f"{LAB}.ipynb").write_bytes(data)
+        assert only_asks(tmp_path / "after" / LAB, tmp_path / "before" / LAB)
+    # What grading would read without the pictures in it.
+    monkeypatch.setattr(regrade_request, "MAX_BYTES", len(text) + 100)
+    assert same_again(tmp_path, solved_notebook()) and not same_again(tmp_path, saved_again(solved_notebook()))
