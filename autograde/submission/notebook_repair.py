@@ -39,15 +39,17 @@ _FLAGS = ("grade", "solution", "locked", "task")
 _VALUES = ("points", "grade_id")
 # nbgrader writes these two when it makes the release; a notebook that was not made so lacks them.
 _RELEASE_VALUES = ("cell_type", "checksum")
+# An earlier release of the lab may have had others, and the grader counts with the source's.
+_OF_A_RELEASE = {"points", "checksum"}
 
 
 @dataclass(frozen=True)
 class Repair:
     """One difference between a submission and the released lab, and its repair."""
 
-    # ``missing-answer``, ``duplicate``, ``cell-type``, ``metadata``, ``moved``, ``restored-plain`` (a cell that
-    # students may well edit, such as the parameters) or ``restored-locked`` (one that nbgrader locks: a sign of
-    # tampering)
+    # ``missing-answer``, ``duplicate``, ``cell-type``, ``metadata``, ``earlier-release`` (of nbgrader's fields only
+    # points and checksum differ), ``moved``, ``restored-plain`` (a cell that students may well edit, such as the
+    # parameters) or ``restored-locked`` (one that nbgrader locks: a sign of tampering)
     kind: str
     cell: str  # the cell's ``grade_id``, else its id, both as the source has them
     detail: str  # one line of printable ASCII
@@ -183,17 +185,20 @@ def _differences(theirs: NotebookNode, release: NotebookNode, copies: int, index
         )
         repairs.append(Repair("cell-type", name, detail))
     if changes := _metadata_changes(theirs.metadata.get("nbgrader"), release.metadata.get("nbgrader")):
-        repairs.append(Repair("metadata", name, f"nbgrader's fields were changed, the source's hold: {changes}"))
+        kind = "metadata" if changes.keys() - _OF_A_RELEASE else "earlier-release"
+        detail = f"nbgrader's fields were changed, the source's hold: {', '.join(changes.values())}"
+        repairs.append(Repair(kind, name, detail))
     return repairs
 
 
-def _metadata_changes(theirs: Mapping | None, ours: Mapping | None) -> str:
+def _metadata_changes(theirs: Mapping | None, ours: Mapping | None) -> dict[str, str]:
+    """What to say of each field that differs."""
     if not theirs or not ours:
-        return "" if not theirs and not ours else "taken away" if ours else "added"
+        return {"all": "taken away" if ours else "added"} if theirs or ours else {}
     changes = [name for name in _FLAGS if bool(theirs.get(name)) != bool(ours.get(name))]
     changes += [name for name in _VALUES if theirs.get(name) != ours.get(name)]
     changes += [name for name in _RELEASE_VALUES if name in theirs and name in ours and theirs[name] != ours[name]]
-    return ", ".join(f"{name} {quote(ours.get(name), 40)} is {quote(theirs.get(name), 40)}" for name in changes)
+    return {name: f"{name} {quote(ours.get(name), 40)} is {quote(theirs.get(name), 40)}" for name in changes}
 
 
 def _moved(cells: list[NotebookNode], chosen: dict[int, int]) -> list[Repair]:

@@ -287,7 +287,7 @@ CHANGES = {
 } | {
     f"{field} {value}": (
         lambda notebook, field=field, value=value: cell_of(notebook, "check-evaluate").metadata.nbgrader.update({field: value}),
-        "metadata check-evaluate", shown,
+        f"{'earlier-release' if field in ('points', 'checksum') else 'metadata'} check-evaluate", shown,
     )
     for field, value, shown in FIELDS
 }  # fmt: skip
@@ -304,6 +304,23 @@ def test_a_change_is_reported_and_has_no_effect(lab1, mend, name):
     assert repaired.added == () and repaired.edited == (
         {"setup": "evil"} if name == "plain code made an answer" else {}
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"), [({}, "earlier-release"), ({"locked": False}, "metadata"), ({"grade_id": "mine"}, "metadata")]
+)
+def test_a_notebook_fetched_before_other_points_is_told_from_one_whose_checks_are_opened(lab1, mend, more, kind):
+    notebook = solved(lab1)
+    source = copy.deepcopy(lab1)
+    for cell in source.cells:
+        if "points" in cell.metadata.get("nbgrader", {}):
+            cell.metadata.nbgrader.points += 3
+    cell_of(notebook, "check-evaluate").metadata.nbgrader.update(more)
+    repaired = mend(notebook, source)
+    found = {entry.cell: entry for entry in repaired.repairs}
+    assert found.pop("check-evaluate").kind == kind
+    assert len(found) > 5 and {entry.kind for entry in found.values()} == {"earlier-release"}
+    assert all("points" in entry.detail and "checksum" in entry.detail for entry in found.values())
 
 
 class TestAddedCells:
@@ -421,5 +438,6 @@ def test_any_mixture_of_damage_leaves_the_lab_that_was_set(lab1, mend):
         repaired = mend(notebook, lab1)
         seen.update(entry.kind for entry in repaired.repairs)
     assert seen == {
-        "missing-answer", "duplicate", "cell-type", "metadata", "moved", "restored-plain", "restored-locked"
+        "missing-answer", "duplicate", "cell-type", "metadata", "earlier-release", "moved", "restored-plain",
+        "restored-locked",
     }  # fmt: skip

@@ -96,6 +96,9 @@ def test_other_points_are_those_of_a_real_grading_and_nothing_is_executed(lab_co
     grade_lab("1", lab_course, rubrics=rubrics, force=True)
     assert graded_here == graded * 2
     assert state(lab_course) == now
+    for student in ("ada", "bob"):  # whose notebooks have the points of the first release
+        flags = load_verdict(verdict_path(lab_course, student, LAB)).flags
+        assert "tampered" not in {flag.kind for flag in flags}, flags
     grade_lab("1", lab_course, rubrics=rubrics, log=lines.append)
     assert len(lines) == 1 and state(lab_course) == now
 
