@@ -3,7 +3,8 @@
 The verdicts in the course folder are the state of a batch. A batch that is killed at any moment is therefore resumed by
 running it again: a verdict whose submission, rubric and grader are unchanged is reused. It is only written into the
 gradebook again, which changes nothing there. Where the rubric has other points and nothing else has changed, the points
-are counted again from the verdict's parts, and nothing is executed.
+are counted again from the verdict's parts, and nothing is executed. Nor is it where a verdict's notebook is missing, as
+after `lab restore`: the notebook is made again from the submission.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from autograde.gradebook.scores import (
 )
 from autograde.grading.grading_context import GradingContext, course_secret, source_notebook
 from autograde.grading.held_out import check_data
-from autograde.grading.one_submission import failed_verdict
+from autograde.grading.one_submission import failed_verdict, notebook_again
 from autograde.grading.other_points import autograded_with_points
 from autograde.grading.rubric_check import rubric_problems
 from autograde.grading.same_weights import flag_copies
@@ -226,6 +227,8 @@ def _still_good(job: GradingJob, students: list[str], log: Callable[[str], None]
     good, counted_again = {}, 0
     for student in students:
         verdict = good_verdict(job, context, student)
+        if verdict is not None and not _autograded(job, student).exists():
+            verdict = _with_notebook(job, student, context)
         if verdict is None:
             verdict = good_verdict(job, context, student, other_points=True)
             if verdict is None or not _written(job, verdict, context):
@@ -245,11 +248,28 @@ def _latest(course: Path, verdict: Verdict) -> Verdict:
         return verdict
 
 
+def _autograded(job: GradingJob, student: str) -> Path:
+    return job.course / "autograded" / student / job.lab / f"{job.lab}.ipynb"
+
+
+def _with_notebook(job: GradingJob, student: str, context: GradingContext) -> Verdict | None:
+    """Make a good verdict's notebook, which is missing, as after `lab restore`; None if the verdict is good no more."""
+    submission = job.submission(student)
+    try:
+        with verdict_lock(job.course, student, job.lab):
+            verdict = good_verdict(job, context, student)
+            if verdict is not None:
+                write_autograded(job.course, verdict, notebook_again(submission, context), submission)
+            return verdict
+    except OSError as error:
+        raise CourseError(f"{job.course} cannot be written ({error.strerror}); make it writable") from None
+
+
 def _written(job: GradingJob, verdict: Verdict, context: GradingContext) -> bool:
-    """Write a verdict with other points as a worker writes a new one; False if its notebook is not there."""
+    """Write a verdict with other points as a worker writes a new one; False if its notebook cannot be read."""
     submission = job.submission(verdict.student)
-    path = job.course / "autograded" / verdict.student / job.lab / f"{job.lab}.ipynb"
-    notebook = autograded_with_points(path, context.source)
+    path = _autograded(job, verdict.student)
+    notebook = autograded_with_points(path, context.source) if path.exists() else notebook_again(submission, context)
     if notebook is None:
         return False
     try:

@@ -171,7 +171,8 @@ def report(labs: tuple[str, ...], course: Path, output: Path | None) -> None:
 def backup(to: Path, course: Path) -> None:
     """Write what the course cannot make again to one new archive, such as course.tar.gz, while others go on grading.
 
-    It holds the gradebook, the submissions, the extensions, the grader's secret and the queue of `lab serve`.
+    It holds the gradebook, the submissions with their verdicts, the extensions, the grader's secret and the queue of
+    `lab serve`.
     """
     from autograde.gradebook.backup import back_up
     from autograde.gradebook.scores import CourseError
@@ -192,7 +193,8 @@ def backup(to: Path, course: Path) -> None:
 def restore(archive: Path, course: Path, replace: bool) -> None:
     """Put a backup into the course folder. End formgrader and other commands first; `lab serve` is waited for.
 
-    Afterwards run `lab grade` for each lab: verdicts and pages are made again from the submissions.
+    Afterwards run `lab grade` for each lab: notebooks for formgrader are made again, and only what has changed is
+    graded.
     """
     from autograde.batch.grade_on_submission import only_service
     from autograde.gradebook import backup as archives

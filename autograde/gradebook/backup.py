@@ -4,6 +4,9 @@ The queue of ``lab serve`` is copied before the gradebook, and both before the s
 is done is in the later ones, although graders write meanwhile. What came after the copy of the queue is in the exchange
 still, and is taken again. SQLite's own backup copies a database whole between two changes. gzip's checksum finds an
 archive that is cut or damaged.
+
+Each submission's verdict is copied with it, so that `lab grade` need not grade again, which would ask for all marks by
+hand again. A verdict that is newer than the gradebook's copy is left out: marks in that copy are of other answers.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ from pathlib import Path
 from nbgrader.coursedir import CourseDirectory
 from sqlalchemy.engine import make_url
 
+from autograde.gradebook.autograded import submitted_at
 from autograde.gradebook.scores import CourseError, nbgrader_settings
-from autograde.rubric.verdict import verdict_lock
+from autograde.rubric.verdict import FOLDER as VERDICTS
+from autograde.rubric.verdict import verdict_lock, verdict_path
 from autograde.submission.student_id import is_student_id
 from course_lib.runs.run_evidence.quoting import quote
 
@@ -31,7 +36,8 @@ __all__ = ["back_up", "restore"]
 
 GRADEBOOK, QUEUE = "gradebook.db", "on_submission/queue.sqlite"
 FILES, SUBMITTED = ("extensions.csv", "grading_secret"), "submitted"
-PARTS = (GRADEBOOK, QUEUE, *FILES, SUBMITTED)
+PARTS = (GRADEBOOK, QUEUE, *FILES, SUBMITTED, VERDICTS)
+MADE = ("autograded", "feedback")  # by `lab grade` and nbgrader, of submissions that a restoration replaces
 _JOURNALS = ("-journal", "-wal", "-shm")  # SQLite would apply those of one database to another in its place
 
 
@@ -57,12 +63,14 @@ def back_up(course: Path, to: Path) -> list[tuple[str, str]]:
                     for name in (QUEUE, GRADEBOOK):
                         if (course / name).is_file():
                             _copy_database(course / name, copied)
+                            if name == GRADEBOOK:
+                                times = _times(copied)
                             tar.add(copied, name)
                             copied.unlink()
                     for name in FILES:
                         if (course / name).is_file():
                             tar.add(course / name, name)
-                    left_out = _add_submissions(tar, course)
+                    left_out = _add_submissions(tar, course, times)
                 file.flush()
                 os.fsync(file.fileno())
             archive.rename(to)
@@ -81,7 +89,7 @@ def restore(archive: Path, course: Path, replace: bool = False) -> Path | None:
     whole backup, or something cannot be read or moved. Nothing was changed, unless the message says where the old parts
     are.
     """
-    there = [name for name in PARTS if os.path.lexists(course / name)]
+    there = [name for name in (*PARTS, *MADE) if os.path.lexists(course / name)]
     if there and not replace:
         raise CourseError(f"{course} has {', '.join(there)}; with --replace they are moved aside first")
     _check_account(course)
@@ -91,7 +99,7 @@ def restore(archive: Path, course: Path, replace: bool = False) -> Path | None:
             staged = Path(folder)
             _unpack(archive, staged)
             aside = Path(tempfile.mkdtemp(prefix=f"replaced-{datetime.now():%Y%m%d-%H%M%S}-", dir=course))
-            old = [name + end for name in PARTS for end in ("", *_JOURNALS)]
+            old = [name + end for name in (*PARTS, *MADE) for end in ("", *_JOURNALS)]
             moves = [(course / name, aside / name) for name in old]
             moves += [(staged / name, course / name) for name in reversed(PARTS)]
             _move_all(moves, aside)
@@ -141,8 +149,18 @@ def _check_database(database: sqlite3.Connection, path: Path) -> None:
         raise CourseError(f"{path} is damaged ({answer})")
 
 
-def _add_submissions(tar: tarfile.TarFile, course: Path) -> list[tuple[str, str]]:
-    """Add ``submitted/``, each submission while nobody collects it; what is left out, and what it is."""
+def _times(gradebook: Path) -> dict[tuple[str, str], str]:
+    """The time of each submission that the gradebook has, as it is written there, by student and lab."""
+    query = (
+        "SELECT submitted_assignment.student_id, assignment.name, submitted_assignment.timestamp "
+        "FROM submitted_assignment JOIN assignment ON assignment.id = submitted_assignment.assignment_id"
+    )
+    with closing(sqlite3.connect(gradebook)) as database:
+        return {(student, lab): when for student, lab, when in database.execute(query)}
+
+
+def _add_submissions(tar: tarfile.TarFile, course: Path, times: dict[tuple[str, str], str]) -> list[tuple[str, str]]:
+    """Add ``submitted/`` and verdicts, each while nobody collects or grades it; what is left out, and what it is."""
     left_out: list[tuple[str, str]] = []
     if not (course / SUBMITTED).is_dir():
         return left_out
@@ -154,6 +172,10 @@ def _add_submissions(tar: tarfile.TarFile, course: Path) -> list[tuple[str, str]
             graded = is_student_id(student.name) and not lab.name.startswith(".")
             with verdict_lock(course, student.name, lab.name) if graded else nullcontext():
                 _add_tree(tar, lab, f"{SUBMITTED}/{student.name}/{lab.name}", left_out)
+                verdict, when = verdict_path(course, student.name, lab.name), submitted_at(lab)
+                known = when is None or f"{when:%Y-%m-%d %H:%M:%S.%f}" == times.get((student.name, lab.name))
+                if graded and known and verdict.is_file():
+                    _add_file(tar, verdict, str(verdict.relative_to(course)))
     return left_out
 
 
@@ -197,7 +219,7 @@ def _unpack(archive: Path, folder: Path) -> None:
     with gzip.open(archive) as stream:
         with tarfile.open(fileobj=stream, mode="r|") as tar:
             for member in tar:
-                known = member.name in PARTS or member.name.startswith(f"{SUBMITTED}/")
+                known = member.name in PARTS or member.name.startswith((f"{SUBMITTED}/", f"{VERDICTS}/"))
                 if not known or not (member.isfile() or member.isdir()) or ".." in Path(member.name).parts:
                     raise CourseError(f"{archive} holds {quote(member.name)}, which is in no backup")
                 target = folder / member.name

@@ -39,7 +39,7 @@ from course_lib.runs.run_evidence.evidence import RunFiles, parse_evidence
 if TYPE_CHECKING:
     from autograde.grading.grading_context import GradingContext
 
-__all__ = ["Graded", "failed_verdict", "grade_submission", "submission_digest"]
+__all__ = ["Graded", "failed_verdict", "grade_submission", "notebook_again", "submission_digest"]
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,15 @@ def _grade(
         unanswered=unanswered,
     )
     return verdict, notebook
+
+
+def notebook_again(submission: Path, context: GradingContext) -> NotebookNode:
+    """The notebook of `Graded`, without reasons, of a submission that was graded before. Nothing is executed."""
+    try:
+        submitted = read_notebook(submission, context.rubric.lab)
+    except EvidenceError:
+        return repair(new_notebook(), context.source).notebook
+    return autograded_notebook(submitted, repair(submitted, context.source))
 
 
 def failed_verdict(rubric: Rubric, student: str, reason: str, flag: Flag | None = None) -> Verdict:

@@ -15,13 +15,26 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from fake_runs import LAB, hand_in_to, open_book, released_notebook
+from test_other_points import OTHER_PARTS, write_rubric
 
+from autograde.batch.grade_lab import grade_lab
 from autograde.commands.cli import backup, restore
 from autograde.gradebook.backup import back_up
 from autograde.gradebook.backup import restore as put_back
 from autograde.gradebook.scores import CourseError
+from autograde.rubric.schema import RUBRICS
 
-PARTS = ("gradebook.db", "grading_secret", "extensions.csv", "on_submission/queue.sqlite", "submitted")
+PARTS = (
+    *("gradebook.db", "grading_secret", "extensions.csv", "on_submission/queue.sqlite", "submitted"),
+    "autograded_evidence",
+)
+VERDICT = "autograded_evidence/ada/01_single_gpu/verdict.json"
+NOTEBOOK = "autograded/ada/01_single_gpu/01_single_gpu.ipynb"
+GRADEBOOK = """
+    CREATE TABLE a AS SELECT 0 AS n, '{}' AS t; CREATE TABLE b AS SELECT 0 AS n;
+    CREATE TABLE assignment(id, name); CREATE TABLE submitted_assignment(student_id, assignment_id, timestamp);
+"""
 
 
 def fill(course, text):
@@ -29,7 +42,7 @@ def fill(course, text):
     (course / "on_submission").mkdir(parents=True)
     for name in ("gradebook.db", "on_submission/queue.sqlite"):
         with closing(sqlite3.connect(course / name)) as database:
-            database.executescript(f"CREATE TABLE a AS SELECT 0 AS n, '{text}' AS t; CREATE TABLE b AS SELECT 0 AS n")
+            database.executescript(GRADEBOOK.format(text))
     (course / "grading_secret").write_text(text)
     (course / "grading_secret").chmod(0o600)
     (course / "extensions.csv").write_text(text)
@@ -37,6 +50,8 @@ def fill(course, text):
     run.mkdir(parents=True)
     (run / "é\n.csv").write_text(text)
     (run.parent / "empty").mkdir()
+    (course / VERDICT).parent.mkdir(parents=True)
+    (course / VERDICT).write_text(text)
     return course
 
 
@@ -51,7 +66,7 @@ def parts(course):
     found = {}
     for part in PARTS:
         for path in (course / part, *(course / part).rglob("*")):
-            if path.exists():
+            if path.exists() and path.name != ".lock":
                 found[str(path.relative_to(course))] = path.read_bytes() if path.is_file() else None
     for name in {"gradebook.db", "on_submission/queue.sqlite"} & found.keys():
         with closing(sqlite3.connect(course / name)) as database:
@@ -270,6 +285,96 @@ def test_what_is_there_is_kept_with_its_journals(full, tmp_path):
     aside = put_back(tmp_path / "b", full, replace=True)
     assert (full / "extensions.csv").read_text() == "new" and not (full / "gradebook.db-wal").exists()
     assert (aside / "extensions.csv").read_text() == (aside / "gradebook.db-wal").read_text() == "later"
+
+
+def test_verdicts_of_another_state_are_moved_aside_for_an_archive_without_verdicts(full, tmp_path):
+    (tmp_path / "b").write_bytes(packed(("gradebook.db", (full / "gradebook.db").read_bytes()), ("submitted/x", b"")))
+    made = (VERDICT, NOTEBOOK, "feedback/ada/01_single_gpu/01_single_gpu.html")
+    for name in made:
+        (full / name).parent.mkdir(parents=True, exist_ok=True)
+        (full / name).write_text("later")
+    aside = put_back(tmp_path / "b", full, replace=True)
+    assert (full / "submitted/x").is_file() and not any((full / name.split("/")[0]).exists() for name in made)
+    assert all((aside / name).read_text() == "later" for name in made)
+
+
+def essay(text):
+    """The released notebook with one answer in it; there is nothing to execute."""
+    notebook = released_notebook()
+    (cell,) = (each for each in notebook.cells if each.metadata.get("nbgrader", {}).get("grade_id") == "q-knee")
+    cell.source = text
+    return notebook
+
+
+@pytest.fixture
+def marked(lab_course, hand_in, graded_here):
+    """Three students are graded: one by hand, too, one without a notebook, and one with a notebook that is none."""
+    (hand_in("ada", essay("Near 200."), None) / "timestamp.txt").write_text("2026-11-20 22:30:00.5 UTC")
+    hand_in("bob", False, None)
+    (hand_in("eve", False, None) / f"{LAB}.ipynb").write_text("{")
+    grade_lab("1", lab_course)
+    with open_book(lab_course) as gradebook:
+        grade = gradebook.find_grade("q-knee", LAB, LAB, "ada")
+        grade.manual_score, grade.needs_manual_grade = 4, False
+        gradebook.db.commit()
+    return lab_course
+
+
+def graded_state(course):
+    """The gradebook's scores, and what is beside nbgrader's own folders for formgrader and feedback."""
+    with open_book(course) as gradebook:
+        scores = {
+            (submission.student.id, grade.name): (grade.auto_score, grade.manual_score, bool(grade.needs_manual_grade))
+            for submission in gradebook.assignment_submissions(LAB)
+            for grade in submission.notebooks[0].grades
+        }
+    return scores, {name: data for name, data in everything(course / "autograded").items() if "secret" not in name}
+
+
+def restored(course, tmp_path):
+    """The course after a backup and its restoration in an empty folder of the same name."""
+    back_up(course, tmp_path / "b")
+    course.rename(tmp_path / "before")
+    course.mkdir()
+    put_back(tmp_path / "b", course)
+    assert not (course / "autograded").exists()
+
+
+@pytest.mark.parametrize("points", [False, True])
+def test_after_a_restoration_nothing_is_graded_again_and_marks_stay(marked, graded_here, tmp_path, points):
+    rubrics = RUBRICS
+    if points:  # other points were given since: they are counted, as in the course that was not restored
+        rubrics = write_rubric(tmp_path / "rubrics")
+        grade_lab("1", marked, rubrics=rubrics)
+        with open_book(marked) as gradebook:
+            gradebook.find_grade("q-knee", LAB, LAB, "ada").needs_manual_grade = False
+            gradebook.db.commit()
+        write_rubric(rubrics, *OTHER_PARTS)
+    graded = list(graded_here)
+    restored(marked, tmp_path)
+    for course in (tmp_path / "before", marked):
+        grade_lab("1", course, rubrics=rubrics)
+    assert graded_here == graded
+    scores, files = graded_state(marked)
+    assert (scores, files) == graded_state(tmp_path / "before")
+    assert scores["ada", "q-knee"] == (None, 4, False)
+    assert {f"{student}/{LAB}/{LAB}.ipynb" for student in ("ada", "bob", "eve")} < files.keys()
+
+
+def test_a_mark_of_an_answer_that_the_gradebook_did_not_know_yet_needs_another_look(marked, graded_here, tmp_path):
+    """A submission was collected and graded after the gradebook had been copied."""
+    old = (marked / "gradebook.db").read_bytes()
+    folder = marked / "submitted/ada" / LAB
+    shutil.rmtree(folder)
+    hand_in_to(marked, "ada", essay("Near 400."), None)
+    (folder / "timestamp.txt").write_text("2026-11-21 22:30:00.5 UTC")
+    grade_lab("1", marked)
+    (marked / "gradebook.db").write_bytes(old)
+    restored(marked, tmp_path)
+    assert sorted(each.parent.parent.name for each in marked.glob("*/*/*/verdict.json")) == ["bob", "eve"]
+    grade_lab("1", marked)
+    assert graded_here == ["ada", "bob", "eve", "ada", "ada"]
+    assert graded_state(marked)[0]["ada", "q-knee"] == (None, 4, True)
 
 
 def test_no_check_of_tarfile_s_is_needed(full, tmp_path, monkeypatch):
