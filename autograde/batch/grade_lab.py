@@ -20,6 +20,7 @@ from autograde.batch.slurm import run_slurm
 from autograde.batch.worker import GradingJob, good_verdict
 from autograde.gradebook.autograded import submitted_at, write_autograded, write_time_and_secret
 from autograde.gradebook.late_penalties import LatePenalties, LatePenaltyError
+from autograde.gradebook.regrade_answers import note_requests
 from autograde.gradebook.scores import (
     CourseError,
     ensure_assignment,
@@ -116,7 +117,8 @@ def grade_lab(
     skipped : callable
         Called with a line for each name that was left out, and for each invalid time stamp.
     log : callable
-        Called with each line about the jobs, with the executor ``slurm``, and with one if points were counted again.
+        Called with each line about the jobs, with the executor ``slurm``, and with one if points were counted again,
+        or if requests for a regrade could not be noted.
 
     Returns the verdicts in order of the students' ids.
 
@@ -169,6 +171,7 @@ def grade_lab(
     verdicts: dict[str, Verdict] = {}
     unwritten: list[str] = []
     without_penalty: list[str] = []
+    note_requests(config, course, rubric.lab, wanted, log)
     # Closed at once when interrupted: jobs are then cancelled.
     with open_gradebook(config) as gradebook, closing(_results(job, rubric, known, to_do, graded)) as results:
         for verdict, fresh in results:

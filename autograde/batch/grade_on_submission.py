@@ -33,6 +33,7 @@ from autograde.batch.inbound import RefusedError, copy_submission, is_complete, 
 from autograde.batch.pool import WarmPool
 from autograde.batch.submission_queue import QueuedSubmission, SubmissionQueue
 from autograde.gradebook.autograded import submitted_at
+from autograde.gradebook.regrade_answers import note_requests
 from autograde.gradebook.scores import CourseError, nbgrader_settings, open_gradebook
 from autograde.rubric.verdict import Verdict, verdict_lock
 from autograde.submission.regrade_request import FILE as REGRADE
@@ -332,6 +333,7 @@ class GradingService:
         if only_asks(staged, place):
             # As work it would count from today on: late, perhaps. The class's report has the request.
             (staged / REGRADE).replace(place / REGRADE)
+            note_requests(self._config, self.course, row.lab, [row.student], self._log)
             raise RefusedError("it asks for a regrade, and all else is as it was: the submission before counts")
         with verdict_lock(self.course, row.student, row.lab):
             replace_folder(staged, place, self._folder / "collected" / "old")

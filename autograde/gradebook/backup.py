@@ -26,6 +26,7 @@ from nbgrader.coursedir import CourseDirectory
 from sqlalchemy.engine import make_url
 
 from autograde.gradebook.autograded import submitted_at
+from autograde.gradebook.regrade_answers import FILE as REQUESTS
 from autograde.gradebook.scores import CourseError, nbgrader_settings
 from autograde.rubric.verdict import FOLDER as VERDICTS
 from autograde.rubric.verdict import verdict_lock, verdict_path
@@ -35,7 +36,7 @@ from course_lib.runs.run_evidence.quoting import quote
 __all__ = ["back_up", "restore"]
 
 GRADEBOOK, QUEUE = "gradebook.db", "on_submission/queue.sqlite"
-FILES, SUBMITTED = ("extensions.csv", "grading_secret"), "submitted"
+FILES, SUBMITTED = ("extensions.csv", REQUESTS, "grading_secret"), "submitted"
 PARTS = (GRADEBOOK, QUEUE, *FILES, SUBMITTED, VERDICTS)
 MADE = ("autograded", "feedback")  # by `lab grade` and nbgrader, of submissions that a restoration replaces
 _JOURNALS = ("-journal", "-wal", "-shm")  # SQLite would apply those of one database to another in its place

@@ -9,7 +9,7 @@ from nbgrader.api import Gradebook, MissingEntry
 
 from autograde.gradebook.scores import CourseError, hand_graded_cells
 
-__all__ = ["HandMark", "marked_by_hand", "read_hand_marks", "record_hand_marks"]
+__all__ = ["HandMark", "read_hand_marks", "record_hand_marks"]
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,6 @@ def read_hand_marks(gradebook: Gradebook, lab: str) -> list[HandMark]:
                 if grade.name in questions
             ]
     return sorted(marks, key=lambda mark: (mark.question, mark.student))
-
-
-def marked_by_hand(gradebook: Gradebook, lab: str) -> set[tuple[str, str]]:
-    """Student and cell of each score that a person gave, whatever the cell."""
-    return {
-        (submission.student.id, grade.name)
-        for submission in gradebook.assignment_submissions(lab)
-        for notebook in submission.notebooks
-        for grade in notebook.grades
-        if grade.manual_score is not None
-    }
 
 
 def record_hand_marks(gradebook: Gradebook, lab: str, changes: Iterable[tuple[HandMark, HandMark]]) -> None:

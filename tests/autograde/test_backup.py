@@ -26,7 +26,7 @@ from autograde.gradebook.scores import CourseError
 from autograde.rubric.schema import RUBRICS
 
 PARTS = (
-    *("gradebook.db", "grading_secret", "extensions.csv", "on_submission/queue.sqlite", "submitted"),
+    *("gradebook.db", "grading_secret", "extensions.csv", "regrade_requests.json", "on_submission/queue.sqlite", "submitted"),
     "autograded_evidence",
 )
 VERDICT = "autograded_evidence/ada/01_single_gpu/verdict.json"
@@ -46,6 +46,7 @@ def fill(course, text):
     (course / "grading_secret").write_text(text)
     (course / "grading_secret").chmod(0o600)
     (course / "extensions.csv").write_text(text)
+    (course / "regrade_requests.json").write_text(text)
     run = course / "submitted/ada/01_single_gpu/run"
     run.mkdir(parents=True)
     (run / "é\n.csv").write_text(text)

@@ -27,6 +27,7 @@ from autograde.gradebook.late_penalties import LatePenalties
 from autograde.gradebook.scores import CourseError, nbgrader_settings
 from autograde.grading.grading_context import GradingContext, course_secret, source_notebook
 from autograde.reports.reading import feedback
+from autograde.reports.report import write_report
 from autograde.rubric.schema import find_rubric
 from autograde.rubric.verdict import load_verdict, verdict_path
 from autograde.submission.regrade_request import RegradeRequest, regrade_requests
@@ -151,11 +152,22 @@ def test_a_request_for_a_regrade_does_not_replace_the_work_it_is_about(exchange,
     assert state(service, asks) == "refused" and "asks for a regrade" in service.queue.of("refused")[0].reason
     place = class_.course / "submitted" / "ada" / LAB
     assert regrade_requests(place) == [RegradeRequest("check-train-step", "look again")]
+    # What a person does from now on is an answer, although no report has shown the request.
+    assert answered_by(class_.course, 6.0, "look again")
     # Another notebook, or another file beside the same one, is work.
     for number, files in ((1, {}), (1, {"notes.txt": "a run that ended later"})):
-        work = class_.submit("ada", other(number), **{"regrade.txt": "check-train-step: look again", **files})
-        assert state(serve(), work) == "graded"
+        line = f"once more {len(files)}"
+        work = class_.submit("ada", other(number), **{"regrade.txt": f"check-train-step: {line}", **files})
+        assert state(serve(), work) == "graded" and answered_by(class_.course, len(files), line)
     assert (place / "notes.txt").exists() and len(times(executed)) == 2  # no criterion reads the notes
+
+
+def answered_by(course, score, line):
+    """Whether the class's page has the request for a regrade as answered, once a person has given this score."""
+    with open_book(course) as gradebook:
+        gradebook.find_grade("check-train-step", LAB, LAB, "ada").manual_score = score
+        gradebook.db.commit()
+    return f"{line} by hand" in Page(write_report([LAB], course, course / "reports" / "page.html")).text
 
 
 # --- killed ------------------------------------------------------------------------------------------------------------

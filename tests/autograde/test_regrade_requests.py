@@ -1,7 +1,8 @@
-"""``regrade.txt``: a student asks, the class's page shows it until a person has given the part a mark."""
+"""``regrade.txt``: a student asks, and the class's page shows whether a person has changed a mark since."""
 
 import copy
 import json
+import re
 
 import nbformat
 import pytest
@@ -9,6 +10,7 @@ from fake_class import Page
 from fake_runs import LAB, hand_in_to, open_book, released_notebook, solved_notebook
 from nbformat.v4 import new_output
 
+from autograde.gradebook.regrade_answers import FILE
 from autograde.gradebook.scores import nbgrader_settings, open_gradebook, record_verdict
 from autograde.reports.report import write_report
 from autograde.rubric.verdict import CriterionResult, Verdict
@@ -60,11 +62,96 @@ def test_what_is_asked_is_on_the_page_escaped_and_bounded(asked):
     assert regrade_requests(asked / "submitted/eve" / LAB) == [RegradeRequest("x", "y")] * 20
 
 
-def test_a_mark_by_hand_answers_it(asked):
-    with open_book(asked) as gradebook:
-        gradebook.find_grade(STEP, LAB, LAB, "ada").manual_score = 6.0
+def mark(course, cell, student="ada", *, comment=None, **values):
+    """As formgrader stores it."""
+    with open_book(course) as gradebook:
+        for name, value in values.items():
+            setattr(gradebook.find_grade(cell, LAB, LAB, student), name, value)
+        if comment is not None:
+            gradebook.find_comment(cell, LAB, LAB, student).manual_comment = comment
         gradebook.db.commit()
+
+
+def ask(course, *lines, student="ada"):
+    """Write the file anew; what the page says of each of its lines."""
+    (course / "submitted" / student / LAB / "regrade.txt").write_text("\n".join(lines))
+    return answered(course, student)
+
+
+def answered(course, student="ada"):
+    page = Page(write_report([LAB], course, course / "reports" / "page.html"))
+    table = page.text.partition("Student Part Why Answered ")[2].partition(" Students Those first")[0]
+    return [part[-1] == "d" for part in re.findall(rf"\b{student} .*?(?:by hand|–)", table)]
+
+
+def test_a_mark_by_hand_answers_it(asked):
+    assert rows(asked).startswith(f"ada {STEP} <script>x</script> is meant – ada http")
+    mark(asked, STEP, manual_score=6.0)
     assert rows(asked).startswith(f"ada {STEP} <script>x</script> is meant by hand ada http")
+
+
+def test_what_was_marked_before_is_not_answered_until_the_mark_changes(asked):
+    mark(asked, "q-knee", manual_score=2.0, comment="too short")
+    mark(asked, STEP, manual_score=5.0)
+    lines = ["q-knee: it is long", f"{STEP}: six"]
+    assert ask(asked, *lines) == [False, False]
+    mark(asked, "q-knee", manual_score=3.0)
+    assert answered(asked) == [True, False]
+    mark(asked, STEP, manual_score=6.0)
+    assert ask(asked, *lines) == [True, True]  # the same lines again
+    # Another request about the same part; the others stay as they are.
+    assert ask(asked, f"{STEP}: no, seven", *lines) == [False, True, True]
+    mark(asked, STEP, extra_credit=1.0)
+    assert answered(asked) == [True, True, True]
+
+
+def test_a_comment_answers_it(asked):
+    lines = ["q-knee: why", f"{STEP}: why", "ex-loaders: why", "check-evaluate: why"]
+    assert ask(asked, *lines) == [False] * 4
+    mark(asked, "q-knee", comment="")  # formgrader's box was left as it was
+    assert answered(asked) == [False] * 4
+    mark(asked, "q-knee", comment="because")
+    assert answered(asked) == [True, False, False, False]
+    mark(asked, "ex-train-step", comment="because")  # formgrader has no box at the check
+    mark(asked, "check-loaders", manual_score=1.0)
+    assert answered(asked) == [True, True, True, False]
+
+
+@pytest.mark.parametrize("change", [{"manual_score": 3.0}, {"comment": "no"}], ids=["score", "comment"])
+def test_any_mark_answers_what_is_about_no_part(asked, change):
+    mark(asked, "q-knee", manual_score=2.0, comment="before")
+    assert ask(asked, "all of it", "no-such-part: why", "http://a b") == [False] * 3
+    mark(asked, "q-knee", "zoe", **change)
+    assert answered(asked) == [False] * 3
+    mark(asked, "q-knee", **change)
+    assert answered(asked) == [True] * 3
+
+
+def test_a_damaged_record_is_written_anew(asked):
+    ask(asked, "all of it")
+    damaged = (b"", b"\xff", b"[" * 200_000, b"[]", b'{"%s": {"ada": {"x": 1}}}' % LAB.encode())
+    for score, damage in enumerate(damaged):
+        (asked / FILE).write_bytes(damage)
+        assert answered(asked) == [False]
+        mark(asked, "q-knee", manual_score=score)
+        assert answered(asked) == [True]
+
+
+def test_a_record_that_cannot_be_written_is_said(asked):
+    ask(asked, "all of it")
+    (asked / FILE).unlink()
+    (asked / FILE).mkdir()
+    page = Page(write_report([LAB], asked, asked / "reports" / "page.html"))
+    assert f"{asked / FILE} cannot be" in page.text and answered(asked) == [False]
+
+
+def test_the_record_holds_nothing_that_a_student_wrote_and_a_submission_holds_no_record(asked):
+    mark(asked, "q-knee", manual_score=2.0, comment="SECRET")
+    ask(asked, "q-knee: <script>SECRET")
+    assert "SECRET" not in (asked / FILE).read_text() and "script" not in (asked / FILE).read_text()
+    (asked / "submitted/ada" / LAB / FILE).write_text("{}")
+    mark(asked, "q-knee", manual_score=3.0)
+    assert answered(asked) == [True]
 
 
 # --- what is new work -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment
 
-from autograde.gradebook.hand_marks import marked_by_hand
+from autograde.gradebook.regrade_answers import requests_and_answers
 from autograde.gradebook.scores import CourseError, LabPoints, lab_points, nbgrader_settings, open_gradebook
 from autograde.reports.export.scores import StudentScore, read_scores
 from autograde.reports.report.class_results import ClassResults, read_verdicts
@@ -145,17 +145,22 @@ def _results(rubric: Rubric, course: Path, jinja: Environment) -> tuple[ClassRes
     except (CourseError, WithheldError) as error:
         unreadable = [*unreadable, f"submissions were not compared with each other: {error}"]
     points, scores, problems = _in_gradebook(course, rubric)
-    requests = _requests(course, rubric.lab, [verdict.student for verdict in verdicts])
-    return ClassResults(rubric, verdicts, unreadable + problems, points, scores, requests), page
+    requests, problem = _requests(course, rubric.lab, [verdict.student for verdict in verdicts])
+    return ClassResults(rubric, verdicts, unreadable + problems + problem, points, scores, requests), page
 
 
-def _requests(course: Path, lab: str, students: list[str]) -> list[tuple[str, RegradeRequest, bool]]:
+def _requests(
+    course: Path, lab: str, students: list[str]
+) -> tuple[list[tuple[str, RegradeRequest, bool]], list[str]]:
+    """The requests for a regrade, and whether each is answered; a line if that is not known."""
     found = [(student, each) for student in students for each in regrade_requests(course / "submitted" / student / lab)]
-    marked: set[tuple[str, str]] = set()
-    if found:
-        with suppress(CourseError), open_gradebook(nbgrader_settings(course), existing=True) as gradebook:
-            marked = marked_by_hand(gradebook, lab)
-    return [(student, each, (student, each.part) in marked) for student, each in found]
+    if not found:
+        return [], []
+    try:
+        with open_gradebook(nbgrader_settings(course), existing=True) as gradebook:
+            return requests_and_answers(gradebook, course, lab, students), []
+    except CourseError as error:
+        return [(*each, False) for each in found], [f"which requests for a regrade are answered: {error}"]
 
 
 def _in_gradebook(course: Path, rubric: Rubric) -> tuple[LabPoints | None, dict[str, StudentScore], list[str]]:

@@ -98,7 +98,7 @@ class ClassResults:
     """A class's verdicts on one lab.
 
     `points` is how the whole lab's points divide, where the gradebook knows it; `in_gradebook` are its scores, by student.
-    `requests` are the students' requests for a regrade, and whether a person has given that part a mark.
+    `requests` are the students' requests for a regrade, and whether a person has answered.
     """
 
     rubric: Rubric
