@@ -1,8 +1,8 @@
 """Which requests for a regrade have been answered: those whose marks by hand have changed since they were first seen.
 
 nbgrader keeps no time of a mark. So when `lab grade`, `lab serve` or `lab report` first sees a line of a student's
-``regrade.txt``, the marks of that moment go into ``course/regrade_requests.json``: digests alone, of the line and of each
-score and comment. The same line, handed in again, is the same request.
+``regrade.txt``, the marks of that moment go into ``course/regrade_requests.json``: digests alone, of the line and of
+each score and comment. The same line, handed in again, is the same request.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def requests_and_answers(
 ) -> list[tuple[str, RegradeRequest, bool]]:
     """Each student's requests, and whether a person has answered; what is seen for the first time has not been.
 
-    A score or a comment answers a request about its part, and any of them one about the lab or a part that there is not.
+    A score or a comment answers a request about its part, and any of them one about the lab or about no known part.
 
     Raises `CourseError`: what was seen cannot be read or written.
     """

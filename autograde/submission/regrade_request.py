@@ -56,8 +56,8 @@ def regrade_requests(submission: Path) -> list[RegradeRequest]:
 def only_asks(submission: Path, before: Path) -> bool:
     """Whether a submission adds nothing to the one before but a request: every other file is there, and the same.
 
-    Both are named after the lab. Its notebook is the same if grading reads the same cells in it: saving it again changes
-    the file. A notebook that cannot be read, or is large, is compared byte by byte, as all other files are.
+    Both are named after the lab. Its notebook is the same if grading reads the same cells in it: saving it again
+    changes the file. A notebook that cannot be read, or is large, is compared byte by byte, as all other files are.
     """
     if not (submission / FILE).is_file() or (before / FILE).is_dir():
         return False
