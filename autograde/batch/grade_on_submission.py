@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_core.paths import jupyter_config_path
-from nbgrader.api import MissingEntry
 from nbgrader.apps.api import NbGraderAPI
 from traitlets import Dict, Enum, Float, Integer, TraitError, Unicode
 from traitlets.config import Config, Configurable
@@ -33,6 +32,7 @@ from autograde.batch.inbound import RefusedError, copy_submission, is_complete, 
 from autograde.batch.pool import WarmPool
 from autograde.batch.submission_queue import QueuedSubmission, SubmissionQueue
 from autograde.gradebook.autograded import submitted_at
+from autograde.gradebook.extensions import Extensions
 from autograde.gradebook.regrade_answers import note_requests
 from autograde.gradebook.scores import CourseError, nbgrader_settings, open_gradebook
 from autograde.rubric.verdict import Verdict, verdict_lock
@@ -366,13 +366,10 @@ class GradingService:
             self.queue.change(each, "done", self._clock(), f"{each.reason}, {what}")
 
     def _deadline(self, row: QueuedSubmission) -> float:
-        """When a student's own deadline is, with its extension; never where the lab has none."""
+        """When a student's own deadline is, with its extension and grace days; never where the lab has none."""
         with open_gradebook(self._config) as gradebook:
-            try:
-                submission = gradebook.find_submission(row.lab, row.student)
-            except MissingEntry:
-                return float("inf")
-            return _seconds(submission.duedate) if submission.assignment.duedate else float("inf")
+            deadline = Extensions(self._config).own_deadline(gradebook, row.student, row.lab)
+        return _seconds(deadline) if deadline else float("inf")
 
 
 @dataclass(frozen=True)

@@ -182,21 +182,15 @@ class Extensions:
         Returns the labs whose column comes from the file: their penalties are to be computed again, since an earlier call
         may have been interrupted before that. A second call changes nothing.
         """
-        given, left = self.given(), self.grace.per_student
+        given = self.given()
         columns: dict[str, timedelta] = {}
         adopted: dict[tuple[str, str], timedelta] = {}
         submissions = {each.assignment.name: each for each in gradebook.student_submissions(student)}
-        for lab, submission in sorted(submissions.items(), key=lambda each: _in_order(each[1])):
-            stored = submission.extension or _NONE
-            extension, due = given.get((student, lab), stored), submission.assignment.duedate
-            grace = 0
-            if due is not None and submission.timestamp is not None:
-                days_late = max(0, math.ceil((submission.timestamp - due - extension) / DAY))
-                grace = min(days_late, left) if self.grace.partly or days_late <= left else 0
-                left -= grace
+        for lab, (extension, grace, _) in self._shares(submissions, student, given).items():
+            due = submissions[lab].assignment.duedate
             if (student, lab) not in given:
                 # A lab that lost its due date: nbgrader cannot add an extension to none, and stops.
-                if not grace and (due is not None or not stored):
+                if not grace and (due is not None or not extension):
                     continue
                 adopted[student, lab] = extension
             columns[lab] = _NONE if due is None else extension + grace * DAY
@@ -208,6 +202,33 @@ class Extensions:
                 submissions[lab].extension = extension or None
         gradebook.db.commit()
         return list(columns)
+
+    def own_deadline(self, gradebook: Gradebook, student: str, lab: str) -> datetime | None:
+        """Until when a student may hand in a lab, in UTC: its due date, the extension, and all grace days for it.
+
+        Those are what the labs that are due earlier leave. None where the lab has no due date, or the student no
+        submission.
+        """
+        submissions = {each.assignment.name: each for each in gradebook.student_submissions(student)}
+        if lab not in submissions or (due := submissions[lab].assignment.duedate) is None:
+            return None
+        extension, _, available = self._shares(submissions, student, self.given())[lab]
+        return due + extension + available * DAY
+
+    def _shares(
+        self, submissions: dict[str, SubmittedAssignment], student: str, given: dict[tuple[str, str], timedelta]
+    ) -> dict[str, tuple[timedelta, int, int]]:
+        """By lab: the given extension, the grace days used, and those that could be used."""
+        shares, left = {}, self.grace.per_student
+        for lab, submission in sorted(submissions.items(), key=lambda each: _in_order(each[1])):
+            extension = given.get((student, lab), submission.extension or _NONE)
+            due, grace = submission.assignment.duedate, 0
+            if due is not None and submission.timestamp is not None:
+                days_late = max(0, math.ceil((submission.timestamp - due - extension) / DAY))
+                grace = min(days_late, left) if self.grace.partly or days_late <= left else 0
+            shares[lab] = (extension, grace, left)
+            left -= grace
+        return shares
 
     def all(self, gradebook: Gradebook) -> list[Extension]:
         """All extensions by student and lab: those of submissions as nbgrader has them, the others from the file."""

@@ -176,6 +176,30 @@ def test_grace_days_go_to_late_submissions_in_the_order_of_due_dates(labs, case)
     assert {lab: each.given / DAY for lab, each in used.items() if each.given} == ({LAB: given} if given else {})
 
 
+@pytest.mark.parametrize("case", GRACE)
+def test_a_student_s_own_deadline_is_the_last_time_without_a_penalty(labs, case):
+    """nbgrader's own penalty is the oracle: none for work handed in at that time, everything a second later."""
+    first, _, given, setting, *_ = GRACE[case]
+    configure(labs, "c.GraceDays.per_student = 3\n" + setting)
+    hand_in(labs, "ada", SECOND_LAB, first)
+    hand_in(labs, "ada", THIRD_LAB, DAY)
+    hand_in(labs, "ada", LAB, -DAY)
+    if given:
+        assert lab_extend(labs, "ada", LAB, "--days", str(given)).exit_code == 0
+    grade(labs, *DUE)
+    deadline = own_deadline(labs, LAB)
+    for late, penalty in ((0 * DAY, 0), (SECOND, 20)):
+        hand_in(labs, "ada", LAB, deadline - DUE[LAB] + late)
+        assert grade(labs, LAB)[LAB][1] == penalty
+        assert own_deadline(labs, LAB) == deadline  # what the lab itself uses does not count
+    assert own_deadline(labs, THIRD_LAB) is own_deadline(labs, LAB, "zoë") is None
+
+
+def own_deadline(course, lab, student="ada"):
+    with open_book(course) as gradebook:
+        return Extensions(nbgrader_settings(course)).own_deadline(gradebook, student, lab)
+
+
 def extensions(course):
     with open_book(course) as gradebook:
         return Extensions(nbgrader_settings(course)).all(gradebook)

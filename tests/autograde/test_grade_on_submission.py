@@ -547,6 +547,24 @@ def test_nothing_is_released_before_the_student_s_own_deadline(exchange, serve, 
     assert "FAILED" in class_.fetched("ben")
 
 
+def test_nothing_is_released_while_grace_days_would_pay_for_another_submission(exchange, serve, executed):
+    class_ = exchange(NOTHING, "c.GraceDays.per_student = 3", 'c.LateSubmissionPlugin.penalty_method = "zero"')
+    set_due(class_.course, hours=2)
+    ada = class_.submit("ada")
+    ben = class_.submit("ben")
+    with open_book(class_.course) as gradebook:  # ben has used two days for an earlier lab
+        due = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=9)
+        gradebook.update_or_create_assignment("00_earlier", duedate=due)
+        gradebook.update_or_create_student("ben")
+        gradebook.update_or_create_submission("00_earlier", "ben", timestamp=due + timedelta(days=2))
+    start = serve.clock.now
+    for hour, *expected in (2.1, "graded", "graded"), (25.9, "graded", "graded"), (26.1, "graded", "done"), (
+        73.9, "graded", "done"), (74.1, "done", "done"):  # fmt: skip
+        serve.clock.now = start + 3600 * hour
+        service = serve(again=True)
+        assert [state(service, ada), state(service, ben)] == expected, hour
+
+
 def test_a_failure_is_tried_again_and_does_not_hold_up_others(exchange, serve, executed, monkeypatch):
     class_ = exchange(NOTHING)
     broken = [True]
