@@ -24,7 +24,7 @@ from typing import Any
 
 from jupyter_core.paths import jupyter_config_path
 from nbgrader.apps.api import NbGraderAPI
-from traitlets import Dict, Enum, Float, Integer, TraitError, Unicode
+from traitlets import Bunch, Dict, Enum, Float, Integer, TraitError, validate
 from traitlets.config import Config, Configurable
 from traitlets.config.loader import PyFileConfigLoader
 
@@ -35,6 +35,7 @@ from autograde.gradebook.autograded import submitted_at
 from autograde.gradebook.extensions import Extensions
 from autograde.gradebook.regrade_answers import note_requests
 from autograde.gradebook.scores import CourseError, nbgrader_settings, open_gradebook
+from autograde.rubric.schema import RubricError, find_rubric
 from autograde.rubric.verdict import Verdict, verdict_lock
 from autograde.submission.regrade_request import FILE as REGRADE
 from autograde.submission.regrade_request import only_asks
@@ -56,15 +57,29 @@ class GradeOnSubmission(Configurable):
     feedback = Enum(
         POLICIES, "full", help="What is released: points and reasons, points, or nothing until the deadline."
     ).tag(config=True)
-    feedback_by_lab = Dict(
-        key_trait=Unicode(), value_trait=Enum(POLICIES), help="Other policies, by the lab's full name."
-    ).tag(config=True)
+    feedback_by_lab = Dict(help="Other policies, by the lab: 1, 01 or its full name.").tag(config=True)
     per_day = Integer(10, min=1, help="Gradings of each student and lab in any 24 hours.").tag(config=True)
     minutes_apart = Float(10.0, min=0.0, help="Minutes between two of them.").tag(config=True)
     seconds = Float(5.0, min=0.05, help="Seconds between two looks at the exchange.").tag(config=True)
 
+    @validate("feedback_by_lab")
+    def _by_full_name(self, proposal: Bunch) -> dict[str, str]:
+        policies: dict[str, str] = {}
+        where = "c.GradeOnSubmission.feedback_by_lab in nbgrader_config.py"
+        for name, policy in proposal.value.items():
+            try:
+                lab = find_rubric(str(name)).lab
+            except RubricError as error:
+                raise CourseError(f"{where}: {error}; correct or remove this entry") from None
+            if policy not in POLICIES:
+                raise CourseError(f"{where}: {policy!a} for {name!a} is none of {', '.join(POLICIES)}; choose one")
+            if lab in policies:
+                raise CourseError(f"{where}: {name!a} is another name of {lab}; remove one of the two entries")
+            policies[lab] = policy
+        return policies
+
     def policy(self, lab: str) -> str:
-        """What is released of a lab."""
+        """What is released of a lab, by its full name."""
         return self.feedback_by_lab.get(lab, self.feedback)
 
 

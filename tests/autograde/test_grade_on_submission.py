@@ -3,6 +3,7 @@
 import os
 import pwd
 import random
+import re
 import shutil
 import signal
 import sys
@@ -613,12 +614,24 @@ def test_a_batch_that_ends_later_does_not_bring_an_earlier_submission_back(excha
     assert len(times(executed)) == 2
 
 
+@pytest.mark.parametrize("name", ["1", "01", LAB, 1])
+def test_a_policy_s_lab_is_named_as_in_the_commands(exchange, serve, executed, name):
+    class_ = exchange(f"c.GradeOnSubmission.feedback_by_lab = {{{name!r}: 'none', '12': 'points'}}")
+    ada = class_.submit("ada")
+    service = serve()
+    assert state(service, ada) == "graded" and "no feedback before the deadline" in service.note(
+        service.queue.of("graded")[0]
+    )
+    assert [service.settings.policy(lab) for lab in ("12_assessment", "02_ddp")] == ["points", "full"]
+
+
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
         ("c.GradeOnSubmission.feedback = 'all'", "c.GradeOnSubmission in nbgrader_config.py: "),
         ("c.GradeOnSubmission.per_day = 0", "c.GradeOnSubmission in nbgrader_config.py: "),
         ("c.Exchange.root = '/nowhere'", "no exchange to watch"),
+        ("c.GradeOnSubmission.feedback_by_lab = 'none'", "'feedback_by_lab' trait of a GradeOnSubmission"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_one_line(exchange, setting, why):
@@ -626,3 +639,21 @@ def test_a_setting_that_cannot_be_used_is_one_line(exchange, setting, why):
     with pytest.raises(CourseError) as raised:
         GradingService(class_.course, [LAB], grade_lab)
     assert why in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("policies", "why"),
+    [
+        ({"12_assesment": "none"}, "no rubric for lab '12_assesment'; there are .*; correct or remove this entry"),
+        ({"99": "none"}, "no rubric for lab '99'; there are .*; correct or remove this entry"),
+        ({None: "none"}, "no rubric for lab 'None'; there are .*; correct or remove this entry"),
+        ({LAB: "nothing"}, f"'nothing' for '{LAB}' is none of full, points, none; choose one"),
+        ({"1": ["none"]}, r"\['none'\] for '1' is none of full, points, none; choose one"),
+        ({"1": "none", "01": "full"}, f"'01' is another name of {LAB}; remove one of the two entries"),
+    ],
+)
+def test_a_policy_for_no_lab_is_refused_in_one_line(exchange, policies, why):
+    class_ = exchange(f"c.GradeOnSubmission.feedback_by_lab = {policies}")
+    with pytest.raises(CourseError) as raised:
+        GradingService(class_.course, [LAB], grade_lab)
+    assert re.fullmatch(f"c.GradeOnSubmission.feedback_by_lab in nbgrader_config.py: {why}", str(raised.value))
