@@ -27,7 +27,8 @@ __all__ = ["answers"]
     "--from",
     "table_in",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Read points and comments from the edited table (CSV) into the gradebook. Nothing is written if a row is wrong.",
+    help="Read points and comments from the edited table (CSV) into the gradebook. Points that wait for a second look are "
+    "confirmed. Nothing is written if a row is wrong.",
 )
 def answers(lab: str, question: str | None, course: Path, table_in: Path | None) -> None:
     """Write all answers to LAB's written questions as a page and as a table (CSV).
@@ -107,10 +108,12 @@ def _read(gradebook: Gradebook, config: Config, lab: str, questions: list[Questi
         raise CourseError(f"{error}; repair it, then `lab grade` computes the penalties") from None
     points = sum(old.points != new.points for old, new in changes)
     back = sum(old.points is not None and new.points is None for old, new in changes)
+    confirmed = sum(old.points == new.points and old.waits and not new.waits for old, new in changes)
     comments = sum(old.comment != new.comment for old, new in changes)
     gradebook.db.expire_all()
     waiting = sum(mark.waits for mark in read_hand_marks(gradebook, lab))
+    settled = f", {confirmed} mark{'s' * (confirmed != 1)} confirmed" if confirmed else ""
     click.echo(
-        f"{lab}: {points} points{f' ({back} taken back)' if back else ''} and {comments} comments into the gradebook; "
-        f"{waiting} answers wait for a mark"
+        f"{lab}: {points} points{f' ({back} taken back)' if back else ''} and {comments} comments into the gradebook"
+        f"{settled}; {waiting} answers wait for a mark"
     )

@@ -17,7 +17,7 @@ class HandMark:
     """One student's mark for one question; `points` is None and `comment` empty where nobody has given any.
 
     `automatic` is the score that grading gave: 0 for an answer that is still the starter's text, otherwise None.
-    `waits` is whether formgrader asks a person to look.
+    `waits` is whether formgrader asks a person to look. `handed_in` is the submission's time.
     """
 
     student: str
@@ -27,10 +27,14 @@ class HandMark:
     points: float | None = None
     comment: str = ""
     waits: bool = True
+    handed_in: str = ""
 
-    def with_mark(self, points: float | None, comment: str) -> HandMark:
-        """The same with other points and another comment."""
-        return replace(self, points=points, comment=comment)
+    def with_mark(self, points: float | None, comment: str, confirmed: bool = False) -> HandMark:
+        """The same with other points and another comment; `confirmed` settles points that are as they were."""
+        waits = self.waits and not confirmed
+        if points != self.points:
+            waits = points is None and self.automatic is None
+        return replace(self, points=points, comment=comment, waits=waits)
 
 
 def read_hand_marks(gradebook: Gradebook, lab: str) -> list[HandMark]:
@@ -60,6 +64,7 @@ def read_hand_marks(gradebook: Gradebook, lab: str) -> list[HandMark]:
                     grade.manual_score,
                     comments.get(grade.name, ""),
                     bool(grade.needs_manual_grade),
+                    str(submission.timestamp or ""),
                 )
                 for grade in notebook.grades
                 if grade.name in questions
@@ -70,15 +75,14 @@ def read_hand_marks(gradebook: Gradebook, lab: str) -> list[HandMark]:
 def record_hand_marks(gradebook: Gradebook, lab: str, changes: Iterable[tuple[HandMark, HandMark]]) -> None:
     """Store marks in one transaction; each change is the mark that is there and the new one.
 
-    As formgrader does it: points settle whether a person must still look, a comment alone does not, and a comment that
-    is taken back is an empty one. Extra credit stays.
+    As formgrader does it: points settle whether a person must still look, also those that are confirmed as they are; a
+    comment alone does not, and a comment that is taken back is an empty one. Extra credit stays.
     """
     try:
         for old, new in changes:
-            if new.points != old.points:
+            if (new.points, new.waits) != (old.points, old.waits):
                 grade = gradebook.find_grade(new.question, lab, lab, new.student)
-                grade.manual_score = new.points
-                grade.needs_manual_grade = grade.manual_score is None and grade.auto_score is None
+                grade.manual_score, grade.needs_manual_grade = new.points, new.waits
             if new.comment != old.comment:
                 gradebook.find_comment(new.question, lab, lab, new.student).manual_comment = new.comment
         gradebook.db.commit()

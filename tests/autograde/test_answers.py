@@ -3,6 +3,8 @@
 import csv
 import io
 import re
+import shutil
+from datetime import datetime
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +17,9 @@ from autograde.gradebook.autograded import write_autograded
 from autograde.gradebook.scores import nbgrader_settings, open_gradebook, record_verdict
 from autograde.grading.grading_context import source_notebook as read_source
 from autograde.reports.export.csv_file import neutral, plain
+from autograde.reports.export.scores import read_scores
+from autograde.reports.report import write_report
+from autograde.rubric.schema import find_rubric
 from autograde.rubric.verdict import CriterionResult, Verdict
 from autograde.submission.notebook_repair import repair, starter_answers
 
@@ -23,22 +28,32 @@ HOSTILE = '=HYPERLINK("http://evil")\n<script>alert(1)</script> **a** \u202e$x^2
 TEXTS = {"ada": {KNEE: "Near 200.\nSee b."}, "bob": {KNEE: HOSTILE, FIRST: "cold"}, "007": {FIRST: "-2 and\t=3"}}
 
 
+def graded(course, student, texts, when=None):
+    """Hand in these answers, instead of what the student handed in before, and grade them."""
+    source = read_source(course.parent / "labs" / LAB / f"{LAB}.ipynb")
+    starter = starter_answers(source)
+    notebook = released_notebook()
+    for cell in notebook.cells:
+        cell.source = texts.get(cell.metadata.get("nbgrader", {}).get("grade_id"), cell.source)
+    shutil.rmtree(course / "submitted" / student, ignore_errors=True)
+    folder = hand_in_to(course, student, notebook, None)
+    blank = tuple(name for name in starter if name.startswith("q-") and name not in texts)
+    results = tuple(
+        CriterionResult(cell, "r", "k", "d", True, 3.0 if cell == "run-evidence" else 0.0, most, "r")
+        for cell, most in find_rubric(LAB).cells.items()
+    )
+    verdict = Verdict(LAB, "t", student, "2026-11-20T10:04:00+00:00", results, (), unanswered=blank)
+    verdict.save(course)
+    write_autograded(course, verdict, repair(notebook, source).notebook, folder)
+    with open_gradebook(nbgrader_settings(course)) as gradebook:
+        record_verdict(gradebook, verdict, when)
+
+
 @pytest.fixture
 def answered(lab_course):
     """Lab 01 with three students' answers, as the grader leaves them; bob's first answer has a person's mark."""
-    source = read_source(lab_course.parent / "labs" / LAB / f"{LAB}.ipynb")
-    starter = starter_answers(source)
     for student, texts in TEXTS.items():
-        notebook = released_notebook()
-        for cell in notebook.cells:
-            cell.source = texts.get(cell.metadata.get("nbgrader", {}).get("grade_id"), cell.source)
-        folder = hand_in_to(lab_course, student, notebook, None)
-        blank = tuple(name for name in starter if name.startswith("q-") and name not in texts)
-        result = CriterionResult("run-evidence", "r", "k", "d", True, 3.0, 10.0, "r")
-        verdict = Verdict(LAB, "t", student, "2026-11-20T10:04:00+00:00", (result,), (), unanswered=blank)
-        write_autograded(lab_course, verdict, repair(notebook, source).notebook, folder)
-        with open_gradebook(nbgrader_settings(lab_course)) as gradebook:
-            record_verdict(gradebook, verdict)
+        graded(lab_course, student, texts)
     assert sorted(submissions(lab_course, LAB)) == sorted(TEXTS)
     with open_book(lab_course) as gradebook:
         grade = gradebook.find_grade(KNEE, LAB, LAB, "bob")
@@ -156,6 +171,62 @@ def test_marks_come_back_as_formgrader_stores_them(answered):
     assert marks(answered) == after
     with open_book(answered) as gradebook:
         assert gradebook.find_submission(LAB, "ada").score == 3 + 2.5 + 1
+
+
+def test_after_a_new_submission_a_fresh_table_confirms_marks_and_an_older_one_does_not(answered):
+    before, mark = rows(answered), marks(answered)["bob", KNEE]
+    graded(answered, "bob", TEXTS["bob"], datetime(2026, 11, 21))
+    waiting = (*mark[:3], True, *mark[4:])
+    assert marks(answered)["bob", KNEE] == waiting  # nbgrader asks to look again
+    first = rows(answered)
+    graded(answered, "bob", TEXTS["bob"], datetime(2026, 11, 22))
+    nothing = f"{LAB}: 0 points and 0 comments into the gradebook; 4 answers wait for a mark\n"
+    for table in (before, first):  # the answer is the same, the submission is not
+        assert run(answered, "--from", save(answered, table)) == nothing
+        assert marks(answered)["bob", KNEE] == waiting
+    fresh, others = rows(answered), marks(answered)
+    row_of(fresh, "bob", FIRST).update(comment="half")  # a comment alone settles nothing
+    path = save(answered, fresh)
+    confirmed = f"{LAB}: 0 points and 1 comments into the gradebook, 1 mark confirmed; 3 answers wait for a mark\n"
+    assert run(answered, "--from", path) == confirmed
+    settled = others | {("bob", KNEE): mark, ("bob", FIRST): (None, None, 0.0, True, "half")}
+    assert marks(answered) == settled
+    assert "0 points and 0 comments into the gradebook; 3 " in run(answered, "--from", path)
+    assert marks(answered) == settled
+    # Another answer: the row is refused.
+    graded(answered, "bob", {KNEE: "new", FIRST: "cold"}, datetime(2026, 11, 23))
+    assert "no such answer" in run(answered, "--from", path, code=1)
+    assert marks(answered)["bob", KNEE] == waiting
+
+
+def test_a_new_comment_beside_points_confirms_them_and_without_points_the_mark_is_taken_back(answered):
+    for number, (edit, after) in enumerate(
+        [
+            ({"comment": "still"}, (None, 4.5, 4.5, False, "still")),
+            ({"points": "3"}, (None, 3.0, 3.0, False, "still")),
+            ({"points": ""}, (None, None, 0.0, True, "still")),
+        ]
+    ):
+        graded(answered, "bob", TEXTS["bob"], datetime(2026, 11, 21 + number))
+        table = rows(answered)
+        row_of(table, "bob", KNEE).update(edit)
+        run(answered, "--from", save(answered, table))
+        assert marks(answered)["bob", KNEE] == after
+
+
+def test_the_report_counts_what_waits_for_a_second_look_as_the_export_does(answered):
+    graded(answered, "bob", TEXTS["bob"], datetime(2026, 11, 21))
+    page = Page(write_report([LAB], answered, answered / "reports" / "page.html"))
+    # Score, Final, To mark: ada and 007 have one answer each without a mark, bob also a mark to look at again.
+    assert "ada 3 3 1 0" in page.text and "007 3 3 1 0" in page.text and "bob 3 7.5 1 + 1 again 0" in page.text
+    scores = read_scores(answered, LAB)
+    assert {each.student for each in scores.waiting} == {each.student for each in scores.students}
+    table = rows(answered)
+    row_of(table, "bob", FIRST).update(points="1")
+    run(answered, "--from", save(answered, table))
+    page = Page(write_report([LAB], answered, answered / "reports" / "page.html"))
+    assert "bob 3 8.5 – 0" in page.text
+    assert {each.student for each in read_scores(answered, LAB).waiting} == {"007", "ada"}
 
 
 BAD = [

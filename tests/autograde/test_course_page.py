@@ -115,6 +115,19 @@ def test_the_page(gradebook_of_three):
     assert (done.exit_code, done.output.strip()) == (0, str(out))
 
 
+def test_a_mark_to_look_at_again_is_counted_and_counts(gradebook_of_three):
+    before = read_course(gradebook_of_three, NOW)
+    with open_book(gradebook_of_three) as gradebook:
+        gradebook.find_grade("q", THIRD, THIRD, "bob").needs_manual_grade = True
+        gradebook.db.commit()
+    after = read_course(gradebook_of_three, NOW)
+    assert (before.again, after.again, after.unread) == (0, 1, 1)
+    assert [(row.points, row.possible) for row in after.rows] == [(row.points, row.possible) for row in before.rows]
+    page = Page(write_course_page(gradebook_of_three, gradebook_of_three / "course.html", NOW))
+    assert "Answers to mark 1 Marks to look at again 1" in page.text
+    assert "bob =1+1 88 % – 15 late 2 days, −5 20 1 to look at again" in page.text
+
+
 def test_no_gradebook_is_one_line(fresh_course):
     done = CliRunner().invoke(report, ["--course", str(fresh_course)])
     assert done.exit_code == 1 and done.output.count("\n") == 1 and "no gradebook" in done.output

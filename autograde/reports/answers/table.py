@@ -1,8 +1,10 @@
 """The table of answers and marks (CSV): written for a person with a spreadsheet, and read back row by row.
 
-`row` ties a line to a student's answer and to the mark that was there when the table was written. So a table cannot
-overwrite a mark that somebody gave in formgrader meanwhile, nor mark an answer that has been replaced, nor give the marks
-of rows that were sorted apart to another student. A table that is read twice changes nothing the second time.
+`row` ties a line to a student's answer, to the mark that was there when the table was written, and to the submission. So
+a table cannot overwrite a mark that somebody gave in formgrader meanwhile, nor mark an answer that has been replaced, nor
+give the marks of rows that were sorted apart to another student. Points that wait for a second look are confirmed by a
+table that was written while they waited, with the newest submission. A table that is read twice changes nothing the second
+time.
 """
 
 from __future__ import annotations
@@ -38,8 +40,7 @@ def table(questions: Sequence[Question]) -> bytes:
         mark = answer.mark
         cells = (mark.student, mark.question, _number(mark.max_points), _number(mark.automatic), _number(mark.points))
         words = (mark.comment, answer.text[:LONGEST] + (" …" if len(answer.text) > LONGEST else ""))
-        key, version = _row(answer)
-        writer.writerow([neutral(each) for each in (*cells, *words)] + [f"{key}-{version}"])
+        writer.writerow([neutral(each) for each in (*cells, *words)] + ["-".join(_row(answer))])
     return text.getvalue().encode("utf-8-sig", errors="replace")
 
 
@@ -65,7 +66,7 @@ def read_table(path: Path, questions: Sequence[Question]) -> tuple[list[tuple[Ha
         if not any(cell.strip() for cell in cells):
             continue
         values = {name: file.get(number - 1, column) for name, column in columns.items()}
-        key, _, version = values["row"].strip().partition("-")
+        key, version, look = [*values["row"].strip().split("-", 2), "", ""][:3]
         try:
             if key in seen:
                 raise ValueError("the row is there twice")
@@ -75,7 +76,7 @@ def read_table(path: Path, questions: Sequence[Question]) -> tuple[list[tuple[Ha
                 raise ValueError(
                     "no such answer: it was handed in again, or row is not as it was; write the table anew"
                 )
-            change = _change(answer, values, version)
+            change = _change(answer, values, version, look)
         except ValueError as error:
             problems.append(f"{path}, row {number} ({quote(values['student'])}, {quote(values['question'])}): {error}")
             continue
@@ -84,7 +85,7 @@ def read_table(path: Path, questions: Sequence[Question]) -> tuple[list[tuple[Ha
     return changes, problems
 
 
-def _change(answer: Answer, values: dict[str, str], version: str) -> HandMark | None:
+def _change(answer: Answer, values: dict[str, str], version: str, look: str) -> HandMark | None:
     """The new mark, None where nothing changes. Raises `ValueError`: the row cannot be used."""
     mark = answer.mark
     for name in ("student", "question"):
@@ -97,11 +98,14 @@ def _change(answer: Answer, values: dict[str, str], version: str) -> HandMark | 
         raise ValueError(f"the comment has {len(comment):,} characters, at most {LONGEST_COMMENT:,} are kept")
     if _number(points) == _number(mark.points):
         points = mark.points
-    if (points, comment) == (mark.points, mark.comment):
+    _, version_now, look_now = _row(answer)
+    confirmed = points is not None and (version, look) == (version_now, look_now)
+    new = mark.with_mark(points, comment, confirmed)
+    if new == mark:
         return None
-    if version != _row(answer)[1]:
+    if version != version_now:
         raise ValueError("the mark in the gradebook was changed after the table was written; write the table anew")
-    return mark.with_mark(points, comment)
+    return new
 
 
 def _points(text: str, mark: HandMark) -> float | None:
@@ -116,12 +120,13 @@ def _points(text: str, mark: HandMark) -> float | None:
     return points
 
 
-def _row(answer: Answer) -> tuple[str, str]:
-    """A name of the answer, and one of its mark. The letter keeps a spreadsheet from reading a number."""
+def _row(answer: Answer) -> tuple[str, str, str]:
+    """Names of the answer, of its mark, and of what waits. The letters keep a spreadsheet from reading a number."""
     mark = answer.mark
     return (
         "a" + _digest(mark.student, mark.question, answer.text)[:12],
         "m" + _digest(_number(mark.points), mark.comment)[:8],
+        "w" + _digest(str(mark.waits), mark.handed_in)[:8],
     )
 
 

@@ -90,6 +90,11 @@ class CourseResults:
         """Answers that nobody has marked yet."""
         return sum(score.unread for lab in self.labs for score in lab.students)
 
+    @cached_property
+    def again(self) -> int:
+        """Marks that a person must look at again."""
+        return sum(score.again for lab in self.labs for score in lab.students)
+
 
 def read_course(course: Path, now: datetime | None = None) -> CourseResults:
     """Read the scores of every lab that has a rubric and that the gradebook knows.

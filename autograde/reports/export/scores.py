@@ -33,6 +33,7 @@ class StudentScore:
     extension: Extension | None = None
     unread: int = 0  # answers that have no mark yet, neither ours nor a person's
     unread_points: float = 0.0  # what these are worth together
+    again: int = 0  # scores that count, but that a person must look at again, as after a new submission
     lms_user_id: str | None = None
     page: str | None = None  # formgrader's name of the submission's page
 
@@ -117,7 +118,7 @@ def read_scores(course: Path, lab: str) -> LabScores:
                 submissions.get(student.id),
                 extensions.get(student.id),
                 *points.get(student.id, (0.0, False)),
-                *unread.get(student.id, (0, 0.0)),
+                *unread.get(student.id, (0, 0.0, 0)),
                 pages.get(student.id),
             )
             for student in gradebook.students
@@ -147,18 +148,19 @@ def _points(gradebook: Gradebook, lab: str) -> dict[str, tuple[float, bool]]:
     return {student: (float(points), bool(waits)) for student, points, waits in query}
 
 
-def _unread(gradebook: Gradebook, lab: str) -> dict[str, tuple[int, float]]:
-    """Of each student who has any: how many cells have no score at all and wait for a person, and their points."""
+def _unread(gradebook: Gradebook, lab: str) -> dict[str, tuple[int, float, int]]:
+    """Of each student for whom cells wait: how many have no score at all, their points, and how many have a score."""
+    no_score = Grade.auto_score.is_(None) & Grade.manual_score.is_(None)
+    sums = (case((no_score, 1), else_=0), case((no_score, Grade.max_score), else_=0.0), case((no_score, 0), else_=1))
     query = (
-        gradebook.db.query(SubmittedAssignment.student_id, func.count(), func.sum(Grade.max_score))
+        gradebook.db.query(SubmittedAssignment.student_id, *map(func.sum, sums))
         .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
         .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
         .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
         .filter(Assignment.name == lab, Grade.needs_manual_grade.is_(True))
-        .filter(Grade.auto_score.is_(None), Grade.manual_score.is_(None))
         .group_by(SubmittedAssignment.student_id)
     )
-    return {student: (count, float(points)) for student, count, points in query}
+    return {student: (count, float(points), again) for student, count, points, again in query}
 
 
 def _pages(gradebook: Gradebook, lab: str) -> dict[str, str]:
@@ -180,6 +182,7 @@ def _student(
     waits: bool,
     unread: int,
     unread_points: float,
+    again: int,
     page: str | None,
 ) -> StudentScore:
     person = (student.id, student.last_name, student.first_name, student.email)
@@ -198,5 +201,6 @@ def _student(
         extension=extension,
         unread=unread,
         unread_points=unread_points,
+        again=again,
         page=page,
     )
