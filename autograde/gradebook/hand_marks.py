@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.api import (
+    BaseCell,
+    Comment,
+    Grade,
+    Gradebook,
+    MissingEntry,
+    Notebook,
+    SubmittedAssignment,
+    SubmittedNotebook,
+)
+from sqlalchemy.orm import Query
 
 from autograde.gradebook.scores import CourseError, hand_graded_cells
 
@@ -14,10 +24,11 @@ __all__ = ["HandMark", "read_hand_marks", "record_hand_marks"]
 
 @dataclass(frozen=True)
 class HandMark:
-    """One student's mark for one question; `points` is None and `comment` empty where nobody has given any.
+    """One student's mark for one question, or another cell; `points` is None and `comment` empty where nobody has given any.
 
     `automatic` is the score that grading gave: 0 for an answer that is still the starter's text, otherwise None.
-    `waits` is whether formgrader asks a person to look. `handed_in` is the submission's time.
+    `waits` is whether formgrader asks a person to look. `handed_in` is the submission's time, `extra` formgrader's
+    extra credit.
     """
 
     student: str
@@ -28,6 +39,7 @@ class HandMark:
     comment: str = ""
     waits: bool = True
     handed_in: str = ""
+    extra: float = 0.0
 
     def with_mark(self, points: float | None, comment: str, confirmed: bool = False) -> HandMark:
         """The same with other points and another comment; `confirmed` settles points that are as they were."""
@@ -37,39 +49,48 @@ class HandMark:
         return replace(self, points=points, comment=comment, waits=waits)
 
 
-def read_hand_marks(gradebook: Gradebook, lab: str) -> list[HandMark]:
+def read_hand_marks(gradebook: Gradebook, lab: str, overridden: bool = False) -> list[HandMark]:
     """The marks of everybody who handed in a lab, for each question.
 
     Parameters
     ----------
     lab : str
         Full name, which is the assignment's.
+    overridden : bool
+        Also of each cell with an automatic score to which a person gave points or a comment.
 
     Raises `CourseError`: the gradebook does not know the lab.
     """
     try:
-        questions = {cell.name: float(cell.max_score) for cell in hand_graded_cells(gradebook.find_notebook(lab, lab))}
+        notebook = gradebook.find_notebook(lab, lab)
     except MissingEntry:
         raise CourseError(f"the gradebook does not know {lab}; run `lab grade {lab}` first") from None
+    most = {cell.name: float(cell.max_score) for cell in [*notebook.grade_cells, *notebook.task_cells]}
+    questions = {cell.name for cell in hand_graded_cells(notebook)}
+    comments = {
+        (student, name): comment for student, name, comment in _rows(gradebook, notebook, Comment, "manual_comment")
+    }
+    columns = ("auto_score", "manual_score", "needs_manual_grade", "extra_credit")
+    times = {each.student_id: str(each.timestamp or "") for each in gradebook.assignment_submissions(lab)}
     marks = []
-    for submission in gradebook.assignment_submissions(lab):
-        for notebook in (each for each in submission.notebooks if each.name == lab):
-            comments = {comment.name: comment.manual_comment or "" for comment in notebook.comments}
-            marks += [
-                HandMark(
-                    submission.student.id,
-                    grade.name,
-                    questions[grade.name],
-                    grade.auto_score,
-                    grade.manual_score,
-                    comments.get(grade.name, ""),
-                    bool(grade.needs_manual_grade),
-                    str(submission.timestamp or ""),
-                )
-                for grade in notebook.grades
-                if grade.name in questions
-            ]
+    for student, name, automatic, points, waits, extra in _rows(gradebook, notebook, Grade, *columns):
+        comment = comments.get((student, name)) or ""
+        if name in questions or (overridden and name in most and (points is not None or comment)):
+            common = (student, name, most[name], automatic, points, comment)
+            marks.append(HandMark(*common, bool(waits), times[student], extra or 0.0))
     return sorted(marks, key=lambda mark: (mark.question, mark.student))
+
+
+def _rows(gradebook: Gradebook, notebook: Notebook, kind: type, *columns: str) -> Query:
+    """Student, cell and these columns of all grades or comments, in one query: nbgrader's objects take one for each."""
+    return (
+        gradebook.db.query(SubmittedAssignment.student_id, BaseCell.name, *(getattr(kind, name) for name in columns))
+        .select_from(kind)
+        .join(BaseCell, BaseCell.id == kind.cell_id)
+        .join(SubmittedNotebook, SubmittedNotebook.id == kind.notebook_id)
+        .join(SubmittedAssignment, SubmittedAssignment.id == SubmittedNotebook.assignment_id)
+        .filter(SubmittedNotebook.notebook_id == notebook.id)
+    )
 
 
 def record_hand_marks(gradebook: Gradebook, lab: str, changes: Iterable[tuple[HandMark, HandMark]]) -> None:

@@ -229,6 +229,33 @@ def test_the_report_counts_what_waits_for_a_second_look_as_the_export_does(answe
     assert {each.student for each in read_scores(answered, LAB).waiting} == {"007", "ada"}
 
 
+def test_a_student_s_page_has_the_final_score_and_each_mark_with_its_comment(answered):
+    with open_book(answered) as gradebook:
+        grade = gradebook.find_grade("check-train-step", LAB, LAB, "bob")
+        grade.manual_score, grade.needs_manual_grade = 6, False
+        grade.extra_credit = 1
+        gradebook.find_submission_notebook(LAB, LAB, "bob").late_submission_penalty = 2
+        gradebook.find_comment(KNEE, LAB, LAB, "bob").manual_comment = "<script>alert(1)</script>\n- see b"
+        gradebook.db.commit()
+        assert gradebook.find_submission(LAB, "bob").score == 3 + 4.5 + 6 + 1
+    write_report([LAB], answered, answered / "reports" / "page.html")
+    pages = {name: Page(answered / "reports" / LAB / f"{name}.html") for name in ("ada", "bob")}
+    bob = pages["bob"].text
+    assert "Final score 12.5 of 68 Automatic score 3 of 58" in bob
+    assert "1 answer waits for a mark; the final score is without it. Marks by hand" in bob
+    assert "check-train-step 6 of 6 by hand, automatic 0, extra credit 1 q-first-epoch – of 5 to mark" in bob
+    assert "q-knee 4.5 of 5 by hand <script>alert(1)</script> - see b Automatic score per cell" in bob
+    assert "<script" not in pages["bob"].html and "more points" not in bob
+    assert "q-first-epoch 0 of 5 automatic q-knee – of 5 to mark Automatic score per cell" in pages["ada"].text
+    table = rows(answered)
+    row_of(table, "bob", FIRST).update(points="5", comment="right")
+    run(answered, "--from", save(answered, table))  # computes the penalty again: none
+    write_report([LAB], answered, answered / "reports" / "page.html")
+    bob = Page(answered / "reports" / LAB / "bob.html").text
+    assert "Final score 19.5 of 68" in bob and "No answer waits for a mark." in bob
+    assert "q-first-epoch 5 of 5 by hand right" in bob
+
+
 BAD = [
     ({"points": "six"}, "points 'six' is not a number"),
     ({"points": "1e0"}, "points '1e0' is not a number"),

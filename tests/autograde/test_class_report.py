@@ -93,17 +93,43 @@ def test_students_stand_in_order_of_their_ids(two_labs):
 @pytest.mark.parametrize(
     ("by_hand", "total", "told"),
     [
-        (12, 22, "Of the lab's 22 points, 12 remain for hand grading."),
-        (0, 10, "Nothing remains for hand grading."),
+        (12, 22, "Of the lab's 22 points, 12 are for hand grading."),
+        (1, 11, "Of the lab's 11 points, 1 is for hand grading."),
+        (0, 10, "No points are for hand grading."),
         (12, 25, "3 more are scored by nbgrader autograde."),
     ],
 )
-def test_what_remains_for_hand_grading_is_told(two_labs, monkeypatch, by_hand, total, told):
+def test_what_is_for_hand_grading_is_told(two_labs, monkeypatch, by_hand, total, told):
     points = SimpleNamespace(by_hand=by_hand, total=total)
     monkeypatch.setattr(report, "_in_gradebook", lambda *_: (points, {}, []))
     text = page_of(two_labs, verdict("ada")).text
     assert "automatic: 4 points of exercises and 6 of run evidence, 10 together." in text
     assert told in text
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "unread", "again", "told", "own"),
+    [
+        (5, 0, 0, "No answer waits for a mark.", "No answer waits for a mark."),
+        (0, 0, 0, "No points are for hand grading. Data", "Criteria"),
+        (5, 1, 0, "1 answer waits for a mark. Data", "1 answer waits for a mark; the final score is without it."),
+        (5, 2, 1, "2 answers wait for a mark. 1 mark waits for a second look. Data",
+         "2 answers wait for a mark; the final score is without them. 1 mark waits for a second look; the final score "
+         "counts it as it is."),
+        (0, 0, 2, "2 marks wait for a second look. Data",
+         "2 marks wait for a second look; the final score counts them as they are."),
+    ],
+)  # fmt: skip
+def test_what_waits_is_told_in_true_sentences(two_labs, monkeypatch, by_hand, unread, again, told, own):
+    score = StudentScore("ada", None, None, None, True, raw=9, unread=unread, again=again)
+    # Who has no verdict is on no page, and is not counted.
+    scores = {"ada": score, "zoe": replace(score, student="zoe", unread=9)}
+    monkeypatch.setattr(report, "_in_gradebook", lambda *_: (LabPoints(6, 4, 0, by_hand), scores, []))
+    page = page_of(two_labs, verdict("ada"))
+    assert told in page.text and page.text.count("All scores below but the final ones are automatic: 4 points") == 1
+    page = Page(two_labs / "reports" / LAB / "ada.html")
+    assert own in page.text and f"Final score 9 of {10 + by_hand}" in page.text
+    assert page.text.count("wait") == own.count("wait")
 
 
 def bars(chart):

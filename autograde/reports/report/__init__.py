@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment
 
+from autograde.gradebook.hand_marks import HandMark, read_hand_marks
 from autograde.gradebook.regrade_answers import requests_and_answers
 from autograde.gradebook.scores import CourseError, LabPoints, lab_points, nbgrader_settings, open_gradebook
 from autograde.reports.export.scores import StudentScore, read_scores
@@ -146,7 +147,10 @@ def _results(rubric: Rubric, course: Path, jinja: Environment) -> tuple[ClassRes
         unreadable = [*unreadable, f"submissions were not compared with each other: {error}"]
     points, scores, problems = _in_gradebook(course, rubric)
     requests, problem = _requests(course, rubric.lab, [verdict.student for verdict in verdicts])
-    return ClassResults(rubric, verdicts, unreadable + problems + problem, points, scores, requests), page
+    marks: dict[str, list[HandMark]] = {}
+    for mark in _hand_marks(course, rubric.lab):
+        marks.setdefault(mark.student, []).append(mark)
+    return ClassResults(rubric, verdicts, unreadable + problems + problem, points, scores, requests, marks), page
 
 
 def _requests(
@@ -161,6 +165,12 @@ def _requests(
             return requests_and_answers(gradebook, course, lab, students), []
     except CourseError as error:
         return [(*each, False) for each in found], [f"which requests for a regrade are answered: {error}"]
+
+
+def _hand_marks(course: Path, lab: str) -> list[HandMark]:
+    with suppress(CourseError), open_gradebook(nbgrader_settings(course), existing=True) as gradebook:
+        return read_hand_marks(gradebook, lab, overridden=True)
+    return []
 
 
 def _in_gradebook(course: Path, rubric: Rubric) -> tuple[LabPoints | None, dict[str, StudentScore], list[str]]:

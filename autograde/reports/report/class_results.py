@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from autograde.gradebook.extensions import Extension
+from autograde.gradebook.hand_marks import HandMark
 from autograde.gradebook.scores import LabPoints
 from autograde.reports.export.scores import StudentScore
 from autograde.reports.report.curves import Chart, Points, class_chart, class_median, student_chart
@@ -98,7 +99,8 @@ class ClassResults:
     """A class's verdicts on one lab.
 
     `points` is how the whole lab's points divide, where the gradebook knows it; `in_gradebook` are its scores, by student.
-    `requests` are the students' requests for a regrade, and whether a person has answered.
+    `requests` are the students' requests for a regrade, and whether a person has answered. `hand_marks` are those of the
+    written answers, and of other cells that a person scored, by student.
     """
 
     rubric: Rubric
@@ -107,6 +109,7 @@ class ClassResults:
     points: LabPoints | None
     in_gradebook: Mapping[str, StudentScore] = field(default_factory=dict)
     requests: Sequence[tuple[str, RegradeRequest, bool]] = ()
+    hand_marks: Mapping[str, Sequence[HandMark]] = field(default_factory=dict)
 
     @cached_property
     def late(self) -> dict[str, StudentScore]:
@@ -117,6 +120,16 @@ class ClassResults:
     def extensions(self) -> dict[str, Extension]:
         """The extensions of those who have a verdict, by student."""
         return {student: score.extension for student, score in self._with_verdict.items() if score.extension}
+
+    @cached_property
+    def unread(self) -> int:
+        """How many answers of those who have a verdict wait for a mark."""
+        return sum(score.unread for score in self._with_verdict.values())
+
+    @cached_property
+    def again(self) -> int:
+        """How many of their marks wait for a second look."""
+        return sum(score.again for score in self._with_verdict.values())
 
     @cached_property
     def _with_verdict(self) -> dict[str, StudentScore]:
