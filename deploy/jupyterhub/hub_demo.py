@@ -31,6 +31,8 @@ def serve(demo: Demo, passwords: dict[str, str], port: int, say=print) -> int:
     end_leftovers(demo)
     site = demo.private / "site.toml"
     ports = free_ports(port, demo.ports())
+    site.touch()
+    site.chmod(0o600)  # it may hold a secret
     site.write_text(to_toml(demo.site(ports)))
     log = demo.private / "hub.log"
     hub = demo.hub / "hub/bin"
