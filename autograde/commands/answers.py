@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autograde.commands.arguments import COURSE, LAB
+from autograde.commands.arguments import COURSE, LAB, RUBRICS_FOLDER
 
 if TYPE_CHECKING:
     from nbgrader.api import Gradebook
     from traitlets.config import Config
 
     from autograde.reports.answers import Question
+    from autograde.rubric.schema import Rubric
 
 __all__ = ["answers"]
 
@@ -30,7 +31,8 @@ __all__ = ["answers"]
     help="Read points and comments from the edited table (CSV) into the gradebook. Points that wait for a second look are "
     "confirmed. Nothing is written if a row is wrong.",
 )
-def answers(lab: str, question: str | None, course: Path, table_in: Path | None) -> None:
+@RUBRICS_FOLDER
+def answers(lab: str, question: str | None, course: Path, table_in: Path | None, rubrics: Path | None) -> None:
     """Write all answers to LAB's written questions as a page and as a table (CSV).
 
     LAB is 1, 01 or 01_single_gpu; QUESTION is a cell's name such as q-knee. The page goes to COURSE/reports/, the table to
@@ -38,6 +40,7 @@ def answers(lab: str, question: str | None, course: Path, table_in: Path | None)
     """
     from autograde.gradebook.scores import CourseError, nbgrader_settings, open_gradebook
     from autograde.reports.export.csv_file import ExportError
+    from autograde.rubric.schema import RUBRICS, RubricError, find_rubric
 
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # an id may have a letter that the terminal lacks
@@ -48,8 +51,8 @@ def answers(lab: str, question: str | None, course: Path, table_in: Path | None)
             if table_in is not None:
                 _read(gradebook, config, lab, questions, table_in)
                 return
-        _write(lab, question, course, questions)
-    except (CourseError, ExportError) as error:
+        _write(find_rubric(lab, rubrics or RUBRICS), question, course, questions)
+    except (CourseError, ExportError, RubricError) as error:
         raise click.ClickException(str(error)) from None
 
 
@@ -68,16 +71,15 @@ def _questions(gradebook: Gradebook, course: Path, lab: str, wanted: str | None)
     return found
 
 
-def _write(lab: str, question: str | None, course: Path, questions: list[Question]) -> None:
+def _write(rubric: Rubric, question: str | None, course: Path, questions: list[Question]) -> None:
     from autograde.gradebook.scores import CourseError
     from autograde.reports.answers.page import answers_page
     from autograde.reports.answers.table import table
-    from autograde.rubric.schema import find_rubric
     from course_lib.system.atomic import write_atomically
 
-    name = f"{lab}_answers" + (f"_{question}" if question else "")
+    name = f"{rubric.lab}_answers" + (f"_{question}" if question else "")
     page, sheet = course / "reports" / f"{name}.html", course / "exports" / f"{name}.csv"
-    contents = {page: answers_page(find_rubric(lab), questions, sheet.name), sheet: table(questions)}
+    contents = {page: answers_page(rubric, questions, sheet.name), sheet: table(questions)}
     for path, content in contents.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-__all__ = ["COURSE", "EXECUTOR", "LAB", "SLURM", "STUDENT"]
+__all__ = ["COURSE", "EXECUTOR", "LAB", "RUBRICS_FOLDER", "SLURM", "STUDENT"]
 
 COURSE = click.option(
     "--course",
@@ -21,6 +21,11 @@ EXECUTOR = click.option(
     default="local",
     show_default=True,
     is_eager=True,  # before --slurm
+)
+RUBRICS_FOLDER = click.option(
+    "--rubrics",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder of the rubrics, instead of the course's own.",
 )
 
 

@@ -5,12 +5,13 @@ What the work needs is imported by the functions: `lab --help` reads this module
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
 import click
 
-from autograde.commands.arguments import COURSE, EXECUTOR, LAB, SLURM, STUDENT
+from autograde.commands.arguments import COURSE, EXECUTOR, LAB, RUBRICS_FOLDER, SLURM, STUDENT
 
 __all__ = ["backup", "grade", "report", "restore"]
 
@@ -30,11 +31,7 @@ UNSANDBOXED = (
 @EXECUTOR
 @SLURM
 @click.option("--force", is_flag=True, help="Grade all again, unchanged submissions too.")
-@click.option(
-    "--rubrics",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The folder of the rubrics, instead of the course's own.",
-)
+@RUBRICS_FOLDER
 @click.option("--no-sandbox", is_flag=True, help="Run students' code with your rights. Every result will say so.")
 @click.option(
     "--check-rubrics", is_flag=True, help="Grade nobody; check that rubrics fit their labs. Without LAB: all."
@@ -67,6 +64,7 @@ def grade(
     from autograde.sandbox.bubblewrap import SandboxError
     from course_lib.runs.slurm.squeue import SlurmError
 
+    same = f" --rubrics {shlex.quote(str(rubrics))}" if rubrics else ""
     rubrics = rubrics or RUBRICS
     if check_rubrics:
         _check_rubrics([lab] if lab else rubric_names(rubrics), course, rubrics)
@@ -107,7 +105,7 @@ def grade(
             click.echo(line, err=True)
     fresh, number = progress.finished, lab.split("_")[0]
     kept = f" ({len(verdicts) - fresh} of them before)" if fresh < len(verdicts) else ""
-    click.echo(f"{lab}: {len(verdicts)} graded{kept}, scores in the gradebook; next: lab report {number}")
+    click.echo(f"{lab}: {len(verdicts)} graded{kept}, scores in the gradebook; next: lab report {number}{same}")
 
 
 def _check_rubrics(labs: list[str], course: Path, rubrics: Path) -> None:
@@ -142,24 +140,28 @@ def _check_rubrics(labs: list[str], course: Path, rubrics: Path) -> None:
 @click.argument("labs", nargs=-1, metavar="[LAB]...", type=LAB)
 @COURSE
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="The class's page.")
-def report(labs: tuple[str, ...], course: Path, output: Path | None) -> None:
+@RUBRICS_FOLDER
+def report(labs: tuple[str, ...], course: Path, output: Path | None, rubrics: Path | None) -> None:
     """Write HTML pages: one for the class, one per student with every reason, one of similar answers.
 
     Without LAB: one page of the whole course, with every student's final score in every lab, those in trouble first.
 
-    Without -o they go to COURSE/reports/. The students' pages are beside the class's.
+    Without -o they go to COURSE/reports/. The students' pages are beside the class's. After `lab grade --rubrics FOLDER`
+    give the same --rubrics here.
     """
     from autograde.gradebook.scores import CourseError
     from autograde.reports.course import write_course_page
     from autograde.reports.report import ReportError, write_report
-    from autograde.rubric.schema import RubricError
+    from autograde.rubric.schema import RUBRICS, RubricError
 
+    if rubrics and not labs:
+        raise click.UsageError("--rubrics is for the report of a LAB; the page of the course needs none.")
     name = labs[0] if len(labs) == 1 else "labs_" + "_".join(lab.split("_")[0] for lab in labs)
     try:
         if not labs:
             click.echo(write_course_page(course, output or course / "reports" / "course.html"))
             return
-        path = write_report(list(labs), course, output or course / "reports" / f"{name}.html")
+        path = write_report(list(labs), course, output or course / "reports" / f"{name}.html", rubrics or RUBRICS)
     except (CourseError, ReportError, RubricError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(path)

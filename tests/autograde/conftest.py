@@ -122,7 +122,7 @@ def graded_here(bench_of, monkeypatch) -> list[str]:
 def two_labs(tmp_path, monkeypatch) -> Path:
     """A course folder for the reports of `fake_class`'s two labs, whose name is a scheme where it is an address."""
     rubrics = write_rubrics(tmp_path / "rubrics")
-    monkeypatch.setattr("autograde.reports.report.find_rubric", lambda lab: rubrics[lab])
+    monkeypatch.setattr("autograde.reports.report.find_rubric", lambda lab, *_: rubrics[lab])
     return tmp_path / "course: 1"
 
 

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 import shutil
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -13,14 +14,15 @@ from fake_runs import LAB, hand_in_to, open_book, released_notebook
 
 from autograde.batch.grade_lab import submissions
 from autograde.commands.answers import answers
+from autograde.commands.cli import report
 from autograde.gradebook.autograded import write_autograded
 from autograde.gradebook.scores import nbgrader_settings, open_gradebook, record_verdict
 from autograde.grading.grading_context import source_notebook as read_source
 from autograde.reports.export.csv_file import neutral, plain
 from autograde.reports.export.scores import read_scores
 from autograde.reports.report import write_report
-from autograde.rubric.schema import find_rubric
-from autograde.rubric.verdict import CriterionResult, Verdict
+from autograde.rubric.schema import RUBRICS, find_rubric
+from autograde.rubric.verdict import CriterionResult, Verdict, load_verdict, verdict_path
 from autograde.submission.notebook_repair import repair, starter_answers
 
 KNEE, FIRST = "q-knee", "q-first-epoch"
@@ -254,6 +256,26 @@ def test_a_student_s_page_has_the_final_score_and_each_mark_with_its_comment(ans
     bob = Page(answered / "reports" / LAB / "bob.html").text
     assert "Final score 19.5 of 68" in bob and "No answer waits for a mark." in bob
     assert "q-first-epoch 5 of 5 by hand right" in bob
+
+
+def test_report_and_answers_take_the_rubrics_that_the_lab_was_graded_by(answered, tmp_path):
+    rubrics = tmp_path / "own rubrics"
+    rubrics.mkdir()
+    text = (RUBRICS / f"{LAB}.toml").read_text()
+    (rubrics / f"{LAB}.toml").write_text(re.sub('^title = .*', 'title = "My own"', text, flags=re.MULTILINE))
+    digests = {"rubric": find_rubric(LAB, rubrics).digest}
+    for student in TEXTS:
+        path = verdict_path(answered, student, LAB)
+        replace(load_verdict(path), digests=digests).save(answered)
+    for options, told in (((), "3 of 3 verdicts are by another version"), (("--rubrics", str(rubrics)), "My own")):
+        done = CliRunner().invoke(report, ["1", "--course", str(answered), *options])
+        assert done.exit_code == 0, done.output
+        page = Page(answered / "reports" / f"{LAB}.html")
+        assert told in page.text and ("another version" in page.text) == (not options)
+        run(answered, *options)
+        assert ("My own" in Page(answered / "reports" / f"{LAB}_answers.html").text) == bool(options)
+    done = CliRunner().invoke(report, ["--course", str(answered), "--rubrics", str(rubrics)])
+    assert done.exit_code == 2 and "--rubrics is for the report of a LAB" in done.output
 
 
 BAD = [

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -91,17 +90,17 @@ def test_students_stand_in_order_of_their_ids(two_labs):
 
 
 @pytest.mark.parametrize(
-    ("by_hand", "total", "told"),
+    ("by_hand", "others", "told"),
     [
-        (12, 22, "Of the lab's 22 points, 12 are for hand grading."),
-        (1, 11, "Of the lab's 11 points, 1 is for hand grading."),
-        (0, 10, "No points are for hand grading."),
-        (12, 25, "3 more are scored by nbgrader autograde."),
+        (12, 0, "Of the lab's 22 points, 12 are for hand grading. Data"),
+        (1, 0, "Of the lab's 11 points, 1 is for hand grading. Data"),
+        (0, 0, "No points are for hand grading. Data"),
+        (12, 3, "Of the lab's 25 points, 12 are for hand grading. 3 more are scored by nbgrader autograde. Data"),
+        (0, 1, "No points are for hand grading. 1 more is scored by nbgrader autograde. Data"),
     ],
 )
-def test_what_is_for_hand_grading_is_told(two_labs, monkeypatch, by_hand, total, told):
-    points = SimpleNamespace(by_hand=by_hand, total=total)
-    monkeypatch.setattr(report, "_in_gradebook", lambda *_: (points, {}, []))
+def test_what_is_for_hand_grading_is_told(two_labs, monkeypatch, by_hand, others, told):
+    monkeypatch.setattr(report, "_in_gradebook", lambda *_: (LabPoints(6, 4, others, by_hand), {}, []))
     text = page_of(two_labs, verdict("ada")).text
     assert "automatic: 4 points of exercises and 6 of run evidence, 10 together." in text
     assert told in text
@@ -242,6 +241,26 @@ def test_a_verdict_by_another_rubric_is_said_to_be_so(two_labs):
     assert "another version of the rubric" not in page.text
     page = page_of(two_labs, verdict("eve", digests={"rubric": "0" * 64}))
     assert "1 of 3 verdicts are by another version of the rubric" in page.text
+
+
+def test_scores_by_another_rubric_are_not_shown_beside_this_one_s_points(two_labs, monkeypatch):
+    def other(student, times):
+        results = tuple(replace(r, points=times * r.points, max_points=times * r.max_points) for r in verdict("x").results)
+        return replace(verdict(student, digests={"rubric": "0" * 64}), results=results)
+
+    # The gradebook has the other rubric's points: 20 and 5 by hand.
+    monkeypatch.setattr(report, "_in_gradebook", lambda *_: (LabPoints(12, 8, 0, 5), {}, []))
+    page = page_of(two_labs, other("ada", 2))
+    assert "1 of 1 verdict is by another version of the rubric than this page. If you graded with lab grade 01 --rubrics" in (
+        page.text
+    )
+    assert "give lab report the same option; otherwise grade the lab again with lab grade 01." in page.text
+    assert "Score /20" in page.text and "Median score 20 of 20" in page.text and "autograde" not in page.text
+    assert "Of the lab's 25 points, 5 are for hand grading. Data" in page.text
+    own = Page(two_labs / "reports" / LAB / "ada.html").text
+    assert "--rubrics FOLDER, give lab report the same option" in own and "5 more points of the lab are for hand" in own
+    page = page_of(two_labs, other("bob", 3))
+    assert "Score train-step" in page.text and "Median score 25 Full" in page.text
 
 
 def test_spoilt_and_misplaced_verdicts_are_named_and_left_out(two_labs):

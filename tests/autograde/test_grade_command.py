@@ -21,7 +21,7 @@ from autograde.commands.extend import extend
 from autograde.commands.progress import Progress
 from autograde.gradebook.scores import CourseError, nbgrader_settings
 from autograde.grading.grading_context import course_secret
-from autograde.rubric.schema import find_rubric
+from autograde.rubric.schema import RUBRICS, find_rubric
 from autograde.rubric.verdict import RunSummary, Verdict, load_verdict, verdict_path
 from autograde.sandbox.bubblewrap import SandboxError
 
@@ -56,6 +56,8 @@ def test_grading_and_reporting(lab_course, hand_in, graded_here, tmp_path):
     again = run(grade, "01", "--course", lab_course)
     assert f"{LAB}: 2 of 2 are graded already and have not changed" in again.output
     assert f"{LAB}: 2 graded (2 of them before), scores in the gradebook" in again.output
+    again = run(grade, "01", "--course", lab_course, "--rubrics", RUBRICS)
+    assert again.output.splitlines()[-1].endswith(f"next: lab report 01 --rubrics {RUBRICS}")
     done = run(report, LAB, "--course", lab_course)
     assert done.exit_code == 0
     assert (lab_course / "reports" / f"{LAB}.html").is_file()

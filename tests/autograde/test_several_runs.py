@@ -165,7 +165,7 @@ def test_scores_feedback_report_and_copies_of_a_class(fresh_course, tmp_path, gr
     shown = {cell.id: cell.outputs[0].text for cell in notebook.cells if cell.id.startswith("run-")}
     assert shown["run-alpha"].startswith("10 of 10 points") and "no run folder of beta.py" in shown["run-beta"]
 
-    monkeypatch.setattr("autograde.reports.report.find_rubric", lambda lab: rubric)
+    monkeypatch.setattr("autograde.reports.report.find_rubric", lambda lab, *_: rubric)
     page = write_report([LAB], fresh_course, fresh_course / "reports" / "page.html")
     text = page.read_text()
     for program in PROGRAMS:

@@ -22,7 +22,7 @@ from autograde.reports.report.pages import Compared, environment, remove_stale, 
 from autograde.reports.similarity.blind_spots import blind_spots
 from autograde.reports.similarity.comparison import compare, compare_with_library
 from autograde.reports.similarity.submissions import flag_alike, read_answers
-from autograde.rubric.schema import Rubric, find_rubric
+from autograde.rubric.schema import RUBRICS, Rubric, find_rubric
 from autograde.sandbox.withheld import WithheldError, original_sources
 from autograde.submission.regrade_request import RegradeRequest, regrade_requests
 from course_lib.system.atomic import write_atomically
@@ -34,7 +34,9 @@ class ReportError(RuntimeError):
     """The report cannot be written; one line that names the thing and the remedy."""
 
 
-def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path:
+def write_report(
+    labs: list[str], course: str | os.PathLike[str], out: str | os.PathLike[str], rubrics: Path = RUBRICS
+) -> Path:
     """Write one page about the class, and a page about each student, from the verdicts that `grade_lab` saved.
 
     The submissions are compared with each other, which gives a third page, ``LAB_similarity.html``, and flags.
@@ -48,6 +50,8 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
         Each ``1``, ``01`` or ``01_single_gpu``; the page has one part for each.
     out : path
         The class's page; it and the students' pages are each replaced as a whole.
+    rubrics : Path
+        The folder of the rubrics that the labs were graded by.
 
     Returns `out`.
 
@@ -63,7 +67,7 @@ def write_report(labs: list[str], course: str | os.PathLike[str], out: str | os.
     pages: dict[Path, str] = {}
     results: list[ClassResults] = []
     similarity: dict[str, str] = {}  # the links to these pages
-    for rubric in map(find_rubric, dict.fromkeys(labs)):
+    for rubric in [find_rubric(lab, rubrics) for lab in dict.fromkeys(labs)]:
         lab, page = _results(rubric, course, jinja)
         results.append(lab)
         if page is not None:

@@ -148,6 +148,14 @@ class ClassResults:
         return score.score / ((self.points.total - score.unread_points) or 1.0)
 
     @cached_property
+    def max_score(self) -> float | None:
+        """The automatic points that there were; None where verdicts by other rubrics differ in them."""
+        if not self.other_rubric:
+            return self.rubric.total
+        most = {verdict.max_score for verdict in self.verdicts}
+        return most.pop() if len(most) == 1 else None
+
+    @cached_property
     def median_score(self) -> float:
         """Of the automatic scores."""
         return median(verdict.score for verdict in self.verdicts)
@@ -168,7 +176,8 @@ class ClassResults:
     @cached_property
     def histogram(self) -> Chart:
         """The automatic scores."""
-        return score_histogram([verdict.score for verdict in self.verdicts], self.rubric.total)
+        most = self.max_score or max(verdict.max_score for verdict in self.verdicts)
+        return score_histogram([verdict.score for verdict in self.verdicts], most)
 
     @cached_property
     def cells(self) -> list[CellResults]:
