@@ -28,8 +28,8 @@ __all__ = ["answers"]
     "--from",
     "table_in",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Read points and comments from the edited table (CSV) into the gradebook. Points that wait for a second look are "
-    "confirmed. Nothing is written if a row is wrong.",
+    help="Read points and comments from the edited table (CSV) into the gradebook. Points that wait for a second look "
+    "are confirmed. Nothing is written if a row is wrong.",
 )
 @RUBRICS_FOLDER
 def answers(lab: str, question: str | None, course: Path, table_in: Path | None, rubrics: Path | None) -> None:

@@ -146,8 +146,8 @@ def report(labs: tuple[str, ...], course: Path, output: Path | None, rubrics: Pa
 
     Without LAB: one page of the whole course, with every student's final score in every lab, those in trouble first.
 
-    Without -o they go to COURSE/reports/. The students' pages are beside the class's. After `lab grade --rubrics FOLDER`
-    give the same --rubrics here.
+    Without -o they go to COURSE/reports/. The students' pages are beside the class's. After `lab grade --rubrics
+    FOLDER` give the same --rubrics here.
     """
     from autograde.gradebook.scores import CourseError
     from autograde.reports.course import write_course_page

@@ -24,7 +24,7 @@ __all__ = ["HandMark", "read_hand_marks", "record_hand_marks"]
 
 @dataclass(frozen=True)
 class HandMark:
-    """One student's mark for one question, or another cell; `points` is None and `comment` empty where nobody has given any.
+    """One student's mark for one question, or another cell; `points` is None and `comment` empty where there is none.
 
     `automatic` is the score that grading gave: 0 for an answer that is still the starter's text, otherwise None.
     `waits` is whether formgrader asks a person to look. `handed_in` is the submission's time, `extra` formgrader's

@@ -1,10 +1,10 @@
 """The table of answers and marks (CSV): written for a person with a spreadsheet, and read back row by row.
 
-`row` ties a line to a student's answer, to the mark that was there when the table was written, and to the submission. So
-a table cannot overwrite a mark that somebody gave in formgrader meanwhile, nor mark an answer that has been replaced, nor
-give the marks of rows that were sorted apart to another student. Points that wait for a second look are confirmed by a
-table that was written while they waited, with the newest submission. A table that is read twice changes nothing the second
-time.
+`row` ties a line to a student's answer, to the mark that was there when the table was written, and to the submission.
+So a table cannot overwrite a mark that somebody gave in formgrader meanwhile, nor mark an answer that has been
+replaced, nor give the marks of rows that were sorted apart to another student. Points that wait for a second look are
+confirmed by a table that was written while they waited, with the newest submission. A table that is read twice changes
+nothing the second time.
 """
 
 from __future__ import annotations
