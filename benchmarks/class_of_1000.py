@@ -25,7 +25,7 @@ import nbformat
 from grading import BIN, REPOSITORY, environment
 from harness import conditions, parse_options
 
-from autograde.gradebook.scores import ensure_assignment, nbgrader_settings, open_gradebook, record_verdict
+from autograde.gradebook.scores import count_rows, ensure_assignment, nbgrader_settings, open_gradebook, record_verdict
 from autograde.grading.one_submission import failed_verdict
 from autograde.rubric.schema import find_rubric
 from autograde.submission.notebook_repair import release_of
@@ -91,6 +91,7 @@ def fill(root: Path, labs: list[str], students: list[str]) -> None:
                 start = time.perf_counter()
                 record_verdict(gradebook, verdict, WHEN)
                 spent += time.perf_counter() - start
+            count_rows(gradebook)
     print(f"gradebook: {1000 * spent / len(students) / len(labs):.1f} ms a submission")
 
 

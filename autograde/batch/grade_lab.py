@@ -23,6 +23,7 @@ from autograde.gradebook.late_penalties import LatePenalties, LatePenaltyError
 from autograde.gradebook.regrade_answers import note_requests
 from autograde.gradebook.scores import (
     CourseError,
+    count_rows,
     ensure_assignment,
     nbgrader_settings,
     open_gradebook,
@@ -191,6 +192,7 @@ def grade_lab(
                 unwritten.append(f"{verdict.student} ({type(error).__name__})")
             verdicts[verdict.student] = verdict
             done(verdict, fresh)
+        count_rows(gradebook)
     students = sorted(path.name for path in (course / FOLDER).glob("*") if is_student_id(path.name))
     verdicts |= {name: each for name, each in flag_copies(course, rubric.lab, students).items() if name in verdicts}
     if unwritten:

@@ -61,6 +61,7 @@ from autograde.rubric.verdict import Verdict
 __all__ = [
     "CourseError",
     "LabPoints",
+    "count_rows",
     "ensure_assignment",
     "hand_graded_cells",
     "lab_points",
@@ -146,6 +147,25 @@ def _add_indexes(gradebook: Gradebook) -> None:
             gradebook.db.execute(text(f"CREATE INDEX IF NOT EXISTS course_{table}_{column} ON {table} ({column})"))
         gradebook.db.commit()
     except DBAPIError:  # locked by a reader, or MySQL, which has no IF NOT EXISTS here: all is as it was, and slow
+        gradebook.db.rollback()
+
+
+# With submissions counted too, SQLite plans formgrader's list of a lab's submissions worse: 1.9 s instead of 0.9.
+COUNTED = ("assignment", "notebook", "base_cell", "grade_cells", "task_cells", "grade")
+
+
+def count_rows(gradebook: Gradebook) -> None:
+    """Let SQLite count the rows of these tables, by which it plans queries.
+
+    Without, it reads the grades of all labs for the averages of one. With 1,000 students and 14 labs it takes 0.1 s, and
+    formgrader's list of labs takes a third of the time.
+    """
+    try:
+        if gradebook.db.get_bind().dialect.name == "sqlite":
+            for table in COUNTED:
+                gradebook.db.execute(text(f"ANALYZE {table}"))
+            gradebook.db.commit()
+    except DBAPIError:  # locked by a reader: all is as it was
         gradebook.db.rollback()
 
 

@@ -65,8 +65,10 @@ def test_scores_reach_the_gradebook_and_grading_twice_changes_nothing(
     with open_book(lab_course) as gradebook:  # our sums are nbgrader's, and it need not read all labs' grades for each
         own = {each.student.id: (each.score, each.needs_manual_grade) for each in gradebook.assignment_submissions(LAB)}
         plan = gradebook.db.execute(text("EXPLAIN QUERY PLAN SELECT * FROM grade WHERE notebook_id = 'x'")).fetchall()
+        counted = dict(gradebook.db.execute(text("SELECT tbl, stat FROM sqlite_stat1")).fetchall())
     assert {each.student: (each.raw, each.needs_hand_grading) for each in read_scores(lab_course, LAB).students} == own
     assert {waits for _, waits in own.values()} == {True, False} and "course_grade_notebook_id" in str(plan)
+    assert int(counted["grade"].split()[0]) == len(grades(lab_course)) and "submitted_notebook" not in counted
     first = grades(lab_course)
     full = {cell: (points, None, False) for cell, points in CHECKS.items()}
     # An answer in words waits for a person; one that was never given is worth nothing.
