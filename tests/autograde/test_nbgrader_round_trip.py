@@ -3,9 +3,11 @@
 import html
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import nbformat
 import pytest
@@ -26,11 +28,13 @@ from fake_runs import (
 from jupyter_client.provisioning import KernelProvisionerFactory
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.validator import Validator
+from traitlets import TraitError
+from traitlets.config import Config
 
 from autograde.batch.grade_lab import grade_lab
 from autograde.commands import nbgrader_hooks
 from autograde.gradebook.scores import nbgrader_settings
-from autograde.reports.reading.feedback import page_or_scores
+from autograde.reports.reading.feedback import FeedbackPages, page_or_scores
 from autograde.sandbox.bubblewrap import missing_sandbox
 from course_lib.runs.warm_kernels import WarmServer
 
@@ -201,6 +205,29 @@ def test_either_order_gives_the_same_scores_and_the_pages_tell_why(short_course,
     grade_lab("1", course, ["ada"])
     feedback_again(course, "ada")
     assert "run/run.json is missing" in feedback(course, "ada") and "is not JSON" in feedback(course, "ada")
+
+
+def test_each_part_of_the_feedback_links_to_where_a_regrade_is_asked_for(short_course, hand_in, graded_here):
+    hand_in("zoë.m", wrong_notebook())
+    grade_lab("1", short_course)
+    feedback_again(short_course)
+    assert "regrade.txt" in feedback(short_course, "zoë.m") and "ask for a regrade" not in feedback(short_course, "zoë.m")
+    with (short_course.parent / "nbgrader_config.py").open("a") as config:
+        config.write('\nc.FeedbackPages.regrade = "https://forms.edu/new?s={student}&l={lab}&p={part}&again={lab}"\n')
+    feedback_again(short_course)
+    page = feedback(short_course, "zoë.m")
+    links = [html.unescape(link) for link in re.findall(r'<a href="([^"]*)"[^>]*>ask for a regrade</a>', page)]
+    asked = [parse_qs(urlsplit(link).query) for link in links]
+    parts = {*scores(short_course, "zoë.m"), "q-knee"}
+    assert {each["p"][0] for each in asked} == parts and len(asked) == len(parts) > len(CHECKS)
+    assert all(each["s"] == ["zoë.m"] and each["l"] == each["again"] == [LAB] for each in asked)
+    assert "regrade.txt" not in page
+
+
+@pytest.mark.parametrize("address", ["javascript:alert(1)", "http://a.edu/", "https://a.edu/{mark}", 'https://a.edu/">'])
+def test_an_address_for_regrades_is_a_plain_one(address):
+    with pytest.raises(TraitError, match="is no address https://"):
+        FeedbackPages(config=Config(FeedbackPages=Config(regrade=address)))
 
 
 def test_nbgrader_alone_gives_the_same_scores(short_course, hand_in, bench_of, autograde_again, monkeypatch):

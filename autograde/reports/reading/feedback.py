@@ -7,15 +7,17 @@ with the scores and comments; the command prints a line and continues. `ShowReas
 from __future__ import annotations
 
 import html
+import re
 from textwrap import dedent
 from typing import Any
+from urllib.parse import quote
 
 from nbconvert.exporters import HTMLExporter
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
-from traitlets import Bool
+from traitlets import Bool, TraitError, Unicode, validate
 
 from autograde.gradebook.extensions import ExtensionError, Extensions
 from autograde.gradebook.scores import stored_comment
@@ -77,6 +79,20 @@ class FeedbackPages(HTMLExporter):
     """``GenerateFeedback.exporter_class``: `page_or_scores` instead of nbconvert's own rendering."""
 
     reasons = Bool(True, help="Show the reasons for points, not the points alone.").tag(config=True)
+    regrade = Unicode(
+        help="Where students ask for a regrade, https://… or mailto:…; {student}, {lab} and {part} are replaced. Empty: by "
+        "a file regrade.txt."
+    ).tag(config=True)
+
+    @validate("regrade")
+    def _check_regrade(self, proposal: dict) -> str:
+        address = proposal["value"]
+        plain = re.sub("{(student|lab|part)}", "", address)
+        if address and not re.fullmatch(r"(https://|mailto:)[^\s\\{}<>\"]{1,1000}", plain):
+            raise TraitError(
+                f"c.FeedbackPages.regrade = {address!r} is no address https://… or mailto:… with {{student}}, {{lab}}, {{part}}"
+            )
+        return address
 
     def register_preprocessor(self, preprocessor: Any, enabled: bool = False) -> Any:
         """Remember nbgrader's own preprocessors for the page's process; nothing else is registered."""
@@ -88,11 +104,17 @@ class FeedbackPages(HTMLExporter):
         wanted = self.__dict__.get("wanted", [])
         resources["nbgrader"]["reasons"] = self.reasons
         resources["nbgrader"]["deadline"] = self._deadline(resources["nbgrader"])
+        resources["nbgrader"]["regrade"] = self._address(resources["nbgrader"])
         page, problem = page_or_scores("course_feedback", str(filename), resources, wanted)
         if problem:
             student = resources["nbgrader"]["student"]
             self.log.warning("%s: the page shows the scores without the notebook (%s)", student, problem)
         return page, {**resources, "output_extension": ".html", "outputs": {}, "metadata": {}}
+
+    def _address(self, names: dict[str, str]) -> str:
+        """Where this student asks for a regrade of this lab; the template fills in the part."""
+        about = {"{student}": names["student"], "{lab}": names["assignment"]}
+        return re.sub("{(student|lab)}", lambda found: quote(about[found[0]], safe=""), self.regrade)
 
     def _deadline(self, names: dict[str, str]) -> str:
         """A line about the student's extension of the deadline; empty where there is none."""
