@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import nbformat
@@ -28,7 +29,6 @@ from fake_runs import (
 from jupyter_client.provisioning import KernelProvisionerFactory
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.validator import Validator
-from traitlets import TraitError
 from traitlets.config import Config
 
 from autograde.batch.grade_lab import grade_lab
@@ -225,9 +225,13 @@ def test_each_part_of_the_feedback_links_to_where_a_regrade_is_asked_for(short_c
 
 
 @pytest.mark.parametrize("address", ["javascript:alert(1)", "http://a.edu/", "https://a.edu/{mark}", 'https://a.edu/">'])
-def test_an_address_for_regrades_is_a_plain_one(address):
-    with pytest.raises(TraitError, match="is no address https://"):
-        FeedbackPages(config=Config(FeedbackPages=Config(regrade=address)))
+def test_an_address_for_regrades_that_is_none_is_one_line_and_the_page_has_no_link(address):
+    said = []
+    pages = FeedbackPages(config=Config(FeedbackPages=Config(regrade=address)))
+    pages.log = SimpleNamespace(error=lambda line, *values: said.append(line % values))
+    assert pages._address({"student": "ada", "assignment": LAB}) == ""
+    [line] = said
+    assert "is no address https://" in line and "\n" not in line
 
 
 def test_nbgrader_alone_gives_the_same_scores(short_course, hand_in, bench_of, autograde_again, monkeypatch):

@@ -17,7 +17,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
-from traitlets import Bool, TraitError, Unicode, validate
+from traitlets import Bool, Unicode
 
 from autograde.gradebook.extensions import ExtensionError, Extensions
 from autograde.gradebook.scores import stored_comment
@@ -84,16 +84,6 @@ class FeedbackPages(HTMLExporter):
         "a file regrade.txt."
     ).tag(config=True)
 
-    @validate("regrade")
-    def _check_regrade(self, proposal: dict) -> str:
-        address = proposal["value"]
-        plain = re.sub("{(student|lab|part)}", "", address)
-        if address and not re.fullmatch(r"(https://|mailto:)[^\s\\{}<>\"]{1,1000}", plain):
-            raise TraitError(
-                f"c.FeedbackPages.regrade = {address!r} is no address https://… or mailto:… with {{student}}, {{lab}}, {{part}}"
-            )
-        return address
-
     def register_preprocessor(self, preprocessor: Any, enabled: bool = False) -> Any:
         """Remember nbgrader's own preprocessors for the page's process; nothing else is registered."""
         if isinstance(preprocessor, type) and issubclass(preprocessor, NbGraderPreprocessor):
@@ -112,7 +102,15 @@ class FeedbackPages(HTMLExporter):
         return page, {**resources, "output_extension": ".html", "outputs": {}, "metadata": {}}
 
     def _address(self, names: dict[str, str]) -> str:
-        """Where this student asks for a regrade of this lab; the template fills in the part."""
+        """Where this student asks for a regrade of this lab; the template fills in the part. Empty: by a file."""
+        plain = re.sub("{(student|lab|part)}", "", self.regrade)
+        if plain and not re.fullmatch(r"(https://|mailto:)[^\s\\{}<>\"]{1,1000}", plain):
+            self.log.error(
+                "c.FeedbackPages.regrade = %r is no address https://… or mailto:… with {student}, {lab}, {part}; the page "
+                "has no link",
+                self.regrade,
+            )
+            return ""
         about = {"{student}": names["student"], "{lab}": names["assignment"]}
         return re.sub("{(student|lab)}", lambda found: quote(about[found[0]], safe=""), self.regrade)
 
