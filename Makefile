@@ -47,9 +47,9 @@ demo: $(STAMP)
 unexport PYTHONDONTWRITEBYTECODE  # every process would compile the tests anew
 SHARED := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# They need packages of the hub, and schemas of Kubernetes.
-OTHERS := tests/hub/test_lti_sign_in.py tests/hub/test_sign_on.py tests/hub/test_monitoring.py tests/test_kubernetes.py
-INSTALL_OTHERS = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+# They need the hub's packages and the schemas of Kubernetes, which nothing else here uses.
+HUB_TESTS := tests/hub/test_lti_sign_in.py tests/hub/test_sign_on.py tests/hub/test_monitoring.py tests/test_kubernetes.py
+INSTALL_HUB = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
   $(foreach name,hub sign-on,-r deploy/jupyterhub/requirements-$(name).txt) 'kubernetes-validate>=1.37,<2'
 
 test: $(STAMP)
@@ -58,12 +58,12 @@ test: $(STAMP)
 
 test-ci: $(SITE)
 	$(BIN)/python -m pytest -q $(SHARED) -m '$(CI_TESTS)'
-	@$(INSTALL_OTHERS)
-	$(BIN)/python -m pytest -q $(OTHERS)
+	@$(INSTALL_HUB)
+	$(BIN)/python -m pytest -q $(HUB_TESTS)
 
 test-all: $(SITE)
 	$(BIN)/ruff check .
-	@$(INSTALL_OTHERS) -e '.[browser]'
+	@$(INSTALL_HUB) -e '.[browser]'
 	$(BIN)/python -m pytest -q -m ''
 
 NEEDS_GPU = import sys, torch; torch.cuda.is_available() or sys.exit("make $@ needs a CUDA GPU, and PyTorch sees none here; `lab doctor` says why")

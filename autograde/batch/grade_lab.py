@@ -3,8 +3,8 @@
 The verdicts in the course folder are the state of a batch. A batch that is killed at any moment is therefore resumed by
 running it again: a verdict whose submission, rubric and grader are unchanged is reused. It is only written into the
 gradebook again, which changes nothing there. Where the rubric has other points and nothing else has changed, the points
-are counted again from the verdict's parts, and nothing is executed. Nor is it where a verdict's notebook is missing, as
-after `lab restore`: the notebook is made again from the submission.
+are counted again from the verdict's parts, and nothing is executed. If only a verdict's notebook is missing, as after
+`lab restore`, the notebook is made again from the submission, and nothing is executed either.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _autograded(job: GradingJob, student: str) -> Path:
 
 
 def _with_notebook(job: GradingJob, student: str, context: GradingContext) -> Verdict | None:
-    """Make a good verdict's notebook, which is missing, as after `lab restore`; None if the verdict is good no more."""
+    """Make the missing notebook of a good verdict, as after `lab restore`; None if the verdict is no longer good."""
     submission = job.submission(student)
     try:
         with verdict_lock(job.course, student, job.lab):

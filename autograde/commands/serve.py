@@ -24,7 +24,10 @@ PAUSE = 30.0  # seconds
 
 
 class _Service(click.Command):
-    """A command that JupyterHub may run: the hub starts a service again as soon as it ends, so that an error waits."""
+    """A command that JupyterHub may run: an error ends it after a pause.
+
+    The hub starts a service again as soon as it ends.
+    """
 
     def make_context(self, *args: Any, **keywords: Any) -> click.Context:
         with _slow_errors():
